@@ -32,6 +32,7 @@ from gpu_steps import SIZES, build
 
 from minicnn.loop.adapters import as_data
 from minicnn.loop.prefetch import Run
+from minicnn.loop.totals import Totals
 
 EPOCHS = {"platforms": 8, "kernels": 2, "mlp": 1}
 
@@ -92,11 +93,11 @@ def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
 
     def loop(evaluated: list[Run]) -> None:
         for epoch in runs:
-            totals: Any = {}
+            totals = Totals()
             for run in epoch:
                 totals = engine.train_many(run.feed, run.arrays, totals, run.index, [0.01] * run.steps)
             bare._logs(totals)
-            totals = {}
+            totals = Totals()
             for run in evaluated:
                 totals = engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
             if evaluated:

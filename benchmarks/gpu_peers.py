@@ -190,9 +190,11 @@ class MiniCNN:
 
     def train(self, index: np.ndarray[Any, Any]) -> float:
         """See `Trainer`."""
+        from minicnn.loop.totals import Totals
+
         rates = [self._case.rate] * len(index)
         rows = None if self._whole else index
-        totals = self._model._engine.train_many(self._feed, self._arrays, {}, rows, rates)
+        totals = self._model._engine.train_many(self._feed, self._arrays, Totals(), rows, rates)
         return float(self._model._logs(totals)["loss"])
 
 

@@ -52,6 +52,7 @@ def step(study: str, precision: str) -> None:
 
     from minicnn.backends._gpu.options import Options
     from minicnn.backends.cupy.backend import CupyBackend
+    from minicnn.loop.totals import Totals
 
     batch, samples, _ = SIZES[study]
     rng = np.random.default_rng(0)
@@ -62,7 +63,7 @@ def step(study: str, precision: str) -> None:
         if at == 2:
             model.backend.synchronize()
             cupy.cuda.profiler.start()
-        model._engine.train_many(feed, arrays, {}, None, [0.01])
+        model._engine.train_many(feed, arrays, Totals(), None, [0.01])
     model.backend.synchronize()
     cupy.cuda.profiler.stop()
     executable = model._engine._steps["train", feed].many.__self__

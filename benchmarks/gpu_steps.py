@@ -47,6 +47,7 @@ from minicnn.backends._gpu.source import Source
 from minicnn.bench import stopwatch
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.adapters import as_data
+from minicnn.loop.totals import Totals
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.zoo import get_model
@@ -161,13 +162,13 @@ def measure(
     source = model._source(*given, None, batch, "pad")
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     engine = model._engine
-    engine.train_many(feed, arrays, {}, None, [0.01])
+    engine.train_many(feed, arrays, Totals(), None, [0.01])
     backend.synchronize()
     first = time.perf_counter() - start
     rates = [1e-4] * steps
 
     def run() -> None:
-        engine.train_many(feed, arrays, {}, index, rates)
+        engine.train_many(feed, arrays, Totals(), index, rates)
 
     run()
     whole = seconds(backend, run, 1 if dry else 5)
@@ -197,11 +198,12 @@ def measure(
             graph()
 
     alone = seconds(backend, graph_only, 1 if dry else 5) / (max(1, steps // 16) * 16) * steps
-    totals_so_far: dict[str, Any] = {}
+    so_far = Totals()
 
     def step() -> None:
+        nonlocal so_far
         rows = None if index is None else index[:1]
-        totals_so_far.update(engine.train_many(feed, arrays, totals_so_far, rows, [1e-4]))
+        so_far = engine.train_many(feed, arrays, so_far, rows, [1e-4])
 
     host = host_seconds(step, backend.synchronize)
     last_used = next(reversed(executable._graphs.values()))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Model, Sequential, ops
+from minicnn import Model, Sequential, losses, metrics, ops
 from minicnn.files import SavedModelError, write_tensors
 from minicnn.layers import (
     Activation,
@@ -26,7 +27,7 @@ from minicnn.losses import (
     MeanSquaredError,
     SparseCategoricalCrossentropy,
 )
-from minicnn.metrics import Accuracy, ConfusionMatrix, Metric, TopKCategoricalAccuracy
+from minicnn.metrics import Accuracy, ConfusionMatrix, MeanIoU, Metric, TopKCategoricalAccuracy
 from minicnn.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from minicnn.saving import load_model, load_weights, save_model, save_weights
 from minicnn.schedules import CosineDecay, ExponentialDecay, OneCycle, PiecewiseConstantDecay, Schedule
@@ -122,7 +123,7 @@ def test_a_model_with_one_input_in_a_list(tmp_path: Path) -> None:
 
 
 LOSSES: dict[str, tuple[Loss, str]] = {
-    "sparse": (SparseCategoricalCrossentropy(True, 0.1), "sparse"),
+    "sparse": (SparseCategoricalCrossentropy(True, label_smoothing=0.1), "sparse"),
     "categorical": (CategoricalCrossentropy(True, 0.2), "one_hot"),
     "binary": (BinaryCrossentropy(True, 0.1), "one_hot"),
     "mse": (MeanSquaredError(), "one_hot"),
@@ -149,6 +150,38 @@ def test_every_loss_and_metric(loss: Loss, labels: str, tmp_path: Path) -> None:
     assert list(theirs) == ["loss", "acc", "top_k_categorical_accuracy", "top", "confusion_matrix"]
     np.testing.assert_equal(theirs, ours)
     assert_equal_models(model, loaded, x)
+
+
+def settings(module: Any, base: type[Any]) -> list[Any]:
+    """One of each class of a module that files may name, with arguments that are not the defaults where it has some."""
+    given = {"num_classes": CLASSES, "loss": "mse", "name": "named", "from_logits": True, "label_smoothing": 0.1,
+             "ignore_class": 255, "threshold": 0.25, "sparse_y_pred": False, "class_id": 1, "delta": 0.5,
+             "num_thresholds": 7}  # fmt: skip
+    kinds = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base)]
+    kinds = [c for c in kinds if c not in (base, metrics.Mean, losses.FunctionLoss)]
+    return [c(**{n: given[n] for n in inspect.signature(c).parameters if n in given}) for c in kinds]
+
+
+SETTINGS = settings(losses, Loss) + settings(metrics, Metric)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: type(setting).__name__)
+def test_every_loss_and_every_metric_is_loaded_as_it_was(setting: Any, tmp_path: Path) -> None:
+    model = network()
+    is_loss = isinstance(setting, Loss)
+    model.compile("sgd", setting if is_loss else SparseCategoricalCrossentropy(True), [] if is_loss else [setting])
+    model.save(tmp_path / "m")
+    objective = load_model(tmp_path / "m")._objective
+    assert objective is not None
+    loaded = objective.losses[0] if is_loss else objective.metrics[0][0]
+    assert type(loaded) is type(setting)
+    assert loaded.get_config() == setting.get_config()
+
+
+def test_a_model_with_mean_iou_goes_on(tmp_path: Path) -> None:
+    model = network()
+    model.compile("sgd", SparseCategoricalCrossentropy(True), [MeanIoU(CLASSES, sparse_y_pred=False)])
+    gone_on(model, tmp_path / "m")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "mixed_bfloat16"])

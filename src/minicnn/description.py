@@ -9,9 +9,10 @@ import numpy as np
 
 from minicnn.layers.configured import encode
 from minicnn.layers.serialization import check_size, graph_to_config
+from minicnn.loop.totals import host_dtype
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
-from minicnn.states import arrays_like, check_state, count, duration, flag
+from minicnn.states import arrays_like, check_state, count, duration, flag, record
 
 if TYPE_CHECKING:
     from minicnn.models import Model
@@ -48,8 +49,8 @@ def describe(model: Model) -> dict[str, Any]:
 def check_model_state(model: Model, state: Any) -> None:
     """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
     batch = _batch(state)
-    metrics = {}
-    if batch is not None and (batch or state.get("totals")):
+    metrics: dict[str, tuple[tuple[int, ...], str]] = {}
+    if batch is not None and (batch or _has_totals(state)):
         shards = 1 if model.distribution is None else model.distribution.shards
         inputs = model._program_of("evaluate", model._feed(max(2, shards)))[0].inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
@@ -59,10 +60,13 @@ def check_model_state(model: Model, state: Any) -> None:
     def steps(value: Any) -> bool:
         return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
 
-    def totals(value: Any) -> bool:
+    def sums(value: Any) -> bool:
         if not arrays_like(metrics, frozenset(metrics if batch else ()))(value):
             return False
         return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
+
+    earlier = arrays_like({n: (shape, host_dtype(dtype)) for n, (shape, dtype) in metrics.items()}, frozenset())
+    totals = record(arrays=sums, earlier=earlier, steps=count, counted=count)
 
     def rate(value: Any) -> bool:
         fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
@@ -72,6 +76,11 @@ def check_model_state(model: Model, state: Any) -> None:
         model, state, position=lambda _: batch is not None, arrays=arrays, steps_taken=steps, totals=totals,
         samples_seen=count, stop_training=flag, learning_rate=rate,
     )  # fmt: skip
+
+
+def _has_totals(state: Mapping[str, Any]) -> bool:
+    totals = state.get("totals")
+    return isinstance(totals, Mapping) and any(isinstance(part, Mapping) and part for part in totals.values())
 
 
 def _batch(state: Any) -> int | None:

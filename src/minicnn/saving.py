@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import minicnn
-from minicnn import schedules
+from minicnn import metrics, schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.description import describe, expected_arrays
@@ -22,7 +22,7 @@ from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_te
 from minicnn.layers.configured import decode
 from minicnn.layers.serialization import Budget, graph_from_config
 from minicnn.losses import LOSSES, Loss
-from minicnn.metrics import METRICS, MeanLoss, Metric
+from minicnn.metrics import Metric
 from minicnn.models import Model, Sequential
 from minicnn.optimizers import OPTIMIZERS, Optimizer
 from minicnn.schedules import Schedule
@@ -33,10 +33,11 @@ __all__ = ["SavedModelError", "load_model", "load_weights", "save_model", "save_
 _FORMAT = 1
 _MODEL, _WEIGHTS = "model", "weights"
 
-_SCHEDULES = [c for c in vars(schedules).values() if isinstance(c, type) and issubclass(c, Schedule)]
-CLASSES.update(
-    {c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *METRICS.values(), MeanLoss, *_SCHEDULES)}
-)
+_KINDS = [
+    c for module in (metrics, schedules) for c in vars(module).values()
+    if isinstance(c, type) and issubclass(c, Metric | Schedule)
+]  # fmt: skip
+CLASSES.update({c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *_KINDS)})
 
 
 def save_model(model: Model, path: Path) -> None:
@@ -187,7 +188,7 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
     compiled = about["compile"]
     if compiled is not None:
         made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
-        metrics = made["metrics"] if len(made["losses"]) > 1 else made["metrics"][0]
+        measured = made["metrics"] if len(made["losses"]) > 1 else made["metrics"][0]
         precision = compiled["precision"]
         for kind, several in (
             (Optimizer, [made["optimizer"]]),
@@ -197,7 +198,7 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
             if wrong := [part for part in several if not isinstance(part, kind)]:
                 raise ValueError(f"a model is compiled with an Optimizer, Losses and Metrics, not {wrong[0]!r:.60}")
         model.compile(
-            made["optimizer"], made["losses"], metrics, loss_weights=made["loss_weights"], precision=precision
+            made["optimizer"], made["losses"], measured, loss_weights=made["loss_weights"], precision=precision
         )
     return model
 

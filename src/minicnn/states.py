@@ -78,6 +78,15 @@ def dict_of(rule: Rule) -> Rule:
     return lambda value: isinstance(value, Mapping) and all(map(rule, value.values()))
 
 
+def record(**rules: Rule) -> Rule:
+    """A dictionary of exactly these parts, each of which keeps its rule."""
+    return lambda value: (
+        isinstance(value, Mapping)
+        and value.keys() == rules.keys()
+        and all(rule(value[part]) for part, rule in rules.items())
+    )
+
+
 def arrays_like(expected: Mapping[str, tuple[tuple[int, ...], Any]], least: frozenset[str] | None = None) -> Rule:
     """Arrays of these names, shapes and dtypes.
 

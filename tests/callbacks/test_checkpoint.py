@@ -113,6 +113,15 @@ def test_an_unknown_monitor(tmp_path: Path) -> None:
     ModelCheckpoint(tmp_path / "m", "f1")  # what is not looked at needs no mode
 
 
+def test_within_an_epoch_there_is_no_validation_to_monitor(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none of a validation\. Received: monitor='val_loss', save_freq=2\. Use mon"):
+        ModelCheckpoint(tmp_path / "m", save_best_only=True, save_freq=2)
+    ModelCheckpoint(tmp_path / "m", save_freq=2)
+    best = ModelCheckpoint(tmp_path / "m", "loss", save_best_only=True, save_freq=2)
+    compiled().fit(*digits(), 5, verbose=0, callbacks=[best])
+    assert best.best is not None
+
+
 @pytest.mark.parametrize("kind", [ModelCheckpoint, BackupAndRestore])
 @pytest.mark.parametrize("save_freq", ["epochs", 0, -1, 2.5, None])
 def test_save_freq_is_an_epoch_or_a_number(kind: Any, save_freq: Any, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from minicnn.schedules import ExponentialDecay
 from support.small_training import Interrupt, arrays, assert_same_bits, places
 
 STEPS, EPOCHS = 3, 2
+SUMS = "model/totals/arrays/metric/loss"
 
 
 def model_of(optimizer: str | Optimizer = "adam") -> Sequential:
@@ -104,7 +105,7 @@ CHANGES: dict[str, Callable[[Tensors, dict[str, Any]], Any]] = {
     "no state": lambda tensors, about: about.pop("state"),
     "no about": lambda tensors, about: about.pop("about"),
     "no format": lambda tensors, about: about.pop("format"),
-    "another format": lambda tensors, about: about.update(format=2),
+    "another format": lambda tensors, about: about.update(format=1),
     "a state that is a list": lambda tensors, about: about.update(state=[]),
     "no weights": lambda tensors, about: about["state"]["model"]["arrays"].pop("dense/kernel"),
     "other weights": lambda tensors, about: tensors.update({"model/arrays/dense/kernel": np.zeros((4, 4), "f4")}),
@@ -125,9 +126,13 @@ CHANGES: dict[str, Callable[[Tensors, dict[str, Any]], Any]] = {
     "a flag that is a number": state("model", "stop_training", 3),
     "huge samples": state("model", "samples_seen", 10**400),
     "no totals": state("model", "totals", {}),
-    "a count of zero": lambda tensors, about: tensors.update({"model/totals/metric/loss/count": np.zeros((), "f4")}),
-    "totals of another shape": lambda tensors, about: tensors.update(
-        {"model/totals/metric/loss/total": np.zeros(5, "f4")}
+    "totals without their parts": state("model", "totals", {"arrays": {}}),
+    "a count of zero": lambda tensors, about: tensors.update({f"{SUMS}/count": np.zeros((), "f4")}),
+    "totals of another shape": lambda tensors, about: tensors.update({f"{SUMS}/total": np.zeros(5, "f4")}),
+    "steps that are no number": lambda tensors, about: about["state"]["model"]["totals"].update(steps="2"),
+    "earlier sums of another type": lambda tensors, about: (
+        tensors.update(more=np.zeros((), "f4")),
+        about["state"]["model"]["totals"]["earlier"].update({"metric/loss/count": {"$tensor": "more"}}),
     ),
     "history without epochs": state("History", "epoch", None),
     "history of numbers": state("History", "history", {"loss": 3}),

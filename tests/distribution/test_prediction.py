@@ -28,6 +28,7 @@ from minicnn.distribution.prediction import (
 )
 from minicnn.distribution.prediction.links import sent, sums_of
 from minicnn.distribution.prediction.strategies import _cut
+from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 
@@ -317,7 +318,7 @@ def test_weak_scaling_gives_each_rank_the_batch() -> None:
 
 def test_from_python_with_a_model() -> None:
     model = zoo.get_model("lenet5")
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     rows = prediction.predict_scaling(
         model, [1, 8], batch_size=64, device=Rates(1e10, 1e10, 1e-6), conditions=Conditions(known()["infiniband"])
     )

@@ -11,6 +11,7 @@ import pytest
 
 from minicnn import Model, ops
 from minicnn.layers import Conv2D, Dense, GlobalAveragePooling2D, Input, Rescaling
+from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import clone_model
 
 RNG = np.random.default_rng(0)
@@ -58,7 +59,7 @@ def test_a_network_with_them_trains_and_is_saved(tmp_path: Path) -> None:
     x = ops.relu(x + Conv2D(4, 3, padding="same")(x)) * 0.5
     model = Model(image, Dense(3)(GlobalAveragePooling2D()(x)), backend="numpy")
     assert [layer.name for layer in model.layers][2:6] == ["conv2d_1", "add", "relu", "multiply"]
-    model.compile("adam", "sparse_categorical_crossentropy")
+    model.compile("adam", SparseCategoricalCrossentropy(from_logits=True))
     images, labels = RNG.integers(0, 256, (8, 6, 6, 1), "uint8"), RNG.integers(0, 3, 8)
     model.fit(images, labels, verbose=0)
     model.save(tmp_path / "m")

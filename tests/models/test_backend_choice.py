@@ -10,6 +10,7 @@ import pytest
 from minicnn import Model, Sequential, get_backend
 from minicnn.data import Loader
 from minicnn.layers import Dense, Input
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
 
 X, Y = blobs(12, 3, 2)
@@ -17,7 +18,7 @@ LIBRARIES = ["numpy", "torch", "jax", "array_api_strict"]
 
 
 def classifier(backend: Any = None, seed: int = 0) -> Sequential:
-    return linear(backend, units=2, loss="sparse_categorical_crossentropy", seed=seed)
+    return linear(backend, units=2, loss=SparseCategoricalCrossentropy(from_logits=True), seed=seed)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_labels_decide_where_inputs_do_not() -> None:
 def test_from_arrays_of_a_model_that_waits_for_its_input() -> None:
     torch = pytest.importorskip("torch")
     model = Sequential([Dense(2)])
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     model.fit(torch.tensor(X), torch.tensor(Y), verbose=0)
     assert model.backend.name == "torch"
     assert model.input_shape == (None, 3)
@@ -118,7 +119,7 @@ def test_one_graph_two_models() -> None:
     x = Input((3,))
     y = Dense(2)(x)
     one, two = Model(x, y, backend="numpy"), Model(x, y, backend="torch")
-    one.compile("sgd", "sparse_categorical_crossentropy")
+    one.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     before = two.get_weights()
     one.fit(X, Y, verbose=0)
     assert_same_weights(two.get_weights(), one.get_weights())

@@ -11,13 +11,15 @@ import pytest
 from minicnn import Model, Sequential
 from minicnn.backends import get_backend
 from minicnn.layers import Conv2D, Dense, Flatten, Input
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import FAST, assert_same_weights, blobs, linear
 
 X, Y = blobs(10, 5, 3)
 
 
 def classifier(backend: Any = "numpy") -> Sequential:
-    return linear(backend, features=5, units=3, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    loss = SparseCategoricalCrossentropy(from_logits=True)
+    return linear(backend, features=5, units=3, loss=loss, metrics=["accuracy"])
 
 
 def two_inputs() -> Model:
@@ -149,7 +151,22 @@ def test_sample_weights(weight: Any, error: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [{3: 1.0}, {-1: 1.0}, {0: -1.0}, {0: "a"}, {0: None}, {0: float("nan")}, {"0": 1.0}, [1.0, 2.0], 1.0]
+    "weights",
+    [
+        {3: 1.0},
+        {-1: 1.0},
+        {0: -1.0},
+        {0: "a"},
+        {0: None},
+        {0: float("nan")},
+        {"0": 1.0},
+        [1.0, 2.0],
+        1.0,
+        {1.5: 2.0},
+        {float("nan"): 2.0},
+        {None: 1.0},
+        {np.float64(7): 1.0},
+    ],
 )
 def test_class_weights(weights: Any) -> None:
     with pytest.raises(ValueError, match=r"class numbers from 0 to 2 to weights of at least 0\. Received: "):
@@ -158,7 +175,7 @@ def test_class_weights(weights: Any) -> None:
 
 def test_class_weights_are_for_one_prediction() -> None:
     model = Sequential([Input((2, 2, 1)), Conv2D(3, 1)], backend="numpy")
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match=r"one output of one prediction .*shape \(2, 2, 3\)\. Use sample_weight"):
         model.fit(np.ones((4, 2, 2, 1)), np.zeros((4, 2, 2), int), verbose=0, class_weight={0: 1.0})
 
@@ -296,8 +313,13 @@ def test_a_loader_that_runs_dry() -> None:
         ({"precision": "mixed_bfloat16"}, r"The numpy backend computes in float32, float64\. Received: precision="),
         ({"loss": ["mse", "mse"]}, r"one entry for each of the 1 outputs\. Received: 2 losses"),
         ({"loss_weights": [1.0, 2.0]}, r"one entry .*2 weights"),
-        ({"loss_weights": ["a"]}, r"loss_weights are finite numbers\. Received: \['a'\]"),
+        ({"loss_weights": ["a"]}, r"loss_weights are finite numbers, .*\. Received: \['a'\]"),
         ({"loss_weights": [float("nan")]}, r"loss_weights are finite numbers"),
+        ({"loss_weights": [None]}, r"loss_weights are finite numbers.*Received: \[None\]\. Use 1\.0"),
+        ({"loss_weights": [[1.0]]}, r"loss_weights are finite numbers.*Received: \[\[1\.0\]\]"),
+        ({"loss_weights": "1"}, r"loss_weights are finite numbers.*Received: '1'"),
+        ({"loss_weights": float("inf")}, r"loss_weights are finite numbers.*Received: inf"),
+        ({"loss_weights": {"dense": None}}, r"loss_weights are finite numbers.*Received: \{'dense': None\}"),
     ],
 )
 def test_arguments_of_compile(arguments: dict[str, Any], message: str) -> None:
@@ -315,9 +337,9 @@ def test_arguments_of_compile(arguments: dict[str, Any], message: str) -> None:
 
 def test_a_single_metric_needs_no_list() -> None:
     model = classifier()
-    model.compile("sgd", "sparse_categorical_crossentropy", "accuracy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), "accuracy")
     assert set(model.evaluate(X, Y, return_dict=True)) == {"loss", "accuracy"}
-    model.compile("sgd", "sparse_categorical_crossentropy", None)
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), None)
     assert set(model.evaluate(X, Y, return_dict=True)) == {"loss"}
 
 
@@ -332,7 +354,7 @@ def test_seeds(seed: Any) -> None:
 
 def test_the_largest_seed_works() -> None:
     model = Sequential([Input((5,)), Dense(3)], backend="numpy", seed=2**64 - 1)
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     assert model.fit(X, Y, verbose=0).epoch == [0]
 
 
@@ -367,7 +389,7 @@ def test_what_an_unbuilt_model_cannot_say() -> None:
 
 def test_an_unbuilt_model_and_a_loader() -> None:
     model = Sequential([Dense(3)])
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match=r"built from the first arrays it sees\. Received: a loader\. Begin"):
         model.fit([(X, Y)], verbose=0)
     model.build((None, 5))
@@ -376,7 +398,7 @@ def test_an_unbuilt_model_and_a_loader() -> None:
 
 def test_data_that_do_not_fit_an_unbuilt_model_leave_it_unbuilt() -> None:
     model = Sequential([Dense(4), Conv2D(3, 2), Flatten(), Dense(3)], backend="numpy")
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     for bad in (np.ones((10, 7)), np.ones((10, 1, 1, 5)), "text", {"x": X}, np.float32(1)):
         with pytest.raises((ValueError, TypeError)):
             model.fit(bad, Y, verbose=0)

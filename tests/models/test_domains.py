@@ -13,7 +13,7 @@ import pytest
 from minicnn import Sequential
 from minicnn.data import Loader
 from minicnn.layers import Dense, Input
-from minicnn.losses import BinaryCrossentropy, CategoricalCrossentropy
+from minicnn.losses import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.schedules import ExponentialDecay, Schedule
 from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
@@ -21,7 +21,10 @@ from support.model_cases import FAST, assert_same_weights, blobs, linear, to_lib
 X, Y = blobs(12, 4, 3)
 
 
-def network(loss: Any = "sparse_categorical_crossentropy", units: int = 3, backend: Any = "numpy") -> Sequential:
+LOSS = SparseCategoricalCrossentropy(from_logits=True)
+
+
+def network(loss: Any = LOSS, units: int = 3, backend: Any = "numpy") -> Sequential:
     return linear(backend, features=4, units=units, loss=loss, metrics=["accuracy"])
 
 
@@ -33,11 +36,11 @@ def with_one(array: Any, value: Any) -> Any:
 
 ZEROS, ROWS = np.zeros((12, 1), "float32"), np.eye(3, dtype="float32")[Y]
 BAD = {
-    "above": (BinaryCrossentropy(), 1, with_one(ZEROS, 9), r"BinaryCrossentropy are from 0 to 1\. .*0\.0 to 9\.0"),
+    "above": (BinaryCrossentropy(True), 1, with_one(ZEROS, 9), r"BinaryCrossentropy are from 0 to 1\. .*0\.0 to 9\.0"),
     "below": (BinaryCrossentropy(True), 1, with_one(ZEROS, -1), r"numbers from -1\.0 to 0\.0\..*\(y \+ 1\) / 2"),
     "nan": (BinaryCrossentropy(True), 1, with_one(ZEROS, np.nan), r"BinaryCrossentropy .*nan"),
-    "sum": (CategoricalCrossentropy(), 3, with_one(ROWS, [1, 1, 0]), r"a distribution .*sums from 1\.0 to 2\.0"),
-    "none": (CategoricalCrossentropy(), 3, with_one(ROWS, [0, 0, 0]), r"a distribution .*sums from 0\.0 to 1\.0"),
+    "sum": (CategoricalCrossentropy(True), 3, with_one(ROWS, [1, 1, 0]), r"a distribution .*sums from 1\.0 to 2\.0"),
+    "none": (CategoricalCrossentropy(True), 3, with_one(ROWS, [0, 0, 0]), r"a distribution .*sums from 0\.0 to 1\.0"),
     "negative": (CategoricalCrossentropy(True), 3, with_one(ROWS, [2, -1, 0]), r"a distribution .*numbers from -1\.0"),
     "missing": (CategoricalCrossentropy(True), 3, with_one(ROWS, [np.nan, 0, 1]), r"a distribution .*nan"),
 }
@@ -134,7 +137,7 @@ def test_a_schedule_that_gives_no_rate() -> None:
     with pytest.raises(ValueError, match="finite numbers of at least 0"):
         ExponentialDecay(10**400, 1, 0.5)
     model = network()
-    model.compile(SGD(Broken()), "sparse_categorical_crossentropy")
+    model.compile(SGD(Broken()), SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match="in step 1"):
         model.fit(X, Y, 6, 1, 0)
 
@@ -159,7 +162,7 @@ def test_a_loader_of_pytorch_brings_its_backend() -> None:
     loaders: list[Any] = [torch.utils.data.DataLoader(data, 4), Own(data, 4), Batches(), list(Batches())]
     for loader in loaders:
         model = Sequential([Input((4,)), Dense(3)])
-        model.compile("sgd", "sparse_categorical_crossentropy")
+        model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
         model.fit(loader, verbose=0)
         assert model.backend.name == "torch"
         model = Sequential([Input((4,)), Dense(3)])
@@ -190,7 +193,7 @@ def test_evaluate_gives_what_keras_gives() -> None:
     loss, accuracy = model.evaluate(X, Y)
     assert model.evaluate(X, Y, return_dict=True) == {"loss": loss, "accuracy": accuracy}
     assert 0 <= accuracy <= 1
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     assert model.evaluate(X, Y) == loss
     assert type(loss) is float
 

@@ -395,6 +395,13 @@ def test_class_weights_are_sample_weights() -> None:
     assert_same_weights(model.get_weights(), fitted(sample_weight=weight, shuffle=False))
 
 
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.uint8, np.float32, np.bool_, bool])
+def test_class_weights_by_numbers_of_any_kind(kind: Any) -> None:
+    """As pandas and NumPy give them; True is class 1."""
+    table = {0: 0.5, 1: 3.0}
+    assert_same_weights(fitted(class_weight={kind(k): v for k, v in table.items()}), fitted(class_weight=table))
+
+
 def fitted(**options: Any) -> dict[str, Array]:
     model = network()
     model.fit(X, Y, 8, 1, 0, **options)

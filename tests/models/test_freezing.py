@@ -10,6 +10,7 @@ import pytest
 
 from minicnn import Layer, Model, Sequential
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, GlobalAveragePooling2D, Input
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import assert_same_weights, blobs
 
 X, Y = blobs(16, 4, 3)
@@ -21,7 +22,7 @@ def network(*, backend: Any = "numpy", **freeze: bool) -> Sequential:
         BatchNormalization(name="norm", trainable=not freeze.get("norm", False)), Dense(3, name="head"),
     ]  # fmt: skip
     model = Sequential(layers, backend=backend)
-    model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+    model.compile("adam", SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
     return model
 
 
@@ -79,12 +80,12 @@ def test_a_model_freezes_what_is_in_it() -> None:
     model = network()
     model.trainable = False
     assert [layer.trainable for layer in model.layers] == [False] * 3
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match=r"at least one trainable weight.*set trainable=True"):
         model.fit(X, Y, verbose=0)
     outer = Sequential([model, Dense(3, name="more")], backend="numpy")
     outer.build((None, 4))
-    outer.compile("sgd", "sparse_categorical_crossentropy")
+    outer.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     assert changed(outer) == {"more/kernel", "more/bias"}
     model.trainable = True
     assert all(layer.trainable for layer in model.layers)
@@ -103,7 +104,7 @@ def test_sublayers_of_a_layer_of_one_s_own() -> None:
     block.trainable = False
     assert not block.parts["a"][0].trainable  # type: ignore[index]
     model = Sequential([Input((4,)), block, Dense(3, name="head")], backend="numpy")
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     assert changed(model) == {"head/kernel", "head/bias"}
 
 
@@ -128,7 +129,7 @@ def test_a_change_is_taken_up_by_compile() -> None:
     model.layers[0].trainable = True
     model.fit(X, Y, verbose=0)
     model.layers[0].trainable = False
-    model.compile("adam", "sparse_categorical_crossentropy")
+    model.compile("adam", SparseCategoricalCrossentropy(from_logits=True))
     assert "first/kernel" not in changed(model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ from minicnn.losses import (
     SparseCategoricalCrossentropy,
     Tversky,
 )
+from minicnn.optimizers import SGD
 from minicnn.program import Program, gradients
 from support.gradcheck import check_gradients
 from support.model_cases import identity, run
@@ -75,7 +77,7 @@ def test_sparse_is_categorical_of_one_hot_labels(
 ) -> None:
     labels, predictions = class_numbers(shape, seed), normal(shape, seed)
     predictions = predictions if from_logits else softmax(predictions)
-    sparse = SparseCategoricalCrossentropy(from_logits, smoothing)
+    sparse = SparseCategoricalCrossentropy(from_logits, label_smoothing=smoothing)
     dense = CategoricalCrossentropy(from_logits, smoothing)
     expected = run(dense.call, one_hot(labels, shape[-1]), predictions)
     assert_close(run(sparse.call, labels, predictions), expected, TERMS)
@@ -130,7 +132,7 @@ def test_losses_of_likeness(shape: tuple[int, ...], seed: int) -> None:
         Dice(): np.full(shape[0], 1 - 2 * both.sum() / (t.sum() + p.sum() + 1e-7)),
         Dice(axis=axes): 1 - 2 * both.sum(axis=axes) / (t.sum(axis=axes) + p.sum(axis=axes) + 1e-7),
         Tversky(0.3, 0.9): np.full(
-            shape[0], 1 - both.sum() / (both.sum() + 0.3 * (t - both).sum() + 0.9 * (p - both).sum() + 1e-7)),
+            shape[0], 1 - both.sum() / (both.sum() + 0.3 * (p - both).sum() + 0.9 * (t - both).sum() + 1e-7)),
     }  # fmt: skip
     for loss, values in expected.items():
         assert_close(run(loss.call, t, p), values, 4 * TERMS)
@@ -155,7 +157,7 @@ def test_targets_of_the_new_losses_outside_their_domain() -> None:
 
 # A loss of ours; torch's for (functional, predictions, targets) in its order of arguments; the kind of targets.
 TORCH: dict[str, tuple[Loss, Callable[[Any, Any, Any], Any], str]] = {
-    "sparse": (SparseCategoricalCrossentropy(True, 0.1), lambda F, p, t: F.cross_entropy(
+    "sparse": (SparseCategoricalCrossentropy(True, label_smoothing=0.1), lambda F, p, t: F.cross_entropy(
         p, t.long(), reduction="none", label_smoothing=0.1), "labels"),
     "sparse_plain": (SparseCategoricalCrossentropy(True), lambda F, p, t: F.cross_entropy(
         p, t.long(), reduction="none"), "labels"),
@@ -187,7 +189,7 @@ def test_against_torch(name: str) -> None:
 def test_gradients_of_crossentropies(shape: tuple[int, ...], seed: int, smoothing: float, from_logits: bool) -> None:
     predictions = normal(shape, seed) if from_logits else distribution(shape, seed)
     labels, target = class_numbers(shape, seed), distribution(shape, seed + 1)
-    sparse = SparseCategoricalCrossentropy(from_logits, smoothing)
+    sparse = SparseCategoricalCrossentropy(from_logits, label_smoothing=smoothing)
     check_gradients(sparse.call, labels, predictions, rtol=1e-6)
     check_gradients(CategoricalCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=1e-6)
     check_gradients(BinaryCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=1e-6)
@@ -300,8 +302,55 @@ def test_a_loss_of_one_s_own_keeps_the_samples_apart() -> None:
 
             return ops.mean(y_pred)
 
-    with pytest.raises(ValueError, match=r"A loss gives one number, .* 2 samples\. Received: float64\[\] from Total"):
+    with pytest.raises(
+        ValueError, match=r"A loss gives a number .* 2 samples, .*\. Received: float64\[\] from 'total'"
+    ):
         identity((3,), Total()).evaluate(np.ones((2, 3)), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize(("targets", "shape"), [((4, 1), (4, 4)), ((4, 1, 3), (4, 4, 3))])
+def test_a_loss_or_a_metric_of_broadcast_targets_names_the_shapes(targets: Any, shape: Any) -> None:
+    """(N, 1) against (N,) is (N, N): the mean over all pairs."""
+
+    def distance(y_true: Any, y_pred: Any) -> Any:
+        return ops.abs(ops.reshape(y_pred, shape=(4, *targets[2:])) - y_true)
+
+    y, x = np.zeros(targets), np.ones(targets)
+    expected = rf"gives a number for each of the 4 samples.*Received: float64\[{','.join(map(str, shape))}\] from "
+    expected += rf"'distance', of targets {re.escape(str(targets))} and predictions {re.escape(str(targets))}\. Targets"
+    with pytest.raises(ValueError, match=f"A loss {expected}"):
+        identity(targets[1:], distance).evaluate(x, y)
+    with pytest.raises(ValueError, match=f"A metric {expected}"):
+        identity(targets[1:], "mse", [distance]).evaluate(x, y)
+
+
+@pytest.mark.parametrize("axes", [(1,), (1, 2), (3,), (2, 3)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_loss_of_one_s_own_may_leave_out_any_axes(axes: Any, keepdims: bool) -> None:
+    def distance(y_true: Any, y_pred: Any) -> Any:
+        return ops.mean(ops.abs(y_pred - y_true), axes=axes, keepdims=keepdims)
+
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 5))
+    assert identity(x.shape[1:], distance).evaluate(x, 0 * x) == pytest.approx(np.abs(x).mean())
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [
+        (SparseCategoricalCrossentropy(), np.array([0, 1])), (CategoricalCrossentropy(), np.eye(2)),
+        (CategoricalFocalCrossentropy(), np.eye(2)), (BinaryCrossentropy(), np.eye(2)), (KLDivergence(), np.eye(2)),
+        (CosineSimilarity(), np.eye(2)), (Poisson(), np.eye(2)), (Dice(), np.eye(2)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e-12])
+def test_rows_of_no_prediction_leave_weights_finite(loss: Loss, targets: Array, value: float) -> None:
+    """As after ReLU, and of the smallest numbers."""
+    model = Sequential([Input((1,)), Dense(2, "relu", kernel_initializer="zeros")])
+    model.compile(SGD(0.1), loss)
+    model.set_weights({"dense/bias": np.array([value, 0.0])})
+    loss_before = model.train_on_batch(np.ones((2, 1)), targets)
+    assert np.isfinite(loss_before)
+    assert all(np.isfinite(w).all() for w in model.get_weights().values())
 
 
 def test_binary_crossentropy_is_smooth_at_a_logit_of_zero() -> None:
@@ -316,7 +365,7 @@ def test_binary_crossentropy_is_smooth_at_a_logit_of_zero() -> None:
 @pytest.mark.parametrize("loss", ["categorical_crossentropy", "sparse_categorical_crossentropy"])
 def test_predictions_that_are_no_distribution_are_divided_by_their_sum(loss: str) -> None:
     x, y = np.zeros((2, 1)), np.array([0, 1])
-    model = Sequential([Input((1,)), Dense(2)])
+    model = Sequential([Input((1,)), Dense(2, "relu")])
     model.layers[0].set_weights([np.zeros((1, 2), "float32"), np.array([6.0, 2.0], "float32")])
     model.compile("sgd", loss)
     found = model.evaluate(x, np.eye(2)[y] if loss.startswith("cat") else y)

@@ -16,8 +16,10 @@ from minicnn.losses import BinaryCrossentropy, MeanAbsoluteError
 from minicnn.metrics import (
     AUC,
     Accuracy,
+    BinaryAccuracy,
     ConfusionMatrix,
     F1Score,
+    FBetaScore,
     MeanIoU,
     MeanLoss,
     Metric,
@@ -184,8 +186,52 @@ def test_mean_iou_of_images(size: tuple[int, int], seed: int, ignored: int | Non
         either = counts[(y == c) | (guess == c)].sum()
         if either:
             each.append(counts[(y == c) & (guess == c)].sum() / either)
-    expected = np.mean(each) if each else 0.0
-    assert measure(MeanIoU(k, ignore_class=ignored, sparse_y_pred=False), y, p, w) == pytest.approx(expected)
+    expected = np.mean(each) if each else np.nan
+    found = measure(MeanIoU(k, ignore_class=ignored, sparse_y_pred=False), y, p, w)
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_mean_iou_counts_the_labels_of_predictions_that_are_of_no_class() -> None:
+    y, p = np.array([[0, 0, 1, 1]], "int32"), np.array([[0.0, 7.0, 1.0, -3.0]])
+    assert measure(MeanIoU(2), y, p) == pytest.approx((1 / 2 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize("from_labels", ["sparse", "float"])
+def test_mean_iou_refuses_labels_beyond_its_classes(from_labels: str) -> None:
+    loss = "sparse_categorical_crossentropy" if from_labels == "sparse" else lambda y_true, y_pred: y_pred[..., 0]
+    y = np.array([[0, 1], [2, 2]])
+    with pytest.raises(ValueError, match=r"from 0 to 1, or ignore_class, None\. Received: labels from 0.* Say num_cl"):
+        identity((2, 3), loss, [MeanIoU(2, sparse_y_pred=False)]).evaluate(np.ones((2, 2, 3)), y)
+    model = identity((2, 3), loss, [MeanIoU(2, ignore_class=2, sparse_y_pred=False)])
+    with pytest.raises(ValueError, match=r"num_classes=2\. Received: labels \(2, 2\), predictions \(2, 2, 3\)"):
+        model.evaluate(np.ones((2, 2, 3)), y)
+    model = identity((2, 3), loss, [MeanIoU(3, ignore_class=2, sparse_y_pred=False)])
+    assert model.evaluate(np.eye(3)[[[0, 1], [1, 1]]], y)[1] == 1
+
+
+@pytest.mark.parametrize("metric", [Precision, Recall])
+def test_a_class_that_there_is_not(metric: Any) -> None:
+    with pytest.raises(ValueError, match=r"class_id of .* below the number of predictions, 3\. Received: class_id=3"):
+        measure(metric(class_id=3), np.arange(3, dtype="int32"), np.eye(3))
+    assert measure(metric(class_id=2), np.arange(3, dtype="int32"), np.eye(3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("curve", "targets", "area"), [("ROC", 1, None), ("ROC", 0, None), ("PR", 0, None), ("PR", 1, 1.0)]
+)
+def test_areas_of_one_class(curve: str, targets: float, area: float | None) -> None:
+    found = measure(AUC(curve=curve), np.full((4, 1), targets), np.array([[0.1], [0.4], [0.6], [0.9]]))
+    assert math.isnan(found) if area is None else found == pytest.approx(area)
+
+
+def test_labels_of_another_shape() -> None:
+    """A column of class numbers against rows of predictions would be compared all with all."""
+    y, p = np.array([[0], [1], [2], [0]]), np.eye(3)[[0, 1, 2, 2]]
+    for metric in (Accuracy(), ConfusionMatrix(), F1Score("micro"), TopKCategoricalAccuracy(1), Precision()):
+        found = measure(metric, y, p)
+        np.testing.assert_allclose(found, measure(metric, y[:, 0].astype("int32"), p), err_msg=metric.name)
+        with pytest.raises(ValueError, match=r"a class number for each row .*labels \(4, 2\), predictions \(4, 3\)"):
+            measure(metric, np.zeros((4, 2)), p)
 
 
 def test_mean_iou_of_predictions_for_each_class_says_which_argument_it_needs() -> None:
@@ -223,8 +269,16 @@ def test_accuracy_of_classes_and_of_their_shares_does_not_warn(targets: list[lis
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda: AUC(curve="roc"), lambda: AUC(1), lambda: F1Score("mean"), lambda: Precision(top_k=0)]
-)
+    "wrong",
+    [
+        lambda: AUC(curve="roc"), lambda: AUC(1), lambda: F1Score("mean"), lambda: Precision(top_k=0),
+        lambda: Precision([]), lambda: Recall(2), lambda: Precision([0.5, math.nan]), lambda: AUC(thresholds=[]),
+        lambda: AUC(thresholds=[0.5, 1.5]), lambda: Precision("0.5"), lambda: Recall(class_id=-1),
+        lambda: Precision(class_id=1.5), lambda: F1Score(threshold=-0.1), lambda: FBetaScore(beta=math.inf),
+        lambda: Accuracy(threshold=math.nan), lambda: BinaryAccuracy(threshold=math.inf),
+        lambda: MeanIoU(3, ignore_class=0.5), lambda: MeanIoU(0),
+    ],
+)  # fmt: skip
 def test_arguments_out_of_range(wrong: Any) -> None:
     with pytest.raises(ValueError, match="Received: "):
         wrong()

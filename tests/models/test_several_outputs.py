@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Model
+from minicnn import Model, Sequential
 from minicnn.layers import Add, Concatenate, Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.metrics import TopKCategoricalAccuracy
@@ -71,6 +71,17 @@ def test_the_gradient_is_that_of_the_weighted_sum() -> None:
             losses.append(model.evaluate([A, B], [CLASSES, TARGET], return_dict=True)["loss"])
         numeric = (losses[0] - losses[1]) / (2 * step)
         assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=1e-6, abs=1e-9), path
+
+
+@pytest.mark.parametrize("weight", [0.25, np.float32(0.25), [0.25], (0.25,), np.array([0.25]), {"dense": 0.25}])
+def test_the_loss_weight_of_one_output(weight: Any) -> None:
+    model = Sequential([Input((3,)), Dense(2)], backend="numpy")
+    model.compile("sgd", "mse", loss_weights=weight)
+    twin = Sequential([Input((3,)), Dense(2)], backend="numpy")
+    twin.compile("sgd", "mse")
+    assert model.evaluate(A, TARGET) == pytest.approx(0.25 * twin.evaluate(A, TARGET))
+    with pytest.raises(ValueError, match=r"one entry for each of the 2 outputs\. .*1 weights"):
+        branched(loss_weights=0.25)
 
 
 def test_a_loss_weight_of_zero_leaves_an_output_untrained() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from minicnn import Model, Sequential, get_backend
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import FAST, Watch, assert_same_weights, blobs
 
 X, Y = blobs(16, 4, 3)
@@ -104,7 +105,7 @@ def test_another_head_on_the_same_layers() -> None:
 def trained(backend: Any = "numpy") -> Sequential:
     layers = [Input((4,)), Dense(6, activation="relu"), BatchNormalization(), Dropout(0.2), Dense(3)]
     model = Sequential(layers, backend=backend, seed=3)
-    model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+    model.compile("adam", SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
     model.fit(X, Y, 8, 1, 0)
     return model
 
@@ -137,7 +138,7 @@ def test_a_copy_outlives_its_original() -> None:
     gc.collect()
     np.testing.assert_array_equal(twin.predict(X), expected)
     twin.layers[0].trainable = False
-    twin.compile("sgd", "sparse_categorical_crossentropy")
+    twin.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     twin.fit(X, Y, verbose=0)
 
 
@@ -146,7 +147,7 @@ def test_a_copy_of_what_is_deep_frozen_or_not_yet_built() -> None:
     assert_same_weights(pickle.loads(pickle.dumps(deep)).get_weights(), deep.get_weights())
     model = trained()
     model.layers[0].trainable = False
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
     twin = copy.deepcopy(model)
     twin.fit(X, Y, verbose=0)
     twin.layers[0].trainable = True

@@ -11,6 +11,7 @@ import pytest
 
 from minicnn import Model, Sequential, layers
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, GlobalAveragePooling2D, Input, MaxPooling2D
+from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import FAST
 
 RNG = np.random.default_rng(0)
@@ -20,7 +21,7 @@ def classifier(size: int | None, backend: Any = "numpy") -> Sequential:
     more = [] if backend == "numba" else [BatchNormalization(), MaxPooling2D(), Conv2D(3, 3)]  # it compiles each
     body = [Conv2D(4, 3, padding="same"), *more, GlobalAveragePooling2D(), Dense(3)]
     model = Sequential([Input((size, size, 2)), *body], backend=backend)
-    model.compile("sgd", "sparse_categorical_crossentropy", ["accuracy"])
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
     return model
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from backends.cupy.networks import NETWORKS, data
-from minicnn import get_backend, ops
+from minicnn import Sequential, get_backend, layers, losses, metrics, ops
 from minicnn.backends._gpu import staging
 from minicnn.backends._gpu.options import Options
 from minicnn.bench.operations import step_inputs, step_times
+from minicnn.loop.totals import Totals
 from minicnn.program import Program
 from support.kernel_check import train_by_steps
 from support.overwritten import CASES, check_program, losses_with_heavy_ball
@@ -93,6 +94,43 @@ class EngineSteps:
         batches = [(x[i : i + 9], y[i : i + 9]) for i in range(0, len(y), 9)]
         for network in self.networks:
             assert_same(self.trained(network, None, shuffle=False), self.trained(network, None, batches))
+
+    def test_places_that_are_ignored_or_weighed(self) -> None:
+        """Weights, losses and metrics of a segmentation, its data on the device or on the host, as on NumPy."""
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(11, 2, 3, 2)).astype("float32"), rng.integers(0, 3, (11, 2, 3)).astype("int32")
+        weight, y[rng.random(y.shape) < 0.4] = rng.random(y.shape).astype("float32"), 255
+        made: list[tuple[Any, ...]] = []
+        for backend in ("numpy", *(self.make(options) for options in (None, Options(resident=False)))):
+            model = Sequential([layers.Input((2, 3, 2)), layers.Dense(3)], backend=backend)
+            loss = losses.SparseCategoricalCrossentropy(True, ignore_class=255)
+            iou = metrics.MeanIoU(3, ignore_class=255, sparse_y_pred=False)
+            model.compile("sgd", loss, ["accuracy", loss, iou, "confusion_matrix"])
+            history = model.fit(x, y, 4, 2, 0, sample_weight=weight).history
+            made.append((model.get_weights(), *history.values()))
+        assert_same(made[1], made[2])
+        for one, other in zip(made[0], made[1], strict=True):
+            for a, b in zip(one.values(), other.values(), strict=True) if isinstance(one, dict) else [(one, other)]:
+                np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+    def test_counts_go_on_beyond_what_float32_holds(self) -> None:
+        """Steps together and one by one; a step of 3 samples makes the count odd."""
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(3, 2)).astype("float32"), np.array([0, 1, 1], "int32")
+        model = Sequential([layers.Input((2,)), layers.Dense(2)], backend=self.make())
+        model.compile("sgd", losses.SparseCategoricalCrossentropy(True), ["accuracy", "confusion_matrix"])
+        right = int((model.predict(x).argmax(axis=1) == y).sum())
+        feed, arrays = model._standardizer(model._objective).batch(x, y)
+        one = model._engine.evaluate_many(feed, arrays, Totals(), None, 1)
+        full, asarray = 2**24 - 3, model.backend.asarray
+        sums = {n: asarray(np.full(a.shape, full, "float32")) for n, a in one.arrays.items()}
+        for parts in ([5], [1, 1, 3]):
+            totals = Totals(dict(sums), {}, 1, full)
+            for steps in parts:
+                totals = model._engine.evaluate_many(feed, arrays, totals, None, steps)
+            logs = model._logs(totals)
+            assert logs["accuracy"] == (full + 5 * right) / (full + 15)
+            assert logs["confusion_matrix"].sum() == 4 * full + 15
 
     def test_predictions_of_many_batches_are_those_of_one(self) -> None:
         x = np.concatenate([data()[0][: self.samples]] * 2)

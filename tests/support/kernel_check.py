@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from backends.cupy.networks import NETWORKS, data
 from minicnn import ops
+from minicnn.loop.totals import Totals
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.program import Program
 from support import op_cases
@@ -150,13 +151,13 @@ def train_by_steps(backend: Any, network: str, steps: int, *, at_once: bool) -> 
     feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
     index = np.random.default_rng(0).integers(0, len(x), (steps, 8)).astype("int32")
     rates = [0.01 * 0.9**k for k in range(steps)]
-    engine, totals = model._engine, {}
+    engine, totals = model._engine, Totals()
     if at_once:
         totals = engine.train_many(feed, arrays, totals, index, rates)
     else:
         for row, rate in zip(index, rates, strict=True):
             totals = engine.train_many(feed, arrays, totals, row[None], [rate])
-    return model.get_weights(), {k: model.backend.to_numpy(v).copy() for k, v in totals.items()}
+    return model.get_weights(), totals.read(model.backend.to_numpy)
 
 
 def made_of(model: Any, feed: Any, arrays: dict[str, Any], weight: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:

@@ -195,7 +195,7 @@ def _loss(draw: Draw, activation: Any) -> losses.Loss:
     kinds: list[Any] = [losses.MeanSquaredError(), losses.MeanAbsoluteError(), losses.Huber(draw.share(0.1, 1))]
     smoothing = draw.one(0.0, 0.1)
     if activation != "sigmoid":
-        kinds += [losses.SparseCategoricalCrossentropy(activation is None, smoothing)] * 2
+        kinds += [losses.SparseCategoricalCrossentropy(activation is None, label_smoothing=smoothing)] * 2
         kinds += [losses.CategoricalCrossentropy(activation is None, smoothing)]
     if activation != "softmax":
         kinds += [losses.BinaryCrossentropy(activation is None, smoothing)]

@@ -176,7 +176,7 @@ def test_first_values_keep_the_size_of_activations(name: str) -> None:
 def test_deep_networks_are_traced_quickly() -> None:
     start = time.process_time()
     model = zoo.get_model("resnet50")
-    model.compile()
+    model.compile("sgd", "mse")
     assert len(model.program("train", batch_size=2).nodes) > 500
     assert time.process_time() - start < 2.0
 

@@ -17,7 +17,7 @@ from minicnn.description import check_model_state, describe
 from minicnn.files import UNFINISHED, SavedModelError, Tensors, read_tensors, write_tensors, writing
 from minicnn.states import anything, check_state, dict_of
 
-_KIND, _FORMAT = "back-up of a training", 1
+_KIND, _FORMAT = "back-up of a training", 2
 
 
 class BackupAndRestore(Callback):

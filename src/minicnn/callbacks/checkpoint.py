@@ -54,6 +54,12 @@ class ModelCheckpoint(Callback):
         initial_value_threshold: float | None = None,
     ) -> None:
         check_save_freq(save_freq)
+        if save_best_only and save_freq != "epoch" and monitor.startswith("val_"):
+            raise ValueError(
+                "Within an epoch there are logs of the training alone, none of a validation. Received: "
+                f"monitor={monitor!r}, save_freq={save_freq!r}. Use monitor={monitor.removeprefix('val_')!r} or "
+                "save_freq='epoch'."
+            )
         self._monitor = Monitor(monitor, mode) if save_best_only else None
         self.filepath = os.fspath(filepath)
         self.verbose = verbose

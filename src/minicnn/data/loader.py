@@ -31,7 +31,7 @@ class Loader(metaclass=PlainArguments):
         seed: Seed of the order and of the transforms, from 0 to 2**64 - 1.
         last_batch: What becomes of a last batch that is not full: "keep" it, "drop" it, or "pad" it by
             repeating from the start of the order.
-        sample_weight: Weight of each sample, shape (n,); needs `y`.
+        sample_weight: Weight of each sample, shape (n,), or of each of its predictions, (n, ...); needs `y`.
         transform: `transform(x_batch, rng)` returns the batch to use instead, with as many samples. `rng` is
             a NumPy Generator of its own, keyed with the seed, the epoch and the number of the batch. See
             `augment.Part` for one that can make a part of a batch.

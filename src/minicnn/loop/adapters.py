@@ -248,7 +248,9 @@ class Standardizer:
             array = numeric(given, "Labels")
             same_length("inputs and labels", array, samples=samples)
             if loss.integer_labels:
-                result.append(self._class_numbers(array, shape))
+                result.append(self._class_numbers(array, shape, loss.ignore_class))
+                for metric in metrics:
+                    metric.check_labels(result[-1], self.backend)
                 continue
             sound = self._finite(array)
             array = on_backend(array, self.backend, self.dtype)
@@ -265,11 +267,13 @@ class Standardizer:
             result.append(array)
         return result
 
-    def _class_numbers(self, labels: Any, shape: Shape) -> Array:
+    def _class_numbers(self, labels: Any, shape: Shape, ignored: int | None) -> Array:
         if len(labels.shape) == len(shape) + 1 and labels.shape[-1] == 1:  # a column of labels, as Keras allows
             labels = labels[..., 0]
         classes = shape[-1] or 0
         values = self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, str(self.backend))
+        if ignored is not None:
+            values = values[values != ignored]
         if values.size and (values.dtype.kind not in "iub" or values.min() < 0 or values.max() >= classes):
             remedy = "Relabel the data, or give the last layer more units"
             if tuple(labels.shape[1:]) == shape:
@@ -277,8 +281,9 @@ class Standardizer:
             elif values.dtype.kind not in "iub":
                 remedy += "; whole numbers take y.astype(int)"
             raise ValueError(
-                f"Labels of a sparse loss are integers from 0 to {classes - 1}, one class for each output unit. "
-                f"Received: {values.dtype} from {values.min()} to {values.max()}. {remedy}."
+                f"Labels of a sparse loss are integers from 0 to {classes - 1}, one class for each output unit"
+                f"{'' if ignored is None else f', or ignore_class, {ignored}'}. Received: {values.dtype} from "
+                f"{values.min()} to {values.max()}. {remedy}."
             )
         return on_backend(labels, self.backend, "int32")
 
@@ -292,23 +297,27 @@ class Standardizer:
         table = np.ones(classes, self.dtype)
         given = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
         for label, weight in given:
-            if label not in range(classes) or not isinstance(weight, Real) or not weight >= 0:
+            known = isinstance(label, Real | np.bool_) and label in range(classes) and isinstance(weight, Real)
+            if not known or not weight >= 0:
                 raise ValueError(
                     f"class_weight maps class numbers from 0 to {classes - 1} to weights of at least 0. Received: "
                     f"{class_weight!r}."
                 )
-            table[label] = weight
+            table[int(label)] = weight
         return table
 
     def weights(self, weight: Any, labels: Sequence[Array]) -> Array | None:
-        """Sample weights times class weights, shape (N,); None if there are neither."""
-        samples = labels[0].shape[0]
+        """Sample weights times class weights, shape (N,) or (N, ...); None if there are neither."""
         result = None
         if weight is not None:
             result = on_backend(numeric(weight, "Sample weights"), self.backend, self.dtype)
-            if tuple(result.shape) != (samples,):
+            pairs = zip(labels, self.losses, strict=True)
+            places = {tuple(y.shape if loss.integer_labels else y.shape[:-1]) for y, loss in pairs}
+            known = sorted({tuple(labels[0].shape[:1]), *(places if len(places) == 1 else ())}, key=len)
+            if tuple(result.shape) not in known:
                 raise ValueError(
-                    f"sample_weight is a number for each sample: shape ({samples},). Received: {tuple(result.shape)}."
+                    f"sample_weight is a number for each sample{', or for each prediction' * (len(known) - 1)}: shape "
+                    f"{' or '.join(map(str, known))}. Received: {tuple(result.shape)}."
                 )
         if self._table is not None:
             values = self.backend.to_numpy(labels[0])
@@ -339,7 +348,7 @@ class Standardizer:
         if weights is not None:
             named["sample_weight"] = weights
         specs = (tuple(spec_of(a) for a in xs), tuple(spec_of(a) for a in ys))
-        return Feed(samples, *specs, weighted=weights is not None), named
+        return Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:])), named
 
 
 def checked_inputs(data: Any, shapes: Sequence[Shape]) -> list[Any]:

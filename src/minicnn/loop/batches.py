@@ -82,7 +82,7 @@ class ArraySource:
             yield from staged(self._chunks(batches, self._gather, longest), self._backend, self._stages)
         else:
             for size, rows in _grouped(batches, longest):
-                feed = Feed(size, self._whole.x, self._whole.y, self._whole.weighted, gathered=True)
+                feed = Feed(size, self._whole.x, self._whole.y, self._whole.weight, gathered=True)
                 yield Run(feed, self._arrays, len(rows), np.stack(rows))
         if shuffle and longest > 1:  # the device is still at work: time for the next order
             self._ahead = (seed, epoch + 1), epoch_order(self._whole.batch, shuffle=True, seed=seed, epoch=epoch + 1)
@@ -92,7 +92,7 @@ class ArraySource:
         steps = steps_of_a_slot(specs, self._batch_size, longest, self._backend.stage_bytes)
         for size, rows in _grouped(batches, steps):
             x, y = (tuple(Spec((size, *s.shape[1:]), s.dtype) for s in part) for part in (self._whole.x, self._whole.y))
-            feed = Feed(size, x, y, self._whole.weighted)
+            feed = Feed(size, x, y, self._whole.weight)
             yield Chunk(feed, len(rows), specs, steps * self._batch_size, partial(gather, np.concatenate(rows)))
 
 

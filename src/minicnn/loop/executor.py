@@ -14,11 +14,12 @@ from minicnn.backends._progress import clock
 from minicnn.backends.base import Array, Backend, Executable, ManySteps, State
 from minicnn.distribution import DataParallel
 from minicnn.layers.cell import Cell, Lock, Place
+from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import SCALE, Feed, StepKind
 from minicnn.program.graph import Program, Value
 
-Totals = dict[str, Array]
 HostArray = np.ndarray[Any, Any]
+Sums = Mapping[str, Array]  # of metrics over some steps, on the backend
 COMPILED = 32  # steps that are kept, each with its memory: one for each kind of step and size of batch
 
 
@@ -132,44 +133,64 @@ class Engine:
             rates: Learning rate of each step.
             finite: Whether several ranks end with an error when the loss is no finite number.
         """
-        with self._turn:
-            return self._train_many(feed, arrays, totals, index, rates, finite)
 
-    def _train_many(
-        self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, rates: Sequence[float],
+        def train(step: _Step, part: slice, sums: Sums) -> Sums:
+            rows = None if index is None else index[part]
+            return self._train(step, arrays, sums, rows, rates[part], finite)
+
+        return self._in_parts("train", feed, totals, len(rates), train)
+
+    def _train(
+        self, step: _Step, arrays: Mapping[str, Array], sums: Sums, index: HostArray | None, rates: Sequence[float],
         finite: bool,
-    ) -> Totals:  # fmt: skip
-        step = self._step("train", feed)
+    ) -> Sums:  # fmt: skip
         if step.many is not None:
             rows = {"learning_rate": np.asarray(rates, self.dtype)} | ({} if index is None else {"index": index})
-            given = {**arrays, **self._begun(step, totals)}
-            totals = self._keep(step, step.many(given, rows, len(rates), self.state()))
+            given = {**arrays, **self._begun(step, sums)}
+            sums = self._keep(step, step.many(given, rows, len(rates), self.state()))
             self.steps_taken += len(rates)
-            return totals
+            return sums
         for k, rate in enumerate(rates):
             given = {**arrays, "learning_rate": self.backend.asarray(np.asarray(rate, self.dtype))}
             if index is not None:
                 given["index"] = self.backend.asarray(index[k])
-            made = self._one(step, given, totals)
-            totals = self._keep(step, made)
+            made = self._one(step, given, sums)
+            sums = self._keep(step, made)
             self.steps_taken += 1
             # In float16 a step whose gradients are not finite changes nothing, and is counted.
             if finite and self.distribution is not None and SCALE not in step.carried:
                 self.distribution.check_finite(made, self.steps_taken, self.backend)
-        return totals
+        return sums
 
     def evaluate_many(
         self, feed: Feed, arrays: Mapping[str, Array], totals: Totals, index: HostArray | None, steps: int
     ) -> Totals:
         """Several evaluation steps, as `train_many` takes them; returns the totals with those of all steps added."""
-        with self._turn:
-            step = self._step("evaluate", feed)
+
+        def evaluate(step: _Step, part: slice, sums: Sums) -> Sums:
+            count = part.stop - part.start
             if step.many is not None:
-                rows = {} if index is None else {"index": index}
-                return self._keep(step, step.many({**arrays, **self._begun(step, totals)}, rows, steps, self.state()))
-            for k in range(steps):
+                rows = {} if index is None else {"index": index[part]}
+                return self._keep(step, step.many({**arrays, **self._begun(step, sums)}, rows, count, self.state()))
+            for k in range(part.start, part.stop):
                 given = arrays if index is None else {**arrays, "index": self.backend.asarray(index[k])}
-                totals = self._keep(step, self._one(step, given, totals))
+                sums = self._keep(step, self._one(step, given, sums))
+            return sums
+
+        return self._in_parts("evaluate", feed, totals, steps, evaluate)
+
+    def _in_parts(
+        self, kind: StepKind, feed: Feed, totals: Totals, steps: int, run: Callable[[_Step, slice, Sums], Sums]
+    ) -> Totals:
+        """Totals after so many steps, taken as many at a time as the totals have room for."""
+        with self._turn:
+            step, at = self._step(kind, feed), 0
+            while at < steps:
+                if totals.room(step.counted) < 1:
+                    totals = totals.moved(self.backend.to_numpy)
+                count = min(steps - at, totals.room(step.counted))
+                totals = totals.added(run(step, slice(at, at + count), totals.arrays), count, step.counted)
+                at += count
             return totals
 
     def predict(
@@ -197,14 +218,14 @@ class Engine:
         reshape = self.backend.xp.reshape
         return [reshape(made[name], (-1, *made[name].shape[2:])) for name in step.outputs]
 
-    def _one(self, step: _Step, arrays: Mapping[str, Array], totals: Totals) -> Mapping[str, Array]:
-        return step.run({**self.state(), **arrays, **self._begun(step, totals)})
+    def _one(self, step: _Step, arrays: Mapping[str, Array], sums: Sums) -> Mapping[str, Array]:
+        return step.run({**self.state(), **arrays, **self._begun(step, sums)})
 
-    def _begun(self, step: _Step, totals: Totals) -> Totals:
+    def _begun(self, step: _Step, sums: Sums) -> Sums:
         # New zeros are made each time, because what is carried is donated: see `Executable`.
-        return {n: totals[n] if n in totals else self.backend.asarray(z.copy()) for n, z in step.zeros.items()}
+        return {n: sums[n] if n in sums else self.backend.asarray(z.copy()) for n, z in step.zeros.items()}
 
-    def _keep(self, step: _Step, made: Mapping[str, Array]) -> Totals:
+    def _keep(self, step: _Step, made: Mapping[str, Array]) -> Sums:
         # Where weights are overwritten there is nothing to keep, so that many of them are no work in each step.
         for name, array in made.items():
             if name in step.carried:
@@ -236,7 +257,7 @@ class Engine:
         # Carried state that is not there yet starts at zero.
         new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in self._cells]
         self.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
-        return _Step(run, many, carried, list(program.outputs), zeros, draws)
+        return _Step(run, many, carried, list(program.outputs), zeros, draws, program.counted)
 
 
 def _whole(value: Value, program: Program) -> tuple[int, ...]:
@@ -281,6 +302,7 @@ class _Step:
         outputs: Names of its outputs in order; a backend may return them in another order.
         zeros: Initial values of the metric totals.
         draws: Whether it takes the number of the step, by which numbers are drawn.
+        counted: Most that it adds to a count of a metric.
     """
 
     run: Executable
@@ -289,6 +311,7 @@ class _Step:
     outputs: list[str]
     zeros: dict[str, HostArray]
     draws: bool
+    counted: int
 
 
 def _given_inputs(program: Program, run: Executable) -> Executable:

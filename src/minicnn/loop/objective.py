@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from minicnn.layers import (
+    Activation,
+    Conv1D,
+    Conv2D,
+    Conv2DTranspose,
+    Dense,
+    Dropout,
+    Flatten,
+    GlobalAveragePooling2D,
+    Permute,
+    Reshape,
+    SeparableConv2D,
+)
+from minicnn.layers.graph import Graph
+from minicnn.layers.layer import Layer
+from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.losses import BinaryCrossentropy, Loss, get_loss
+from minicnn.losses.crossentropy import Crossentropy
 from minicnn.metrics import Accuracy, Metric, get_metric
 
 # Program inputs that sum up a metric are called "metric/<log>/<key>".
 PREFIX = "metric/"
+_PRODUCTS = (Dense, Conv1D, Conv2D, Conv2DTranspose, SeparableConv2D)
+_PASSING = (Dropout, Flatten, GlobalAveragePooling2D, Permute, Reshape)  # layers after which numbers are still any
 SKIPPED = "skipped_steps"  # log of the steps that changed no weight, because a gradient was not finite in float16
 
 
@@ -56,13 +77,17 @@ class Objective:
         listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(given) == count))
         per_output = [() if ms is None else ms for ms in given] if listed else [given] * count
         weights = _each("loss_weights", [1.0] * count if loss_weights is None else loss_weights, outputs, 1.0)
+        weights = [weights] if isinstance(weights, Real) else weights
+        if not isinstance(weights, list | np.ndarray) or not all(isinstance(w, Real) and isfinite(w) for w in weights):
+            raise ValueError(
+                "loss_weights are finite numbers, one for each output by place or by name. Received: "
+                f"{loss_weights!r:.80}. Use 1.0 where a loss is not to be weighted."
+            )
         if not len(losses) == len(per_output) == len(weights) == count:
             raise ValueError(
                 f"loss, metrics and loss_weights have one entry for each of the {count} outputs. Received: "
                 f"{len(losses)} losses, metrics for {len(per_output)}, {len(weights)} weights."
             )
-        if any(isinstance(w, str) or not math.isfinite(w) for w in weights):
-            raise ValueError(f"loss_weights are finite numbers. Received: {weights}.")
         chosen = [get_loss(v) for v in losses]
         measured = [
             [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]
@@ -77,6 +102,19 @@ class Objective:
                 f"Every metric has a log of its own. Received: {', '.join(twice)} twice. Give one another name."
             )
         return objective
+
+    def check_outputs(self, outputs: Sequence[SymbolicTensor]) -> None:
+        """Warn where a cross-entropy of probabilities is to train on sums of any size and sign."""
+        for loss, output in zip(self.losses, outputs, strict=True):
+            layer = _linear_layer(output) if isinstance(loss, Crossentropy) and not loss.from_logits else None
+            if layer is not None:
+                name = type(loss).__name__
+                message = (
+                    f"{name} takes probabilities unless it is told otherwise. Received: the output of {layer!r}, which "
+                    f"has no activation and gives numbers below 0. Use {name}(from_logits=True), or the activation "
+                    f"{'sigmoid' if loss.soft_labels else 'softmax'!r} there."
+                )
+                warnings.warn(message, stacklevel=3)
 
     def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
         """Names of the logs in their order, and what makes each from its totals."""
@@ -128,6 +166,21 @@ class LazyLogs(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self.read())
+
+
+def _linear_layer(output: SymbolicTensor) -> Layer | None:
+    """The layer of minicnn's own without an activation that makes an output, if one does."""
+    while output.source is not None:
+        layer = output.source.layer
+        linear = getattr(layer, "activation", None) in (None, "linear")
+        if isinstance(layer, Graph):
+            output = layer.outputs[output.index]
+        elif isinstance(layer, _PASSING) or (isinstance(layer, Activation) and linear):
+            output = output.source.inputs[0]
+        else:
+            limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer.limited)
+            return layer if type(layer) in _PRODUCTS and linear and not limited else None
+    return None
 
 
 def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) -> Any:

@@ -141,7 +141,7 @@ def _run(chunk: Chunk, stage: Stage, slot: int) -> Run:
     index = np.arange(first, first + chunk.steps * feed.batch, dtype=np.int32).reshape(chunk.steps, -1)
     whole = stage.slots * chunk.room
     x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
-    return Run(Feed(feed.batch, x, y, feed.weighted, gathered=True), dict(stage.arrays), chunk.steps, index)
+    return Run(Feed(feed.batch, x, y, feed.weight, gathered=True), dict(stage.arrays), chunk.steps, index)
 
 
 # Rows on the host ---------------------------------------------------------------------------------

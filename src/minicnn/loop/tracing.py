@@ -15,7 +15,8 @@ from minicnn.layers.graph import Graph
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, SKIPPED, Objective
-from minicnn.losses import Loss
+from minicnn.losses.base import of_samples
+from minicnn.metrics import Mean
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import gradients
 from minicnn.program.graph import Program, Spec, Value
@@ -38,7 +39,7 @@ class Feed:
         batch: Samples in a step.
         x: Specs of the input arrays: of one batch, or of the whole data set if `gathered`.
         y: Specs of the label arrays, likewise; empty for predictions.
-        weighted: Whether there is a weight for each sample.
+        weight: Shape of the weights of a sample, () for one of all its predictions; None without weights.
         gathered: Whether each step picks its rows from whole arrays by an index.
         training: Whether the layers of a prediction act as in training.
     """
@@ -46,7 +47,7 @@ class Feed:
     batch: int
     x: tuple[Spec, ...]
     y: tuple[Spec, ...] = ()
-    weighted: bool = False
+    weight: tuple[int, ...] | None = None
     gathered: bool = False
     training: bool = False
 
@@ -134,9 +135,8 @@ def _data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[V
     """Inputs of one batch: as they are given, or picked from the whole data set by "index"."""
     specs = [*zip(input_names("x", len(feed.x)), feed.x, strict=True)]
     specs += zip(input_names("y", len(feed.y)), feed.y, strict=True)
-    if feed.weighted:
-        rows = feed.x[0].shape[0]
-        specs.append(("sample_weight", Spec((rows,), dtype)))
+    if feed.weight is not None:
+        specs.append(("sample_weight", Spec((feed.x[0].shape[0], *feed.weight), dtype)))
     values = [program.input(name, spec.shape, spec.dtype) for name, spec in specs]
     with program.scope("data"):
         if feed.gathered:
@@ -144,7 +144,7 @@ def _data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[V
             values = [ops.take(v, index) for v in values]
         n = len(feed.x)
         x = [ops.as_float(v, dtype) for v in values[:n]]
-    return x, values[n : n + len(feed.y)], values[-1] if feed.weighted else None
+    return x, values[n : n + len(feed.y)], values[-1] if feed.weight is not None else None
 
 
 def _loss(
@@ -153,6 +153,7 @@ def _loss(
 ) -> Value:  # fmt: skip
     """Mean loss of the batch, with penalties; sums for the logs become updates of "metric/..." inputs."""
     batch, dtype = outputs[0].shape[0], outputs[0].dtype
+    program.counted = whole = batch if shard is None else shard.batch
     with program.scope("loss"):
         ones = ops.broadcast_to(program.constant(1.0, dtype), shape=(batch,))
         count = ops.sum(ones)
@@ -162,10 +163,13 @@ def _loss(
     ):
         with program.scope("loss"):
             first = len(program.nodes)
-            each = _of_samples(loss, target, output, weight)
+            each = of_samples("A loss", loss.name, loss.call(target, output), target, output, weight)
             if shard is not None:
                 check_samples(program.nodes[first:], shard, type(loss).__name__)
             weighted = ops.sum(each)
+            counted = loss.counted(target, output)
+            if counted is not None:
+                weighted = weighted * _enlargement(counted, shard)
             parts.append(weighted if share == 1.0 else weighted * share)
         with program.scope(METRICS):
             if len(outputs) > 1:
@@ -173,6 +177,8 @@ def _loss(
             for metric in metrics:
                 totals = metric.totals(target, output, ones if weight is None else weight)
                 _accumulate(program, f"{name}{metric.name}", totals)
+                if not isinstance(metric, Mean):  # it may count every prediction
+                    program.counted = max(program.counted, output.size // batch * whole)
     with program.scope("loss"):
         total = reduce(operator.add, [*parts, *(penalty * float(batch) for penalty in penalties)])
         program.outputs["loss"] = mean = total * (1.0 / batch)
@@ -181,22 +187,12 @@ def _loss(
     return mean
 
 
-def _of_samples(loss: Loss, target: Value, output: Value, weight: Value | None) -> Value:
-    """Weighted loss of each sample, shape (N,)."""
-    each = loss.call(target, output)
-    if not isinstance(each, Value):
-        raise TypeError(
-            f"A loss composes a Value of primitives. Received: {each!r:.80} from {type(loss).__name__}. Return what "
-            "they give, with the samples along the first axis."
-        )
-    if each.shape[:1] != output.shape[:1]:
-        raise ValueError(
-            f"A loss gives one number, or several, for each of the {output.shape[0]} samples. Received: {each.spec} "
-            f"from {type(loss).__name__}. The model takes the mean itself: leave the first axis."
-        )
-    if each.ndim > 1:  # several predictions a sample
-        each = ops.mean(each, axes=tuple(range(1, each.ndim)))
-    return each if weight is None else each * weight
+def _enlargement(counted: Value, shard: Shard | None) -> Value:
+    """The factor from a mean over all predictions of a batch, of which some are 0, to that over those that count."""
+    total, every = ops.sum(counted), counted.size
+    if shard is not None:
+        total, every = ops.all_reduce(total, group=shard.group), every // shard.samples * shard.batch
+    return float(every) / ops.maximum(total, 1.0)
 
 
 def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.names import snake_case
 from minicnn.program.graph import Value
@@ -21,6 +22,7 @@ class Loss(Setting):
 
     # Whether labels are class numbers (int32) rather than floating-point targets.
     integer_labels = False
+    ignore_class: int | None = None  # a label whose predictions have no loss: the mean is over the others
     soft_labels = False  # whether targets from 0 to 1 are shares of yes and no, none of them a regression
 
     @property
@@ -36,6 +38,12 @@ class Loss(Setting):
             y_pred: The model's output.
         """
         raise NotImplementedError
+
+    def counted(self, y_true: Value, y_pred: Value) -> Value | None:
+        """1 for each prediction that counts, 0 for those labelled `ignore_class`; None if all count."""
+        if self.ignore_class is None:
+            return None
+        return 1.0 - ops.cast(ops.equal(y_true, self.ignore_class), dtype=y_pred.dtype)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
         """Raise a ValueError if targets are outside the loss's domain; called before anything is computed.
@@ -63,6 +71,57 @@ class FunctionLoss(Loss):
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
         return self.function(y_true, y_pred)
+
+
+def of_samples(what: str, name: str, each: Value, y_true: Value, y_pred: Value, weight: Value | None) -> Value:
+    """Weighted numbers of the samples, shape (N,), of what a loss or a metric gives.
+
+    Args:
+        what: "A loss" or "A metric".
+        name: Its name.
+        each: A number for each sample, or for each of several predictions of each, whose mean is taken.
+        y_true: Its targets.
+        y_pred: Its predictions.
+        weight: Weights of the samples, shape (N,), or of their predictions; None for none.
+
+    Raises:
+        TypeError: If `each` is no Value.
+        ValueError: If it has axes that neither targets nor predictions have, as by broadcasting, or lacks those of the
+            weights.
+    """
+    if not isinstance(each, Value):
+        raise TypeError(
+            f"{what} composes a Value of primitives. Received: {each!r:.80} from {name!r}. Return what they give: a "
+            "number for each sample, along the first axis."
+        )
+    samples = each.shape[:1] == y_pred.shape[:1]
+    if not samples or not any(_within(each.shape[1:], v.shape[1:]) for v in (y_pred, y_true)):
+        axes = "Targets and predictions are broadcast where one has more axes: reshape them to be alike"
+        raise ValueError(
+            f"{what} gives a number for each of the {y_pred.shape[0]} samples, or for each of their predictions. "
+            f"Received: {each.spec} from {name!r}, of targets {y_true.shape} and predictions {y_pred.shape}. "
+            f"{axes if samples else 'The model takes the mean itself: leave the first axis'}."
+        )
+    places = 1 if weight is None else weight.ndim
+    if weight is not None and each.shape[:places] != weight.shape:
+        raise ValueError(
+            f"{what} is weighed by numbers for what it gives. Received: weights {weight.shape}, {each.spec} from "
+            f"{name!r}. Use a weight for each sample."
+        )
+    if each.ndim > places:  # several numbers for each weight
+        each = ops.mean(each, axes=tuple(range(places, each.ndim)))
+    return mean_of_samples(each if weight is None else each * weight)
+
+
+def mean_of_samples(x: Value) -> Value:
+    """Means of the samples, shape (N,), of numbers of shape (N, ...)."""
+    return ops.mean(x, axes=tuple(range(1, x.ndim))) if x.ndim > 1 else x
+
+
+def _within(axes: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether axes longer than 1 are some of the others, in their order."""
+    left = iter(others)
+    return all(n == 1 or n in left for n in axes)
 
 
 def extremes(array: Array, backend: Backend) -> tuple[float, float]:

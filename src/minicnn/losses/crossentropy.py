@@ -7,6 +7,7 @@ import math
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses.base import EPSILON, Loss, check_distributions, check_same_shape, extremes
+from minicnn.ops.checks import as_integer
 from minicnn.program.graph import Value
 
 
@@ -20,7 +21,8 @@ def _shares(y_pred: Value) -> Value:
     made = y_pred.node
     if made is not None and made.op.name == "softmax" and made.attrs["axis"] in (-1, y_pred.ndim - 1):
         return y_pred  # their sum is 1
-    return y_pred / ops.sum(y_pred, axes=-1, keepdims=True)
+    # Rows of zeros stay zeros.
+    return y_pred / ops.maximum(ops.sum(y_pred, axes=-1, keepdims=True), EPSILON)
 
 
 def _clipped(p: Value) -> Value:
@@ -52,6 +54,8 @@ class SparseCategoricalCrossentropy(Crossentropy):
 
     Args:
         from_logits: Whether predictions are logits; otherwise probabilities, which are divided by their sum.
+        ignore_class: A label whose predictions do not count, such as 255 in segmentation: the loss is the mean over
+            the others of the batch. It need not be the number of a class.
         label_smoothing: Share of the label that is spread evenly over all classes.
 
     Input shape:
@@ -60,6 +64,14 @@ class SparseCategoricalCrossentropy(Crossentropy):
 
     integer_labels = True
 
+    def __init__(
+        self, from_logits: bool = False, ignore_class: int | None = None, label_smoothing: float = 0.0
+    ) -> None:
+        super().__init__(from_logits, label_smoothing)
+        if ignore_class is not None and as_integer(ignore_class) is None:
+            raise ValueError(f"ignore_class is an integer or None. Received: {ignore_class!r}.")
+        self.ignore_class = as_integer(ignore_class)
+
     def call(self, y_true: Value, y_pred: Value) -> Value:
         if y_true.shape != y_pred.shape[:-1]:
             raise ValueError(
@@ -67,9 +79,11 @@ class SparseCategoricalCrossentropy(Crossentropy):
                 f"{y_true.shape}, predictions {y_pred.shape}. One-hot labels belong to CategoricalCrossentropy."
             )
         if self.from_logits and not self.label_smoothing:
-            return ops.softmax_cross_entropy(y_pred, y_true)
-        target = ops.one_hot(y_true, classes=y_pred.shape[-1], dtype=y_pred.dtype)
-        return CategoricalCrossentropy(self.from_logits, self.label_smoothing).call(target, y_pred)
+            each = ops.softmax_cross_entropy(y_pred, y_true)
+        else:
+            target = ops.one_hot(y_true, classes=y_pred.shape[-1], dtype=y_pred.dtype)
+            each = CategoricalCrossentropy(self.from_logits, self.label_smoothing).call(target, y_pred)
+        return each if self.ignore_class is None else ops.where(ops.equal(y_true, self.ignore_class), 0.0, each)
 
 
 class CategoricalCrossentropy(Crossentropy):

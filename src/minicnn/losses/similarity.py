@@ -43,13 +43,13 @@ class CosineSimilarity(Loss):
 
 
 class Tversky(Loss):
-    """1 - s / (s + alpha m + beta e): overlap s = sum(t p), missed m = sum(t (1 - p)), extra e = sum((1 - t) p).
+    """1 - s / (s + alpha e + beta m): overlap s = sum(t p), extra e = sum((1 - t) p), missed m = sum(t (1 - p)).
 
     For segmentation, where the classes differ in size (arXiv:1706.05721).
 
     Args:
-        alpha: Weight of what is missed.
-        beta: Weight of what is extra.
+        alpha: Weight of what is extra, the false positives.
+        beta: Weight of what is missed, the false negatives.
         axis: Axes of the sums; all of the batch together if None, as in Keras.
     """
 
@@ -60,7 +60,7 @@ class Tversky(Loss):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         both, t, p = (ops.sum(v, axes=self.axis) for v in (y_true * y_pred, y_true, y_pred))
-        loss = 1.0 - both / (both + (t - both) * self.alpha + (p - both) * self.beta + self._epsilon)
+        loss = 1.0 - both / (both + (p - both) * self.alpha + (t - both) * self.beta + self._epsilon)
         return loss if loss.ndim else ops.broadcast_to(loss, shape=y_pred.shape[:1])
 
     _epsilon = EPSILON

@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
+from minicnn.backends.base import Array, Backend
 from minicnn.metrics.base import (
     NEVER,
     HostArray,
     Metric,
+    checked_thresholds,
     class_numbers,
     count_pairs,
+    finite,
     of_places,
     only_largest,
     ratio_of,
     truth_of,
 )
-from minicnn.ops.checks import positive
+from minicnn.ops.checks import as_integer, positive
 from minicnn.program.graph import Value
 
 _MOST_THRESHOLDS = 100_000
@@ -52,10 +55,10 @@ class ConfusionMatrix(Metric):
 class MeanIoU(ConfusionMatrix):
     """Mean over the classes of |both| / |either|, of the places labelled and those predicted as the class.
 
-    Classes in neither are left out.
+    Classes in neither are left out; it is NaN if all are.
 
     Args:
-        num_classes: Number of classes.
+        num_classes: Number of classes; labels are below it.
         ignore_class: Places with this label do not count.
         sparse_y_true: Whether labels are class numbers, not one-hot rows.
         sparse_y_pred: Whether predictions are class numbers, as by default in Keras, not one for each class.
@@ -66,10 +69,18 @@ class MeanIoU(ConfusionMatrix):
         sparse_y_pred: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(name)
+        if ignore_class is not None and as_integer(ignore_class) is None:
+            raise ValueError(f"ignore_class is an integer or None. Received: ignore_class={ignore_class!r}.")
         self.num_classes, self.ignore_class = positive("num_classes", num_classes), ignore_class
         self.sparse_y_true, self.sparse_y_pred = sparse_y_true, sparse_y_pred
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
+        rows = [v.shape[-1] for v, sparse in ((y_true, self.sparse_y_true), (y_pred, self.sparse_y_pred)) if not sparse]
+        if any(k != self.num_classes for k in rows):
+            raise ValueError(
+                f"Rows of MeanIoU have a number for each of its classes, num_classes={self.num_classes}. Received: "
+                f"labels {y_true.shape}, predictions {y_pred.shape}."
+            )
         labels = ops.cast(y_true, dtype="int32") if self.sparse_y_true else ops.argmax(y_true)
         guesses = ops.cast(y_pred, dtype="int32") if self.sparse_y_pred else ops.argmax(y_pred)
         if labels.size != guesses.size:
@@ -81,19 +92,38 @@ class MeanIoU(ConfusionMatrix):
         weights = of_places(weight, guesses.shape)
         if self.ignore_class is not None:
             weights = ops.where(ops.equal(ops.reshape(labels, shape=weights.shape), self.ignore_class), 0.0, weights)
-        return {"counts": count_pairs(labels, guesses, weights, self.num_classes)}
+        k = self.num_classes  # stands for all guesses of no class, so that the labels there are counted
+        guesses = ops.where(ops.less(guesses, 0), np.int32(k), ops.minimum(guesses, k))
+        return {"counts": count_pairs(labels, guesses, weights, k, k + 1)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         counts = np.asarray(totals["counts"], np.float64)
-        both, either = np.diag(counts), counts.sum(axis=0) + counts.sum(axis=1) - np.diag(counts)
-        return float(ratio_of(both, either).sum() / max((either > 0).sum(), 1))
+        both, either = np.diag(counts), counts.sum(axis=0)[:-1] + counts.sum(axis=1) - np.diag(counts)
+        there = either > 0
+        return float((both[there] / either[there]).mean()) if there.any() else float("nan")
+
+    def check_labels(self, y_true: Array, backend: Backend) -> None:
+        """See `Metric.check_labels`: they are class numbers below `num_classes`, or `ignore_class`."""
+        if not self.sparse_y_true:
+            return
+        labels = backend.to_numpy(y_true)
+        labels = labels if self.ignore_class is None else labels[labels != self.ignore_class]
+        if labels.size and not 0 <= labels.min() <= labels.max() < self.num_classes:
+            raise ValueError(
+                f"Labels of MeanIoU are class numbers from 0 to {self.num_classes - 1}, or ignore_class, "
+                f"{self.ignore_class}. Received: labels from {labels.min()} to {labels.max()}. Say num_classes="
+                f"{int(labels.max()) + 1}, or relabel the data."
+            )
+
+    check_targets = check_labels
 
 
 class Thresholded(Metric):
     """Base class of metrics made of how many predictions are above each threshold, by label.
 
     Args:
-        thresholds: Predictions above it are positive; several give a value each. 0.5, or all of the top_k, if None.
+        thresholds: Predictions above it are positive, from 0 to 1; several give a value each. 0.5, or all of the
+            top_k, if None.
         top_k: Only the k largest predictions of a sample may be positive.
         class_id: The only class that counts.
     """
@@ -106,8 +136,10 @@ class Thresholded(Metric):
         self.thresholds, self.top_k, self.class_id = thresholds, top_k, class_id
         if top_k is not None:
             positive("top_k", top_k)
-        otherwise = 0.5 if top_k is None else NEVER / 2
-        self._limits = np.atleast_1d(np.asarray(otherwise if thresholds is None else thresholds, np.float64))
+        if class_id is not None and (as_integer(class_id) is None or class_id < 0):
+            raise ValueError(f"class_id is an integer of at least 0, or None. Received: class_id={class_id!r}.")
+        otherwise = [0.5 if top_k is None else NEVER / 2]
+        self._limits = np.asarray(otherwise if thresholds is None else checked_thresholds(thresholds), np.float64)
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
         """See `Metric.totals`: predictions above each threshold, of label 1 and all, (2, T); and their number."""
@@ -115,6 +147,11 @@ class Thresholded(Metric):
         if self.top_k is not None:
             guesses = only_largest(guesses, self.top_k)
         if self.class_id is not None:
+            if self.class_id >= guesses.shape[-1]:
+                raise ValueError(
+                    f"class_id of {type(self).__name__} is below the number of predictions, {guesses.shape[-1]}. "
+                    f"Received: class_id={self.class_id}."
+                )
             at = slice(self.class_id, self.class_id + 1)
             truth, guesses = truth[..., at], guesses[..., at]
         column = (guesses.size, 1)
@@ -167,7 +204,8 @@ class Recall(Thresholded):
 class AUC(Thresholded):
     """Area under the curve of recall over false-positive rate (ROC), or of precision over recall (PR), by thresholds.
 
-    The area under a PR curve is interpolated as in J. Davis, M. Goadrich, ICML 2006.
+    The area under a PR curve is interpolated as in J. Davis, M. Goadrich, ICML 2006. It is NaN where it is not defined:
+    without positive labels, and of ROC without negative ones.
 
     Args:
         num_thresholds: Number of thresholds, evenly from 0 to 1; at least 2.
@@ -187,10 +225,11 @@ class AUC(Thresholded):
                 f"AUC takes curve 'ROC' or 'PR', a summation_method of {sorted(_HEIGHTS)} and from 2 to "
                 f"{_MOST_THRESHOLDS:,} thresholds. Received: {curve!r}, {summation_method!r}, {num_thresholds}."
             )
-        inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else sorted(thresholds)
-        super().__init__(name, [-1e-7, *inner, 1.0 + 1e-7])
+        super().__init__(name, thresholds)
+        inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else self._limits
+        self._limits = np.array([-1e-7, *np.sort(inner), 1.0 + 1e-7])
         self.num_thresholds, self.curve, self.summation_method = num_thresholds, curve, summation_method
-        self.thresholds, self.from_logits = thresholds, from_logits
+        self.from_logits = from_logits
 
     def totals(self, y_true: Value, y_pred: Value, weight: Value) -> dict[str, Value]:
         return super().totals(y_true, ops.sigmoid(y_pred) if self.from_logits else y_pred, weight)
@@ -198,14 +237,16 @@ class AUC(Thresholded):
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> float:
         tp, every = np.asarray(totals["over"], np.float64)
         positive, count = np.asarray(totals["all"], np.float64)
-        recall = ratio_of(tp, np.full_like(tp, positive))
+        if positive == 0 or (self.curve == "ROC" and positive == count):
+            return float("nan")
+        recall = tp / positive
         if self.curve == "PR" and self.summation_method == "interpolation":
             slope = ratio_of(-np.diff(tp), -np.diff(every))
             rest = tp[1:] - slope * every[1:]
             steps = np.where((every[1:] > 0) & (every[:-1] > 0), ratio_of(every[:-1], every[1:]), 1.0)
-            return float(ratio_of(slope * (-np.diff(tp) + rest * np.log(steps)), np.full_like(rest, positive)).sum())
+            return float((slope * (-np.diff(tp) + rest * np.log(steps)) / positive).sum())
         if self.curve == "ROC":
-            x, y = ratio_of(every - tp, np.full_like(tp, count - positive)), recall
+            x, y = (every - tp) / (count - positive), recall
         else:
             x, y = recall, ratio_of(tp, every)
         return float((-np.diff(x) * _HEIGHTS[self.summation_method](y[:-1], y[1:])).sum())
@@ -224,11 +265,13 @@ class FBetaScore(Metric):
     def __init__(
         self, average: str | None = None, beta: float = 1.0, threshold: float | None = None, name: str = "fbeta_score"
     ) -> None:
-        if average not in (None, "micro", "macro", "weighted") or not beta > 0:
+        if average not in (None, "micro", "macro", "weighted") or not finite("beta", beta) > 0:
             raise ValueError(
                 "average is None, 'micro', 'macro' or 'weighted', and beta is above 0. Received: "
                 f"average={average!r}, beta={beta!r}."
             )
+        if threshold is not None:
+            checked_thresholds([threshold])
         super().__init__(name)
         self.average, self.beta, self.threshold = average, beta, threshold
 

@@ -13,7 +13,7 @@ from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses import get_loss
 from minicnn.losses.base import extremes, is_distribution
-from minicnn.metrics.base import Mean, class_numbers, truth_of
+from minicnn.metrics.base import Mean, class_numbers, finite, truth_of
 from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
@@ -33,6 +33,9 @@ class MeanLoss(Mean):
     def each(self, y_true: Value, y_pred: Value) -> Value:
         return self.loss.call(y_true, y_pred)
 
+    def counted(self, y_true: Value, y_pred: Value) -> Value | None:
+        return self.loss.counted(y_true, y_pred)
+
 
 class Accuracy(Mean):
     """Share of samples whose largest prediction is at the label (class number or one-hot).
@@ -46,7 +49,7 @@ class Accuracy(Mean):
 
     def __init__(self, name: str = "accuracy", *, threshold: float = 0.5) -> None:
         super().__init__(name)
-        self.threshold = threshold
+        self.threshold = finite("threshold", threshold)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
         if y_pred.shape[-1] == 1:
@@ -118,7 +121,7 @@ class BinaryAccuracy(Mean):
 
     def __init__(self, name: str = "binary_accuracy", threshold: float = 0.5) -> None:
         super().__init__(name)
-        self.threshold = threshold
+        self.threshold = finite("threshold", threshold)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
         found = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)

@@ -22,9 +22,9 @@ from minicnn.distribution import DataParallel, OneProcess
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.loop.adapters import Batches, Standardizer, as_data, by_place, checked_inputs, samples_of
 from minicnn.loop.batches import prediction_runs
-from minicnn.loop.executor import Totals
 from minicnn.loop.objective import Objective
 from minicnn.loop.sources import Source, source_of
+from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.models.network import Network, check_counts, check_optional
 from minicnn.names import known_name
@@ -119,6 +119,8 @@ class CompiledNetwork(Network):
         self._noted.clear()
         self._note_trainable()
         self._position = (0, 0)
+        if self.built:
+            objective.check_outputs(self._outputs)
 
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
@@ -155,7 +157,7 @@ class CompiledNetwork(Network):
         objective, _ = self._compiled()
         with self._together(), self._given(x, y) as (x, y):
             feed, arrays = self._standardizer(objective).batch(x, y, sample_weight)
-            return _as_asked(self._logs(self._engine.evaluate_many(feed, arrays, {}, None, 1)), return_dict)
+            return _as_asked(self._logs(self._engine.evaluate_many(feed, arrays, Totals(), None, 1)), return_dict)
 
     def trace(self, x: Any, y: Any = None, sample_weight: Any = None, *, kernels: bool = False) -> StepTrace:
         """Every value of one step on one batch, by name: what the next training step would compute. Nothing changes.
@@ -188,7 +190,7 @@ class CompiledNetwork(Network):
 
     def _evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
         callbacks("on_test_begin")
-        totals: Totals = {}
+        totals = Totals()
         at_once = 1 if callbacks.watch("test") else self.backend.steps_at_once
         for batch, run in enumerate(source.runs(shuffle=False, seed=0, epoch=0, longest=at_once)):
             callbacks("on_test_batch_begin", batch)
@@ -323,10 +325,10 @@ class CompiledNetwork(Network):
         options |= {"batch_size": batch_size, "last_batch": last_batch, "distribution": self.distribution}
         return source_of(standardizer, x, y, weight, **options)
 
-    def _logs(self, totals: Mapping[str, Array]) -> dict[str, Any]:
+    def _logs(self, totals: Totals) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""
         objective, _ = self._compiled()
-        return objective.logs({name: self.backend.to_numpy(total) for name, total in totals.items()})
+        return objective.logs(totals.read(self.backend.to_numpy))
 
 
 def _as_asked(logs: dict[str, Any], return_dict: bool) -> Any:

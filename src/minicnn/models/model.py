@@ -22,10 +22,10 @@ from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
 from minicnn.loop.adapters import Batches, as_data
 from minicnn.loop.batches import split_off
-from minicnn.loop.executor import Totals
 from minicnn.loop.objective import LazyLogs
 from minicnn.loop.prefetch import Run
 from minicnn.loop.sources import Source
+from minicnn.loop.totals import Totals
 from minicnn.models.compiled import CompiledNetwork, _as_asked, _length
 from minicnn.models.network import check_counts, check_optional, check_seed
 from minicnn.schedules import Schedule
@@ -66,7 +66,7 @@ class Model(CompiledNetwork):
         self.stop_training = False
         self.samples_seen = 0  # in the epoch that is under way
         self._position = (0, 0)  # epoch and batch that come next
-        self._totals: Totals = {}  # of that epoch
+        self._totals = Totals()  # of that epoch
         self._no_one_else()
 
     def _no_one_else(self) -> None:
@@ -76,12 +76,12 @@ class Model(CompiledNetwork):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        totals = {name: np.array(self.backend.to_numpy(total)) for name, total in self._totals.items()}
+        totals = self._totals.get_state(lambda array: self.backend.to_numpy(array))
         return {k: v for k, v in state.items() if k not in ("_fitting", "_open_logs")} | {"_totals": totals}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._totals = {name: self.backend.asarray(total) for name, total in self._totals.items()}
+        self._totals = Totals.of_state(state["_totals"], lambda array: self.backend.asarray(array))
         self._no_one_else()
 
     @property
@@ -128,7 +128,7 @@ class Model(CompiledNetwork):
             validation_data: (x, y), (x, y, sample_weight) or a loader to evaluate after each epoch.
             shuffle: Whether the order changes from epoch to epoch: that of samples, of a PyDataset that of batches.
             class_weight: Weight of each class number in the loss of the training; 1 for those not named.
-            sample_weight: Weight of each sample in the loss, shape (N,).
+            sample_weight: Weight of each sample in the loss, shape (N,), or of each of its predictions, (N, ...).
             initial_epoch: Epochs already done.
             steps_per_epoch: Batches of an epoch; None for all of the data. Each epoch goes on where the one before has
                 ended; data that are not a generator begin anew at their end.
@@ -239,7 +239,7 @@ class Model(CompiledNetwork):
     ) -> None:
         epoch, first = self._position
         if not first:
-            self._totals, self.samples_seen = {}, 0
+            self._totals, self.samples_seen = Totals(), 0
         callbacks("on_epoch_begin", epoch)
         at_once = 1 if callbacks.watch_batches else self.backend.steps_at_once
         for run in source.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=first, longest=at_once):
@@ -280,7 +280,7 @@ class Model(CompiledNetwork):
         self._check_trainable()
         with self._together(), self._given(x, y) as (x, y):
             feed, arrays = self._standardizer(objective, class_weight).batch(x, y, sample_weight)
-            return _as_asked(self._logs(self._train_run(Run(feed, arrays), {})), return_dict)
+            return _as_asked(self._logs(self._train_run(Run(feed, arrays), Totals())), return_dict)
 
     # Saving and resuming ------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Model(CompiledNetwork):
         return {
             "arrays": {name: self._engine.get(name) for name in self._engine.names()},
             "steps_taken": self._engine.steps_taken,
-            "totals": {name: np.array(self.backend.to_numpy(t)) for name, t in self._totals.items()},
+            "totals": self._totals.get_state(lambda array: self.backend.to_numpy(array)),
             "position": list(self._position),
             "samples_seen": self.samples_seen,
             "stop_training": self.stop_training,
@@ -305,7 +305,7 @@ class Model(CompiledNetwork):
         """
         check_model_state(self, state)
         self._engine.restore(state["arrays"], state["steps_taken"])
-        self._totals = {name: self.backend.asarray(np.array(t)) for name, t in state["totals"].items()}
+        self._totals = Totals.of_state(state["totals"], lambda array: self.backend.asarray(array))
         self._position = (state["position"][0], state["position"][1])
         self.samples_seen, self.stop_training = state["samples_seen"], state["stop_training"]
         if self.optimizer is not None and state["learning_rate"] is not None:

@@ -150,6 +150,8 @@ class Sequential(Model):
         """Build for a shape whose first axis is the batch, such as (None, 28, 28, 1)."""
         if not self.built:
             self._chain(Input(tuple(input_shape)[1:]))
+            if self._objective is not None:
+                self._objective.check_outputs(self._outputs)
 
     def _prepare(self, *data: Any) -> None:
         if not self.built:

@@ -69,6 +69,7 @@ def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch:
     assert all(compiler.compile_all(texts, architecture))
 
 
+@pytest.mark.filterwarnings("ignore:.* takes probabilities")
 @pytest.mark.parametrize(("hidden", "architecture"), [(10, "sm_75"), (20, "sm_80"), (20, "sm_90")])
 def test_row_regions_that_begin_with_bytes(hidden: int, architecture: str) -> None:
     body = [layers.Input((100,), dtype="uint8"), layers.Rescaling(1 / 255), layers.Dense(hidden), layers.Dense(10)]
@@ -79,6 +80,7 @@ def test_row_regions_that_begin_with_bytes(hidden: int, architecture: str) -> No
     assert all(compiler.compile_all(texts, architecture))
 
 
+@pytest.mark.filterwarnings("ignore:.* takes probabilities")
 @pytest.mark.parametrize(("width", "hidden", "architecture"), [(100, 10, "sm_80"), (99, 20, "sm_90")])
 def test_row_regions_that_begin_with_rows_of_float32(width: int, hidden: int, architecture: str) -> None:
     model = Sequential([layers.Input((width,)), layers.Dense(hidden), layers.Dense(10)], backend="numpy")

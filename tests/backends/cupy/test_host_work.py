@@ -13,6 +13,7 @@ from minicnn import Sequential
 from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel
 from minicnn.layers import BatchNormalization, Dense, Input
+from minicnn.loop.totals import Totals
 
 BATCH, STEPS = 4, 6
 X, Y = np.zeros((BATCH * STEPS, 3), "float32"), np.zeros((BATCH * STEPS, 3), "float32")
@@ -48,7 +49,7 @@ class Calls:
 def calls_of_a_step(model: Sequential) -> int:
     """Calls in a step of the engine, once graphs are there."""
     feed, arrays = next(iter(model._source(X, Y, None, BATCH).epoch(shuffle=False, seed=0, epoch=0)))
-    index, totals = np.zeros((1, BATCH), "int32"), {}
+    index, totals = np.zeros((1, BATCH), "int32"), Totals()
     for _ in range(2):
         totals = model._engine.train_many(feed, arrays, totals, index, [0.1])
     calls = Calls()
