@@ -131,9 +131,7 @@ def test_the_timer_measures_training_alone() -> None:
     times = history.history["time_s"]
     assert all(t >= 0.05 for t in times)
     assert sum(times) <= taken - 0.4
-    first, second = history.history["samples_per_s"]
-    assert second == 23 / times[1]
-    assert first > 23 / times[0], "the first epoch compiles, which is no work on samples"
+    assert history.history["samples_per_s"] == [23 / t for t in times]
 
 
 def test_the_timer_without_validation_waits_for_the_device() -> None:

@@ -59,8 +59,8 @@ class _Lines(Callback):
         rate = (self.model.samples_seen - self._before) / taken
         times = f"{taken:.1f} s - {rate:.0f} samples/s"
         waited, kernels = compilation.clock.seconds - self._waited, compilation.clock.kernels - self._kernels
-        if waited > compilation.PATIENCE:
-            print(f"Compiling took {waited:.1f} s" + (f", {kernels} kernels" if kernels else ""), flush=True)
+        if kernels and waited > compilation.PATIENCE:
+            print(f"Compiling {kernels} kernels took {waited:.1f} s", flush=True)
         rest = {k: v for k, v in logs.items() if k not in ("time_s", "samples_per_s")}  # of a Timer
         print(f"Epoch {epoch + 1}/{self.params['epochs']} - {times} - {_text(rest)}", flush=True)
 

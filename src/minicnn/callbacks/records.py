@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from minicnn.backends._progress import clock
 from minicnn.callbacks.base import Callback
 from minicnn.files import check_folder, writing
 from minicnn.states import Rule, check_state, count, duration, list_of, optional, text
@@ -22,16 +21,15 @@ from minicnn.states import Rule, check_state, count, duration, list_of, optional
 class Timer(Callback):
     """Adds "time_s" and "samples_per_s" to the logs of each epoch: training alone, without validation.
 
-    Compiling, as in the first epoch, is a part of the time, and does not count for the samples a second. It waits for
-    the device at the end of each epoch. Put it before callbacks that are to see the two. After training was resumed
-    within an epoch, the time is that of both parts.
+    It waits for the device at the end of each epoch. Put it before callbacks that are to see the two.
+    After training was resumed within an epoch, the time is that of both parts.
     """
 
     def __init__(self) -> None:
-        self._start, self._time, self._compiled = time.perf_counter(), 0.0, clock.seconds
+        self._start, self._time = time.perf_counter(), 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any) -> None:
-        self._start, self._time, self._compiled = time.perf_counter(), 0.0, clock.seconds
+        self._start, self._time = time.perf_counter(), 0.0
 
     def on_test_begin(self, logs: Any) -> None:
         self._stop()
@@ -40,11 +38,11 @@ class Timer(Callback):
         if not self._time:
             self._stop()
         logs["time_s"] = self._time
-        logs["samples_per_s"] = self.model.samples_seen / (self._time - self._compiling)
+        logs["samples_per_s"] = self.model.samples_seen / self._time
 
     def _stop(self) -> None:
         self.model.backend.synchronize()
-        self._time, self._compiling = time.perf_counter() - self._start, clock.seconds - self._compiled
+        self._time = time.perf_counter() - self._start
 
     def get_state(self) -> dict[str, Any]:
         return {"time": time.perf_counter() - self._start}
