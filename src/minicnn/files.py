@@ -151,7 +151,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
     arrays = {n: np.asarray(a, a.dtype.newbyteorder("="), order="C") for n, a in tensors.items()}
     try:
         text = json.dumps({"sha256": _checksum(arrays, about), **about}, allow_nan=False)
-        parse_json(text.encode())
+        _check_bounds(text.encode(), MOST_TEXT)
+        _check_characters(text.encode(), about)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"What describes a file is plain data with finite numbers. Received: {error}.") from error
     write_file(path, save(arrays, {"minicnn": text}))  # one entry, because safetensors keeps no order of them
@@ -192,7 +193,7 @@ def read_json(path: Path) -> Any:
     Raises:
         OSError: If it cannot be read.
         ValueError: If it is no JSON, is longer or nests deeper than what minicnn writes, or has names twice or
-            numbers that are not finite, or integers of more than 64 bits.
+            numbers that are not finite.
     """
     with open(path, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -203,9 +204,8 @@ def read_json(path: Path) -> Any:
 def parse_json(text: bytes, most: int = MOST_TEXT) -> Any:
     """Plain data from JSON of at most so many bytes; see `read_json`."""
     _check_bounds(text, most)
-    value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer)
-    if _SURROGATE.search(text):  # half a character, which JSON has an escape for: no file, name or page takes it
-        json.dumps(value, ensure_ascii=False).encode()
+    value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    _check_characters(text, value)
     return value
 
 
@@ -269,6 +269,12 @@ def _check_bounds(text: bytes, most: int) -> None:
         raise ValueError(f"JSON has at most {MOST_DEPTH} brackets within brackets; this has more")
 
 
+def _check_characters(text: bytes, value: Any) -> None:
+    """Refuse half a character, which JSON has an escape for: no file, name or page takes it."""
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -279,13 +285,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
-
-
-def _integer(digits: str) -> int:
-    value = int(digits) if len(digits) <= 20 else 1 << 64
-    if not -(1 << 63) <= value < 1 << 64:
-        raise ValueError(f"{digits:.20} begins an integer of more than 64 bits")
-    return value
 
 
 def sync_folder(folder: str) -> None:

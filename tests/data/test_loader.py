@@ -190,7 +190,7 @@ def test_workers_work_at_the_same_time():
         ({"x": [1, 2]}, r"takes NumPy arrays.* x is \[1, 2\]"),
         ({"x": None}, "x is None"),
         ({"x": np.float32(1)}, "x is"),
-        ({"x": np.array(3)}, "x is array"),
+        ({"x": np.array(3)}, "NumPy arrays of shape"),
         ({"y": [1]}, "y is"),
         ({"y": np.zeros(4)}, "'x': 5, 'y': 4"),
         ({"y": None, "sample_weight": np.ones(5)}, "needs y"),

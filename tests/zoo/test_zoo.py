@@ -181,9 +181,10 @@ def test_deep_networks_are_traced_quickly() -> None:
     assert time.process_time() - start < 2.0
 
 
-@pytest.mark.parametrize("name", ["resnet19", "VGG16", None])
-def test_unknown_name(name: Any) -> None:
-    with pytest.raises(ValueError, match=r"A network is one of mlp, platforms.*Received: .*Did you mean"):
+@pytest.mark.parametrize(("name", "near"), [("resnet19", "resnet9"), ("VGG16", "vgg16"), (None, None)])
+def test_unknown_name(name: Any, near: str | None) -> None:
+    end = f" Did you mean {near!r}\\?" if near else ""
+    with pytest.raises(ValueError, match=rf"A network is one of mlp, platforms.*Received: {name!r}\.{end}$"):
         zoo.get_model(name)
 
 

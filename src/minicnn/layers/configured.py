@@ -231,8 +231,10 @@ def _fits(value: Any, wanted: Any) -> bool:
             return value in parts
         case builtins.bool:
             return isinstance(value, bool | int | None) and value in (False, True, None)
-        case builtins.int | builtins.float as kind:
-            return isinstance(value, int | kind) and not isinstance(value, bool)
+        case builtins.int:
+            return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
+        case builtins.float:
+            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**1023
         case abc.Callable:
             return callable(value)
         case abc.Sequence | builtins.tuple if isinstance(value, list | tuple):
