@@ -304,7 +304,7 @@ def checked_all_over(first: str, second: str) -> list[Any]:
     weight = np.linspace(0.5, 1.5, len(x)).astype("float32")
     other, model = (dense(name, None) for name in (first, second))
     for each in (other, model):
-        each.compile("adam", CategoricalCrossentropy(from_logits=True), ["accuracy", "auc"])
+        each.compile("adam", CategoricalCrossentropy(), ["accuracy", "auc"])
     beside = LambdaCallback(on_train_batch_end=lambda batch, logs: other.train_on_batch(x[:12], y[:12], weight[:12]))
     own = [model.backend.asarray(a) for a in (x, y, weight)]
     logs = model.fit(*own[:2], 12, verbose=0, sample_weight=own[2], validation_split=0.2, callbacks=beside).history

@@ -26,11 +26,11 @@ def standardizer(backend: str, loss: Any = None, dtype: str = "float32") -> Stan
 def test_images_stay_small_until_the_program_scales_them(backend: str) -> None:
     feed, arrays = standardizer(backend).batch(IMAGES, LABELS.astype("int64"))
     assert (feed.batch, str(feed.x[0]), str(feed.y[0])) == (4, "uint8[4,6]", "int32[4]")
-    assert (feed.weighted, feed.gathered) == (False, False)
+    assert (feed.weight, feed.gathered) == (None, False)
     assert get_backend(backend).owns(arrays["x"])
     assert str(arrays["x"].dtype).endswith("uint8")
     feed, arrays = standardizer(backend).batch(IMAGES.astype("int16"), LABELS, np.ones(4))
-    assert (str(feed.x[0]), feed.weighted) == ("float32[4,6]", True)
+    assert (str(feed.x[0]), feed.weight) == ("float32[4,6]", ())
     assert str(arrays["sample_weight"].dtype).endswith("float32")
 
 

@@ -113,7 +113,7 @@ def compiled(distribution: DataParallel | None = None, make: Callable[..., Model
     """A model whose loss looks at its targets, as do some of its metrics."""
     model = make(BACKEND, distribution)
     metrics = ["accuracy", "auc", "top_k_categorical_accuracy", "f1_score"]
-    model.compile("adam", CategoricalCrossentropy(from_logits=True), metrics, distribution=distribution)
+    model.compile("adam", CategoricalCrossentropy(), metrics, distribution=distribution)
     return model
 
 

@@ -62,7 +62,7 @@ class Objective:
             loss: Loss or its name, or a list or a dictionary by name with one for each output.
             metrics: Metrics or their names; for several outputs a dictionary by name, or a list with an entry for each,
                 of one, a list of them, or None. Any other list is of all outputs.
-            loss_weights: One number for each output, by place or by name, or None.
+            loss_weights: One number for each output, by place or by name, a number for one output, or None.
             outputs: Names of the outputs of the model.
 
         Raises:
@@ -170,13 +170,13 @@ class LazyLogs(Mapping[str, Any]):
 
 def _linear_layer(output: SymbolicTensor) -> Layer | None:
     """The layer of minicnn's own without an activation that makes an output, if one does."""
-    while output.source is not None:
-        layer = output.source.layer
+    while (call := output.source) is not None:
+        layer = call.layer
         linear = getattr(layer, "activation", None) in (None, "linear")
         if isinstance(layer, Graph):
             output = layer.outputs[output.index]
         elif isinstance(layer, _PASSING) or (isinstance(layer, Activation) and linear):
-            output = output.source.inputs[0]
+            output = call.inputs[0]
         else:
             limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer.limited)
             return layer if type(layer) in _PRODUCTS and linear and not limited else None

@@ -129,7 +129,7 @@ def checked_thresholds(thresholds: Any) -> list[float]:
         ValueError: If one is no number from 0 to 1, or there is none.
     """
     several = thresholds if isinstance(thresholds, Sequence | np.ndarray) and np.ndim(thresholds) else [thresholds]
-    if not len(several) or not all(isinstance(t, Real) and 0 <= t <= 1 for t in several):
+    if not len(several) or not all(isinstance(t, Real) and 0 <= float(t) <= 1 for t in several):
         raise ValueError(
             f"Thresholds are numbers from 0 to 1, at least one. Received: {thresholds!r:.80}. Predictions that are "
             "logits have a sigmoid or a softmax as the model's last layer."

@@ -74,7 +74,7 @@ class CompiledNetwork(Network):
         loss: Any = "sparse_categorical_crossentropy",
         metrics: Any = (),
         *,
-        loss_weights: Sequence[float] | Mapping[str, float] | None = None,
+        loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
         precision: str = "float32",
         distribution: DataParallel | None = None,
         accumulate: int = 1,
@@ -87,7 +87,7 @@ class CompiledNetwork(Network):
             metrics: Names, Metrics or functions; for several outputs a dictionary by name, or a list with an entry for
                 each, of one, a list of them, or None; any other list is of all outputs. A loss stands for its mean.
                 Sample weights weigh metrics too: Keras calls these weighted metrics.
-            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary.
+            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary; a number for one output.
             precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16": products of shorter operands,
                 images stored in 16 bits, weights, optimizer and sums in float32. In float16 the loss is scaled, and
                 the log "skipped_steps" counts the steps whose gradients were not finite, which change no weight.
