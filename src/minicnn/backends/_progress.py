@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from minicnn.machine import is_terminal
+
 PATIENCE = 1.0  # seconds before anything is shown
 
 
@@ -22,7 +24,7 @@ class Progress:
     def next(self, name: str = "") -> None:
         """The next kernel; without a name where several are compiled at a time."""
         self._count += 1
-        if sys.stderr is not None and sys.stderr.isatty() and time.monotonic() - self._begin > PATIENCE:
+        if is_terminal(sys.stderr) and time.monotonic() - self._begin > PATIENCE:
             self._shown = True
             sys.stderr.write(f"\r\033[Kcompiling kernel {self._count} of {self._total}{name and ': '}{name[:40]}")
             sys.stderr.flush()
