@@ -318,7 +318,7 @@ def _takes_copies(
     arrays = [*xs, *ys, *ws]
     if (backend.stage_bytes and stays) or any(backend.owns(a) and not isinstance(a, np.ndarray) for a in arrays):
         return False
-    forms = [("uint8", dtype)] * len(xs)
+    forms: list[tuple[str, ...]] = [("uint8", dtype)] * len(xs)
     forms += [("int32",) if loss.integer_labels else (dtype,) for loss in standardizer.losses]
     forms += [(dtype,)] * len(ws)
     return any(
