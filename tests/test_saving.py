@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minicnn import Model, Sequential, losses, metrics, ops
+from minicnn.callbacks import ModelCheckpoint
 from minicnn.files import SavedModelError, write_tensors
 from minicnn.layers import (
     Activation,
@@ -418,3 +419,20 @@ def test_weights_go_only_into_a_model_that_is_built(tmp_path: Path) -> None:
     trained().save_weights(tmp_path / "w")
     with pytest.raises(RuntimeError, match="once it is built"):
         Sequential([Dense(2)]).load_weights(tmp_path / "w")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("m.keras", "Keras"), ("m.weights.h5", "Keras"), ("M.ONNX", "ONNX"), ("m.pt", "PyTorch"), ("m.npz", "NumPy")],
+)
+def test_names_of_other_formats_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+    model, path = trained(), tmp_path / name
+    match = rf"promises no other format\. Received: '.*{name}', the ending of {kind}\. Use '.*\.safetensors'\."
+    for save in (save_model, save_weights):
+        with pytest.raises(ValueError, match=match):
+            save(model, path)
+    with pytest.raises(ValueError, match=match):
+        ModelCheckpoint(tmp_path / f"{{epoch}}-{name}")
+    assert not list(tmp_path.iterdir())
+    save_weights(model, tmp_path / "m.keras.safetensors")
+    save_weights(model, tmp_path / "0.5")

@@ -44,6 +44,13 @@ _REMEDIES = {
 }
 
 
+_OTHER_FORMATS = {
+    **dict.fromkeys((".h5", ".hdf5", ".keras"), "Keras"), ".onnx": "ONNX", ".pb": "TensorFlow", ".tflite": "LiteRT",
+    **dict.fromkeys((".pt", ".pth"), "PyTorch"), **dict.fromkeys((".npy", ".npz"), "NumPy"),
+    **dict.fromkeys((".pkl", ".pickle"), "pickle"),
+}  # fmt: skip
+
+
 class SavedModelError(ValueError):
     """A file that cannot be read as what it should be: names the file, what is wrong, and the remedy."""
 
@@ -134,6 +141,16 @@ def _remove_abandoned(written: str) -> None:
                 os.unlink(entry)
 
 
+def check_ending(path: Path) -> None:
+    """Raise a ValueError if a name promises another format than safetensors."""
+    stem, ending = os.path.splitext(os.fspath(path))
+    if ending.lower() in _OTHER_FORMATS:
+        raise ValueError(
+            f"Models and weights are saved as safetensors, under a name that promises no other format. Received: "
+            f"{os.fspath(path)!r}, the ending of {_OTHER_FORMATS[ending.lower()]}. Use {stem + '.safetensors'!r}."
+        )
+
+
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> None:
     """Write a file of tensors as `write_file` does.
 
@@ -144,9 +161,11 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
 
     Raises:
         OSError: If it cannot be written.
-        ValueError: If `about` holds something else, or more than can be read again.
+        ValueError: If `about` holds something else, or more than can be read again; or if the name is for another
+            format.
         ImportError: If safetensors is missing.
     """
+    check_ending(path)
     save = _safetensors().save
     arrays = {n: np.asarray(a, a.dtype.newbyteorder("="), order="C") for n, a in tensors.items()}
     try:

@@ -28,6 +28,12 @@ OTHERS = ("jaxlib", "llvmlite", "numba", "cupy-cuda12x", "cupy-cuda13x", "numba-
 set_by_us = False
 
 
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream, such as what stands in for sys.stdout, is a terminal; None is the one of pythonw."""
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and bool(isatty())
+
+
 @dataclass(frozen=True)
 class Processor:
     """The CPU.

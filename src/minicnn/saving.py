@@ -53,7 +53,7 @@ def save_model(model: Model, path: Path) -> None:
         RuntimeError: If the model is not built.
         TypeError: If an argument of a layer, loss, metric or optimizer is no plain data, such as a function.
         ValueError: If the optimizer has state that it does not name, or a class of the caller has the name of one of
-            minicnn's own.
+            minicnn's own, or the path the ending of another format, such as ".keras".
         OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
 
@@ -122,6 +122,7 @@ def save_weights(model: Model, path: Path) -> None:
 
     Raises:
         RuntimeError: If the model is not built.
+        ValueError: If the path has the ending of another format, such as ".h5".
         OSError: If the file cannot be written; names the path and a remedy.
         ImportError: If safetensors is missing.
     """

@@ -140,7 +140,7 @@ CHANGES: dict[str, Callable[[Tensors, dict[str, Any]], Any]] = {
     "best weights of another model": state("EarlyStopping", "best_weights", {}),
     "a best value in words": state("ModelCheckpoint", "best", "good"),
     "a best rate that is a list": state("ReduceLROnPlateau", "best", [1]),
-    "columns that are numbers": state("CSVLogger", "columns", [1]),
+    "rows in words": state("CSVLogger", "rows", "many"),
     "time without end": state("Timer", "time", {"$float": "inf"}),
     "a callback without its parts": lambda tensors, about: about["state"]["callbacks"].update(Timer={}),
     "a callback with a list": lambda tensors, about: about["state"]["callbacks"].update(Timer=[]),

@@ -47,6 +47,27 @@ def test_one_line_an_epoch_elsewhere_than_on_a_terminal(verbose: str | int, caps
     assert [LINE.fullmatch(line).groups()[:2] for line in lines] == [("1", "2"), ("2", "2")]  # type: ignore[union-attr]
 
 
+def test_a_stream_that_can_only_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        """What stands in for sys.stdout, without isatty."""
+
+        def __init__(self) -> None:
+            self.text = ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None: ...
+
+    stream = Stream()
+    monkeypatch.setattr(sys, "stdout", stream)
+    model = compiled()
+    model.fit(*digits(), 5, 2, validation_data=digits(5))
+    model.evaluate(*digits(), verbose=1)
+    assert len(LINE.findall(stream.text)) == 2
+    assert len(stream.text.splitlines()) == 3
+
+
 def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
     compiled().fit(*digits(), verbose=0)
     assert capsys.readouterr() == ("", "")

@@ -76,7 +76,8 @@ def test_appended_rows_follow_the_columns_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("epoch,other,loss\n0,1,2\n")
     compiled().fit(*digits(), verbose=0, callbacks=[CSVLogger(path, append=True)])
-    assert list(rows(path)[1]) == ["epoch", "other", "loss"]
+    assert list(rows(path)[1]) == ["epoch", "other", "loss", "accuracy"]
+    assert rows(path)[0] == {"epoch": "0", "other": "1", "loss": "2", "accuracy": "NA"}
     assert rows(path)[1]["other"] == "NA"
     assert float(rows(path)[1]["loss"]) > 0
 
@@ -87,7 +88,41 @@ def test_other_separators_and_what_is_missing_or_new_later(tmp_path: Path) -> No
     logger.on_train_begin({})
     logger.on_epoch_end(0, {"loss": 1.5, "note": "a;b", "matrix": np.eye(2, dtype=int)})
     logger.on_epoch_end(1, {"new": 7, "loss": 0.5})
-    assert path.read_text() == 'epoch;loss;note;matrix\n0;1.5;"a;b";[[1, 0], [0, 1]]\n1;0.5;NA;NA\n'
+    assert path.read_text() == ('epoch;loss;note;matrix;new\n0;1.5;"a;b";[[1, 0], [0, 1]];NA\n1;0.5;NA;NA;7\n')
+
+
+def test_validation_that_comes_later_has_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    history = compiled().fit(
+        *digits(), verbose=0, epochs=5, callbacks=[CSVLogger(path)], validation_data=digits(5, seed=1),
+        validation_freq=2,
+    ).history  # fmt: skip
+    found = rows(path)
+    assert list(found[0]) == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy"]
+    assert [row["val_loss"] for row in found] == ["NA", *(str(v) for v in history["val_loss"][:1]), "NA",
+                                                  *(str(v) for v in history["val_loss"][1:]), "NA"]  # fmt: skip
+    assert [float(row["loss"]) for row in found] == history["loss"]
+
+
+def test_columns_come_to_rows_that_others_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes('loss,"two\nlines"\r\n1,"a\r\nb ""c"""\r\n\r\n2,\udcff'.encode("utf-8", "surrogateescape"))
+    logger = CSVLogger(path, append=True)
+    logger.on_train_begin({})
+    logger.on_epoch_end(4, {"loss": 0.5})
+    logger.on_epoch_end(5, {"loss": 0.25, "x": "é"})
+    assert path.read_bytes() == (
+        'loss,"two\nlines",epoch,x\n1,"a\r\nb ""c""",NA,NA\n2,\udcff,NA,NA\n0.5,NA,4,NA\n0.25,NA,5,é\n'
+    ).encode("utf-8", "surrogateescape")
+
+
+def test_a_file_that_is_taken_away_is_begun_again(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path / "log.csv")
+    logger.on_train_begin({})
+    logger.on_epoch_end(0, {"loss": 1.0})
+    (tmp_path / "log.csv").unlink()
+    logger.on_epoch_end(1, {"loss": 2.0})
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,2.0\n"
 
 
 @given(st.integers(1, 5), st.integers(0, 3), st.booleans(), st.data())
@@ -102,8 +137,10 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
             path.write_text("epoch,loss\n-1,9.0\n")
         logger, state = CSVLogger(path, append=append), {}
         logger.on_train_begin({})
+        late = data.draw(st.integers(0, 7))  # epoch from which there is one more column
+        logs = [{"loss": epoch / 3} | ({"late": epoch} if epoch >= late else {}) for epoch in range(7)]
         for epoch in range(backed_up + lost):
-            logger.on_epoch_end(epoch, {"loss": epoch / 3})
+            logger.on_epoch_end(epoch, logs[epoch])
             if epoch == backed_up - 1:
                 state = logger.get_state()
         torn = path.read_bytes()
@@ -112,11 +149,11 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
         again.on_train_begin({})
         again.set_state(state)
         for epoch in range(backed_up, 7):
-            again.on_epoch_end(epoch, {"loss": epoch / 3})
-        assert [(int(r["epoch"]), float(r["loss"])) for r in rows(path)] == [
-            *([(-1, 9.0)] if append else []),
-            *((epoch, epoch / 3) for epoch in range(7)),
-        ]
+            again.on_epoch_end(epoch, logs[epoch])
+        expected = [{"epoch": "-1", "loss": "9.0"}] * append
+        expected += [{"epoch": str(epoch)} | {k: str(v) for k, v in log.items()} for epoch, log in enumerate(logs)]
+        names = {name: "NA" for log in expected for name in log}
+        assert rows(path) == [names | row for row in expected]
 
 
 def test_the_timer_measures_training_alone() -> None:

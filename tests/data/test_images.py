@@ -127,6 +127,79 @@ def test_sizes(tmp_path):
     assert np.abs(large[1:-1, 1:-1] - mean[1:-1, 1:-1]).mean() < 25  # averaged over the pixels, not sampled
 
 
+def test_images_are_turned_as_exif_says(tmp_path):
+    upright = np.zeros((16, 24, 3), np.uint8)
+    upright[:8, :8, 0] = 255  # red, top left
+    upright[8:, 16:, 2] = 255  # blue, bottom right
+    turns = [lambda a: a, np.fliplr, lambda a: np.rot90(a, 2), np.flipud, lambda a: a.transpose(1, 0, 2)]
+    turns += [np.rot90, lambda a: np.rot90(a, 2).transpose(1, 0, 2), lambda a: np.rot90(a, -1)]
+    for orientation, turn in enumerate(turns, 1):  # what a camera stores that was held in this way
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for suffix in ("png", "jpg", "tif", "webp"):
+            options = {"jpg": {"quality": 100, "subsampling": 0}, "webp": {"lossless": True}}.get(suffix, {})
+            stored = np.ascontiguousarray(turn(upright))
+            save(tmp_path / "a" / f"{orientation}.{suffix}", stored, exif=exif, **options)
+    result = image_folder(tmp_path, test_fraction=0).x_train
+    assert result.shape == (32, 16, 24, 3)
+    assert np.abs(result.astype(int) - upright).max() <= 8
+    assert image_folder(tmp_path, (8, 12), test_fraction=0).x_train.shape == (32, 8, 12, 3)
+
+
+def test_images_in_folders_of_a_class(tmp_path):
+    tree(tmp_path, n=2)
+    for name in ("2020/b/1.png", "2020/a.png", "2019/z.png", ".hidden/1.png", "__MACOSX/1.png", "c/__MACOSX/._1.png"):
+        save(tmp_path / "cat" / name, picture(len(name)))
+    (tmp_path / "cat" / "back").symlink_to(tmp_path)
+    save(tmp_path / "__MACOSX" / "cat" / "1.png", picture(9))
+    dataset = image_folder(tmp_path, test_fraction=0)
+    assert dataset.class_names == ("ant", "bee", "cat")
+    assert dataset.y_train.tolist() == [0, 0, 1, 1, 2, 2, 2, 2, 2]
+    assert np.array_equal(dataset.x_train[6:], [picture(len(n)) for n in ("2019/z.png", "2020/a.png", "2020/b/1.png")])
+
+
+def test_folders_without_images_are_no_classes_and_named(tmp_path):
+    tree(tmp_path / "train")
+    for name in ("aardvark/deep", "notes"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+    (tmp_path / "train" / "notes" / "1.txt").touch()
+    tree(tmp_path / "test")
+    (tmp_path / "test" / "empty").mkdir()
+    with pytest.warns(UserWarning, match=r"those without are passed over\. Received in .*train: aardvark, notes\."):
+        dataset = image_folder(tmp_path)
+    assert dataset.class_names == ("ant", "bee", "cat")
+    assert dataset.y_test.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_a_folder_around_the_class_folders_is_named(tmp_path):
+    tree(tmp_path / "flower_photos")
+    with pytest.raises(
+        DataError, match=r"Received: folders in 'flower_photos'\. Name .*flower_photos, if these are the"
+    ):
+        image_folder(tmp_path)
+    assert image_folder(tmp_path / "flower_photos").num_classes == 3
+
+
+def test_every_suffix_of_the_formats_is_known():
+    Image.init()
+    assert {s for s, name in Image.registered_extensions().items() if name in images.FORMATS} <= images.SUFFIXES
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "JFIF", "dib", "pnm", "apng"])
+def test_rarer_suffixes(tmp_path, suffix):
+    kind = {"dib": "bmp", "pnm": "ppm", "apng": "png"}.get(suffix, "jpeg")
+    save(tmp_path / "a" / f"x.{suffix}", picture(0), format=kind)
+    assert image_folder(tmp_path, test_fraction=0).x_train.shape == (1, 6, 8, 3)
+
+
+@pytest.mark.parametrize("size", ["0 6", "8 0"])
+def test_images_without_pixels_are_named(tmp_path, size):
+    tree(tmp_path)
+    (tmp_path / "bee" / "none.ppm").write_bytes(f"P6 {size} 255\n".encode())
+    with pytest.raises(DataError, match=r"none.ppm: an image is BMP, .* has 1 to 33,554,432 pixels"):
+        image_folder(tmp_path, size=8)
+
+
 def test_other_files_are_passed_over(tmp_path):
     tree(tmp_path)
     for name in ("notes.txt", ".hidden.png", "Thumbs.db"):
@@ -137,13 +210,12 @@ def test_other_files_are_passed_over(tmp_path):
 
 
 def test_trees_without_images(tmp_path):
-    with pytest.raises(DataError, match=r"one folder for each class. Received: none"):
-        image_folder(tmp_path)
-    with pytest.raises(DataError, match="one folder for each class"):
-        image_folder(tmp_path / "nowhere")
     (tmp_path / "a").mkdir()
-    with pytest.raises(DataError, match=r"images with one of the suffixes .*png"):
-        image_folder(tmp_path)
+    for path in (tmp_path / "nowhere", tmp_path, tmp_path / "a"):
+        with pytest.raises(
+            DataError, match=r"a folder for each class, with images whose suffix is .*png.*Received: none"
+        ):
+            image_folder(path)
 
 
 @pytest.mark.parametrize(
@@ -322,5 +394,5 @@ def test_tiny_imagenet_without_training_images(tmp_path):
     with pytest.raises(DataError, match="tiny_imagenet needs the folder"):
         tiny_imagenet(tmp_path)
     (tmp_path / "train").mkdir()
-    with pytest.raises(DataError, match="one folder for each class"):
+    with pytest.raises(DataError, match="a folder for each class"):
         tiny_imagenet(tmp_path)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -237,3 +238,15 @@ def test_parts_of_batches_have_the_bits_of_the_whole(count, workers):
             for at, array in enumerate(batch):
                 np.testing.assert_array_equal(np.concatenate([part[number][at] for part in parts]), array)
     assert set(seen) == {10, 2}
+
+
+@pytest.mark.parametrize("view", [lambda a: a[:, 1:], np.asfortranarray, lambda a: a[::-1]], ids=["part", "F", "back"])
+def test_no_copy_is_taken_of_arrays_that_are_not_contiguous(view):
+    x = view(np.arange(2_000_000, dtype=np.float64).reshape(2000, 1000))
+    loader = Loader(x, batch_size=10, shuffle=False, transform=lambda batch, rng: batch)
+    tracemalloc.start()
+    (first,) = next(iter(loader))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(first, x[:10])
+    assert peak < x.nbytes // 10

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minicnn import Sequential
+from minicnn.data import Loader
 from minicnn.layers import CategoryEncoding, Dense, Input, Normalization
 from minicnn.saving import load_model
+from minicnn.utils import PyDataset
 from support.layer_check import check_config, run_layer, run_layer_check
 from support.strategies import normal
 
@@ -31,6 +34,90 @@ def test_adapt(axis: Any, rest: Any, tmp_path: Any) -> None:
     layer = Normalization(axis, X.mean(axis=rest), X.var(axis=rest), invert=True)
     np.testing.assert_allclose(run_layer(layer, expected), X, rtol=1e-6)
     check_config(layer, [(4, 5)])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
+@pytest.mark.parametrize("value", [0, 7, 0.1])
+def test_a_constant_feature_keeps_its_scale(value: float, dtype: str) -> None:
+    x = np.full((70_000, 5), value, dtype)  # several blocks
+    x[:, 1] = np.arange(len(x)) % 3
+    layer = Normalization()
+    layer.adapt(x)
+    mean, variance = layer.get_weights()
+    assert mean[0] == x[0, 0]
+    assert variance[0] == 0.0
+    assert variance[1] == pytest.approx(x[:, 1].astype("float64").var(), rel=1e-6)
+    model = Sequential([Input((5,)), layer], backend="numpy")
+    found = model.predict(np.asarray([[mean[0] + 1, 1, mean[0], mean[0] - 2, mean[0]]]))
+    np.testing.assert_allclose(found[0], [1, (1 - mean[1]) / variance[1] ** 0.5, 0, -2, 0], rtol=1e-6, atol=1e-6)
+    given = Normalization(mean=[3.0, 4.0], variance=[0.0, 4.0])
+    np.testing.assert_array_equal(run_layer(given, np.asarray([[4.0, 8.0]])), [[1.0, 2.0]])
+
+
+@pytest.mark.parametrize(("axis", "rest"), [(-1, (0, 1)), ((1, 2), (0,)), (None, (0, 1, 2))])
+def test_blocks_lose_no_digits(axis: Any, rest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minicnn.layers.features.BLOCK", 64)  # three samples
+    x = normal((50, 4, 5), 1) + 1e8 * (1 + np.arange(5))
+    layer = Normalization(axis)
+    layer.adapt(x)
+    for weight, exact in zip(layer._adapted, (x.mean(axis=rest), x.var(axis=rest)), strict=True):
+        np.testing.assert_allclose(weight.cell.host("float64"), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("loader", [
+    lambda x, y: Loader(x, y, batch_size=7, shuffle=True),
+    lambda x, y: [(x[:11], y[:11]), (x[11:], y[11:])],
+    lambda x, y: (part for part in np.array_split(x, 3)),
+    lambda x, y: Halves(x),
+], ids=["loader", "list", "generator", "pydataset"])  # fmt: skip
+def test_adapt_to_loaders(loader: Any) -> None:
+    x = X.astype("float32")
+    whole, parts = Normalization(), Normalization()
+    whole.adapt(x)
+    parts.adapt(loader(x, np.zeros(len(x))))
+    for one, other in zip(whole.get_weights(), parts.get_weights(), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6)
+
+
+class Halves(PyDataset):
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index * 10 : index * 10 + 10], np.zeros(10)
+
+
+def test_images_are_adapted_to_by_blocks() -> None:
+    x = np.zeros((2_000, 64, 64, 1), "uint8")  # 8 MB, of which float64 would be 64
+    x[::2] = 255
+    layer = Normalization()
+    tracemalloc.start()
+    layer.adapt(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+    np.testing.assert_array_equal(layer.get_weights(), [[127.5], [127.5**2]])
+
+
+@pytest.mark.parametrize(
+    "data", [X[:0], [], iter(()), np.zeros((0, 3), "uint8")], ids=["rows", "list", "iterator", "images"]
+)
+def test_adapt_to_nothing(data: Any) -> None:
+    with pytest.raises(ValueError, match=r"adapt takes at least one sample\. Received: none\. Look at what"):
+        Normalization(axis=None).adapt(data)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_adapt_to_numbers_that_are_none(value: float) -> None:
+    x = X.copy()
+    x[7, 3, 2] = value
+    with pytest.raises(
+        ValueError, match=r"finite numbers\. Received: NaN or infinity in samples of shape \(20, 4, 5\)"
+    ):
+        Normalization().adapt(x)
 
 
 def test_training_leaves_the_statistics() -> None:

@@ -95,6 +95,8 @@ def test_inputs(backend: str, what: str) -> None:
         lambda: model.fit(x, Y, verbose=0), lambda: model.evaluate(x, Y), lambda: model.predict(x),
         lambda: model.train_on_batch(x, Y),
     ]  # fmt: skip
+    if what == "empty":  # whose predictions are empty
+        del calls[2]
     for call in calls:
         with pytest.raises(error, match=message):
             call()
@@ -276,7 +278,6 @@ def test_loaders() -> None:
         (lambda: model.fit([batch], Y, verbose=0), r"A loader gives labels and sample weights itself"),
         (lambda: model.fit([batch], sample_weight=Y, verbose=0), r"A loader gives labels and sample weights itself"),
         (lambda: model.fit([batch], verbose=0, validation_split=0.1), r"validation_split cuts arrays"),
-        (lambda: model.predict(x for x in [X[:0]]), r"at least one sample"),
         (lambda: model.predict(iter([])), r"at least one batch to predict\. Received: an empty loader"),
     ]
     for call, message in cases:

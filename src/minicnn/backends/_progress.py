@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from minicnn.machine import is_terminal
+
 PATIENCE = 1.0  # seconds before anything is shown
 
 
@@ -54,7 +56,7 @@ class Progress:
         show = screen.get()
         if show is not None:
             show(text)
-        elif sys.stderr is not None and sys.stderr.isatty():
+        elif is_terminal(sys.stderr):
             self._shown = True
             sys.stderr.write(f"\r\033[K{text}")
             sys.stderr.flush()

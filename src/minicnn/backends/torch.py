@@ -49,7 +49,10 @@ class TorchBackend(Backend):
                 )
             return data.to(wanted) if wanted else data
         # A copy: NumPy arrays may be read-only or have negative strides, which tensors cannot.
-        return torch.tensor(np.asarray(data, order="C"), dtype=wanted, device=self.device)
+        array = np.asarray(data, order="C")
+        if min(array.strides, default=0) < 0:  # of an axis of length 1, which is contiguous all the same
+            array = array.copy()
+        return torch.tensor(array, dtype=wanted, device=self.device)
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         host = array.detach().cpu()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from minicnn.callbacks.base import Callback, Logs
 from minicnn.callbacks.monitors import Mode, Monitor
 from minicnn.description import describe
-from minicnn.files import check_folder, writing
+from minicnn.files import check_ending, check_folder, writing
 from minicnn.states import Rule, count, number, optional
 
 SaveFrequency = Literal["epoch"] | int
@@ -60,6 +60,7 @@ class ModelCheckpoint(Callback):
                 f"monitor={monitor!r}, save_freq={save_freq!r}. Use monitor={monitor.removeprefix('val_')!r} or "
                 "save_freq='epoch'."
             )
+        check_ending(filepath)
         self._monitor = Monitor(monitor, mode) if save_best_only else None
         self.filepath = os.fspath(filepath)
         self.verbose = verbose

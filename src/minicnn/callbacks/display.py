@@ -10,6 +10,7 @@ from typing import Any
 from minicnn import html
 from minicnn.backends import _progress as compilation
 from minicnn.callbacks.base import Callback, Logs, is_number
+from minicnn.machine import is_terminal
 
 # Shortest time between two looks at the logs, in seconds: reading them waits for the device.
 _INTERVAL = 0.2
@@ -31,7 +32,7 @@ def progress(verbose: str | int) -> list[Callback]:
         return []
     if verbose != 2 and _in_notebook():
         return [_NotebookBar()]
-    if verbose != 2 and sys.stdout is not None and sys.stdout.isatty():  # None: no console, as under pythonw
+    if verbose != 2 and is_terminal(sys.stdout):
         try:
             return [_TerminalBar()]
         except ImportError:

@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -15,7 +16,9 @@ import numpy as np
 
 from minicnn.callbacks.base import Callback
 from minicnn.files import check_folder, writing
-from minicnn.states import Rule, check_state, count, duration, list_of, optional, text
+from minicnn.states import Rule, check_state, count, duration, optional
+
+_RECORD = re.compile(r'(?:[^"\r\n]|"[^"]*+"?)++')  # of a CSV file: a line, or several where quotes hold them together
 
 
 class Timer(Callback):
@@ -55,9 +58,10 @@ class Timer(Callback):
 class CSVLogger(Callback):
     """Writes the logs of each epoch as a row of a CSV file.
 
-    The columns are "epoch", counted from 0, and the logs of the first epoch in their order; one that is
-    missing later becomes "NA". Each row is in the file as soon as its epoch has ended. After training was
-    resumed from a back-up, rows written after that back-up are taken out and the file is continued.
+    The columns are "epoch", counted from 0, and the logs in the order in which they come; where one is missing there is
+    "NA". Each row is in the file as soon as its epoch has ended. A log that comes later, such as val_loss with
+    `validation_freq`, becomes a further column of the whole file. After training was resumed from a back-up, rows
+    written after that back-up are taken out and the file is continued.
 
     Args:
         filename: File to write, in a folder that is there.
@@ -78,12 +82,16 @@ class CSVLogger(Callback):
         self.filename = os.fspath(filename)
         self.separator = separator
         self.append = append
+        self._begin()
+
+    def _begin(self) -> None:
         self._columns: list[str] = []
-        self._size: int | None = None  # bytes of the file after the last row; None before the first
+        self._rows: int | None = None  # in the file; None before the first
+        self._size: int | None = None  # bytes of the file after the last row; None where it was not looked at
 
     def on_train_begin(self, logs: Any) -> None:
         """See `Callback`; a place where the file cannot be written is refused before anything is computed."""
-        self._columns, self._size = [], None
+        self._begin()
         if self.chief:
             with self._opened():
                 pass
@@ -93,33 +101,46 @@ class CSVLogger(Callback):
         """The file, for each row anew, so that no crash loses one; it is made if it is not there."""
         with writing(self.filename):
             check_folder(self.filename)
-            with open(self.filename, "ab") as file:
+            with open(self.filename, "r+b", opener=_made) as file:
                 yield file
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         if not self.chief:
             return
-        keep, text = self._size, io.StringIO()
-        if keep is None and self.append and os.path.exists(self.filename):
-            keep = os.path.getsize(self.filename)
-            with open(self.filename, newline="", encoding="utf-8") as old:
-                lines = list(old)
-            self._columns = next(csv.reader(lines, delimiter=self.separator), [])
-            if lines and not lines[-1].endswith(("\n", "\r")):
-                text.write("\n")
-        self._columns = self._columns or ["epoch", *(k for k in logs if k != "epoch")]
-        writer = csv.writer(text, delimiter=self.separator, lineterminator="\n")
+        row = {"epoch": epoch, **{k: v for k, v in logs.items() if k != "epoch"}}
         with self._opened() as file:
-            file.truncate(min(keep or 0, file.tell()))
-            if not file.seek(0, os.SEEK_END):
-                writer.writerow(self._columns)
-            row = {**logs, "epoch": epoch}
-            writer.writerow([_cell(row[k]) if k in row else "NA" for k in self._columns])
-            file.write(text.getvalue().encode())
-            self._size = file.tell()
+            there = file.seek(0, os.SEEK_END)
+            if self._size is None or there < self._size or not row.keys() <= set(self._columns):
+                file.seek(0)
+                lines = self._widened(file.read(), list(row))
+                file.seek(0)
+                file.write(b"".join(lines))
+                self._rows, self._size = len(lines) - 1, file.tell()
+            file.seek(self._size)
+            file.write(self._line(_cell(row[k]) if k in row else "NA" for k in self._columns))
+            file.truncate()
+            self._rows, self._size = (self._rows or 0) + 1, file.tell()
+
+    def _widened(self, content: bytes, columns: Sequence[str]) -> list[bytes]:
+        """The header and the rows that stay, with columns at the end that were not there."""
+        header, *rows = _RECORD.findall(content.decode("utf-8", "surrogateescape")) or [""]
+        kept = (len(rows) if self.append else 0) if self._rows is None else self._rows
+        old = next(csv.reader([header], delimiter=self.separator), []) if self.append or kept else []
+        self._columns = [*old, *(name for name in columns if name not in old)]
+        missing = f"{self.separator}NA" * (len(self._columns) - len(old)) + "\n"
+        return [self._line(self._columns), *((row + missing).encode("utf-8", "surrogateescape") for row in rows[:kept])]
+
+    def _line(self, cells: Iterable[Any]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, delimiter=self.separator, lineterminator="\n").writerow(cells)
+        return text.getvalue().encode("utf-8", "surrogateescape")
 
     def _remembered(self) -> Mapping[str, Rule]:
-        return {"_columns": list_of(text), "_size": optional(count)}
+        return {"_rows": optional(count)}
+
+
+def _made(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o666)
 
 
 def _cell(value: Any) -> Any:

@@ -23,6 +23,7 @@ from minicnn.cli.tables import console, table
 from minicnn.data.order import num_batches
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
+from minicnn.machine import is_terminal
 
 FILES = ("compare.json", "compare.csv", "compare.png")
 LINES = 10  # of progress for a candidate, where the output is no terminal
@@ -225,7 +226,7 @@ class _Display:
         self._names, self._epochs = names, settings.epochs
         self._progress: AbstractContextManager[Any] = nullcontext()
         self._tasks: dict[str, Any] = {}
-        if sys.stdout.isatty():
+        if is_terminal(sys.stdout):
             from rich.progress import BarColumn, Progress
 
             self._progress = progress = Progress("{task.description}", BarColumn(20), "{task.fields[text]}")

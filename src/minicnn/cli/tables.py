@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from minicnn.machine import is_terminal
+
 PLAIN_WIDTH = 500  # columns where the output is no terminal: no line is broken
 
 
@@ -13,7 +15,7 @@ def console() -> Any:
     """A rich console on standard output, plain and as wide as need be where that is no terminal."""
     from rich.console import Console
 
-    terminal = sys.stdout.isatty()
+    terminal = is_terminal(sys.stdout)
     return Console(file=sys.stdout, width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,10 @@ from minicnn.data.order import philox
 from minicnn.extras import needing
 from minicnn.machine import total_memory
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+SUFFIXES = {  # all by which Pillow knows these formats
+    ".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm", ".pgm", ".png", ".pnm", ".ppm",
+    ".tif", ".tiff", ".webp",
+}  # fmt: skip
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # all that Pillow may take a file for
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
 SUBFOLDERS = ("tiny_imagenet", "tiny-imagenet-200")  # of Tiny-ImageNet
@@ -41,12 +44,15 @@ def image_folder(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Images in one folder a class.
+    """Images in one folder a class, which may have folders of its own.
 
     A folder `train` that itself has class folders is the training set; the test set is then the class folders
     of `test`, or else of `val`. In any other tree, and where neither of these is there, a part of each class
-    is drawn as the test set. Classes, and images within a class, are in the order of their names; hidden
-    files and files that have not the suffix of an image are passed over.
+    is drawn as the test set. Classes, and images within a class, are in the order of their names. Images are turned
+    as their EXIF orientation says.
+
+    Passed over are `__MACOSX`, hidden files and folders, links from a class to other folders, files that have not the
+    suffix of an image, and, with a warning, folders without images.
 
     Args:
         path: The folder.
@@ -60,7 +66,8 @@ def image_folder(
         The Dataset, named as the folder.
 
     Raises:
-        DataError: If the folder holds no classes, or an image cannot be read or breaks a rule.
+        DataError: If the folder holds no classes, or an image cannot be read or breaks a rule; or if its only folder
+            holds nothing but folders, as an unpacked archive does.
         ValueError: If an argument is out of its range.
         ImportError: If Pillow is missing.
 
@@ -74,22 +81,32 @@ def image_folder(
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction is from 0 to below 1. Received: {test_fraction}.")
     root = Path(path).expanduser()
-    split = _class_names(root / "train") if (root / "train").is_dir() else []
+    split = _classes(root / "train")
     train_root = root / "train" if split else root
-    class_names = split or _class_names(root)
-    if not class_names:
-        raise fail(root, "there is one folder for each class", "none", "Put the images of each class into a folder.")
-    train = _samples(train_root, class_names)
-    test_root = next((root / name for name in ("test", "val") if split and _class_names(root / name)), None)
+    classes = split or _classes(root)
+    only = train_root / next(iter(classes), "")
+    if len(classes) == 1 and all(path.parent != only for path in classes[only.name]):
+        rule, received = "a single class folder holds images itself", f"folders in {only.name!r}"
+        raise fail(train_root, rule, received, f"Name {only}, if these are the classes.")
+    train = _samples(train_root, classes, list(classes))
+    empty = sorted(set(_folders(train_root)) - set(classes))
+    if empty:
+        warnings.warn(
+            f"Class folders hold images; those without are passed over. Received in {train_root}: {', '.join(empty)}.",
+            stacklevel=2,
+        )
+    test_root, tested = next(
+        ((root / name, found) for name in ("test", "val") if split and (found := _classes(root / name))), (None, {})
+    )
     if test_root is None:
         train, test = _hold_out(train, test_fraction, seed)
     else:
-        unknown = sorted(set(_class_names(test_root)) - set(class_names))
+        unknown = sorted(set(tested) - set(classes))
         if unknown:
             rule = "every class of the test set is in the training set"
             raise fail(test_root, rule, f"{', '.join(unknown)}", "Add it there, or remove it here.")
-        test = _samples(test_root, class_names)
-    return _dataset(root.resolve().name, train, test, class_names, size, channels)
+        test = _samples(test_root, tested, list(classes))
+    return _dataset(root.resolve().name, train, test, list(classes), size, channels)
 
 
 @plain_arguments
@@ -114,11 +131,10 @@ def tiny_imagenet(data_dir: PathLike | None = None, *, size: int | tuple[int, in
     wanted = "the folder tiny-imagenet-200 with train/, val/ and words.txt"
     source = "and unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     root = find_or_download("tiny_imagenet", data_dir, SUBFOLDERS, _tiny_imagenet_in, wanted, source)
-    ids = _class_names(root / "train")
-    if not ids:
-        raise fail(root / "train", "there is one folder for each class", "none", "Unpack the archive again.")
+    classes = _classes(root / "train")
+    ids = list(classes)
+    train = _samples(root / "train", classes, ids)
     words = dict(_table(root / "words.txt", 2))
-    train = _samples(root / "train", ids, "images")
     test = []
     for name, wnid, *_ in _table(root / "val" / "val_annotations.txt", 6):
         if wnid not in ids or Path(name).name != name:
@@ -149,23 +165,36 @@ def _table(path: Path, columns: int) -> list[list[str]]:
     return rows
 
 
-def _class_names(root: Path) -> list[str]:
-    if not root.is_dir():
-        return []
-    return [path.name for path in entries(root) if path.is_dir() and not path.name.startswith(".")]
+def _seen(folder: Path) -> list[Path]:
+    return [path for path in entries(folder) if not path.name.startswith(".") and path.name != "__MACOSX"]
 
 
-def _samples(root: Path, class_names: Sequence[str], subfolder: str = "") -> list[Sample]:
-    samples = []
-    for label, name in enumerate(class_names):
-        folder = root / name / subfolder
-        found = entries(folder) if folder.is_dir() else []
-        samples += [
-            (path, label) for path in found if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-        ]
+def _folders(root: Path) -> list[str]:
+    return [path.name for path in _seen(root) if path.is_dir()] if root.is_dir() else []
+
+
+def _classes(root: Path) -> dict[str, list[Path]]:
+    """The images of each folder that has any, in itself or in its folders."""
+    found = {name: _images(root / name) for name in _folders(root)}
+    return {name: images for name, images in found.items() if images}
+
+
+def _images(folder: Path) -> list[Path]:
+    images, folders = [], [folder]
+    while folders:
+        for path in _seen(folders.pop()):
+            if path.suffix.lower() in SUFFIXES:
+                images.append(path)
+            elif path.is_dir() and not path.is_symlink():  # a link may lead back
+                folders.append(path)
+    return sorted(images)
+
+
+def _samples(root: Path, classes: Mapping[str, Sequence[Path]], names: Sequence[str]) -> list[Sample]:
+    samples = [(path, names.index(name)) for name, paths in classes.items() for path in paths]
     if not samples:
-        rule = f"class folders hold images with one of the suffixes {', '.join(sorted(SUFFIXES))}"
-        raise fail(root, rule, "none", "Name another folder.")
+        rule = f"there is a folder for each class, with images whose suffix is one of {', '.join(sorted(SUFFIXES))}"
+        raise fail(root, rule, "none", "Put the images of each class into a folder, or name another one.")
     return samples
 
 
@@ -253,7 +282,7 @@ _pixels = _Pixels()
 
 def _decode(path: Path, size: Any, channels: int) -> Images:
     """One image, uint8, shape (H, W, channels)."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     with open_regular(path) as stream:
         content = stream.read(MAX_FILE + 1)
@@ -264,15 +293,16 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
             raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise ValueError(f"more than {MAX_PIXELS:,} pixels: {width}x{height}")
+            if not 0 < width * height <= MAX_PIXELS:
+                many = f"more than {MAX_PIXELS:,}" if width * height else "no"
+                raise ValueError(f"{many} pixels: {width}x{height}")
             if image.mode not in MODES:
                 raise ValueError(f"mode {image.mode}, which has not 8 bits a channel")
             with _pixels.take(width * height):
-                decoded = image.convert("RGB" if channels == 3 else "L")
+                decoded = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
         if size is not None:
             decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files
-        rule = f"an image is {', '.join(FORMATS)} and has at most {MAX_PIXELS:,} pixels of 8 bits a channel"
+        rule = f"an image is {', '.join(FORMATS)} and has 1 to {MAX_PIXELS:,} pixels of 8 bits a channel"
         raise fail(path, rule, str(error), "Mend or remove it.") from error
     return np.asarray(decoded, np.uint8).reshape(decoded.height, decoded.width, channels)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from minicnn import html
 from minicnn.arguments import PlainArguments
 from minicnn.data.augment import Transform
-from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox, shard_rows
+from minicnn.data.order import Indices, LastBatch, batch_indices, epoch_order, num_batches, philox, picked, shard_rows
 
 Array = npt.NDArray[Any]
 
@@ -148,10 +148,10 @@ class Loader(metaclass=PlainArguments):
         rows = shard_rows(len(indices), *shard)
         part = getattr(self._transform, "part", None)
         whole = self._transform is not None and part is None and shard != (0, 1)
-        x, *rest = (np.take(array, indices[rows], axis=0) for array in self._arrays)
+        x, *rest = (picked(array, indices[rows]) for array in self._arrays)
         if self._transform is None:
             return (x, *rest)
-        x = np.take(self._arrays[0], indices, axis=0) if whole else x
+        x = picked(self._arrays[0], indices) if whole else x
         given, rng = len(x), philox(self._seed, epoch, number + 1)  # part 0 is the order's
         try:
             x = self._transform(x, rng) if part is None else part(x, rng, rows, len(indices))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -133,3 +133,8 @@ def shard_rows(samples: int, index: int, count: int) -> slice:
         )
     cut = rows(samples, count, index)
     return slice(cut.start, cut.stop)
+
+
+def picked(array: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
+    """Rows of an array, a new one; of one that is not contiguous np.take would first copy all."""
+    return np.take(array, rows, axis=0) if array.flags.c_contiguous else array[rows]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
 
 from minicnn import ops
+from minicnn.data.forms import Batches, as_data, host, numeric
 from minicnn.layers.arguments import axis_of
 from minicnn.layers.layer import Layer, Options
 from minicnn.ops.checks import positive
 
+BLOCK = 2**18  # elements that are summed together
+
 
 class Normalization(Layer):
     """(inputs - mean) / sqrt(variance), with the mean and variance of the data: see `adapt`.
+
+    Where the variance is 0, as that of a feature which is always the same, the deviation is 1, as in scikit-learn.
 
     Args:
         axis: The axis, or several, that have a mean and a variance for each index; one for all numbers if None.
@@ -61,20 +67,47 @@ class Normalization(Layer):
         """Take the mean and the variance of data, in place of those that there are.
 
         Args:
-            data: Samples as the layer is to get them, (N, ...).
+            data: Samples as the layer is to get them, (N, ...); or a loader of them, or of batches (x, y), as `fit`
+                takes it, which comes to an end.
 
         Raises:
-            ValueError: If mean and variance were given to the constructor.
+            ValueError: If mean and variance were given to the constructor, or there is no sample or one that is not
+                finite.
         """
         if self.mean is not None:
             raise ValueError(
                 "adapt finds mean and variance. Received: a Normalization that was given them. Leave them out."
             )
-        samples = np.asarray(data, np.float64)
-        self.build_once((None, *samples.shape[1:]))
-        rest = tuple(axis for axis in range(samples.ndim) if axis not in self._axes(samples.ndim))
-        for weight, statistic in zip(self._adapted, (samples.mean(axis=rest), samples.var(axis=rest)), strict=True):
-            weight.cell.put(np.asarray(statistic))
+        data = as_data(data)
+        count, first, mean, squares = 0, np.zeros(()), np.zeros(()), np.zeros(())
+        for batch in data.loader if isinstance(data, Batches) else [(data,)]:
+            samples = np.atleast_1d(host(numeric(batch[0] if isinstance(batch, tuple | list) else batch, "Samples")))
+            self.build_once((None, *samples.shape[1:]))
+            axes = self._axes(samples.ndim)
+            rest = tuple(axis for axis in range(samples.ndim) if axis not in axes)
+            rows = max(1, BLOCK // max(1, math.prod(samples.shape[1:])))
+            for start in range(0, len(samples), rows):
+                block = samples[start : start + rows].astype(np.float64)
+                if not np.isfinite(block).all():
+                    raise ValueError(
+                        "adapt takes finite numbers. Received: NaN or infinity in samples of shape "
+                        f"{samples.shape}. Leave out such samples, or replace the numbers, as by np.nan_to_num(x)."
+                    )
+                # Differences from one sample, which are 0 where a feature is constant; blocks are put together by the
+                # formula of T. F. Chan et al. (1979), which loses no digits.
+                if not count:
+                    first = block[tuple(slice(None if axis in axes else 1) for axis in range(block.ndim))].copy()
+                block -= first
+                size = block.size // max(1, first.size)
+                center = block.mean(axis=rest, keepdims=True)
+                squares = squares + np.square(block - center).sum(axis=rest, keepdims=True)
+                squares += np.square(center - mean) * (count * size / (count + size))
+                mean = mean + (center - mean) * (size / (count + size))
+                count += size
+        if not count:
+            raise ValueError("adapt takes at least one sample. Received: none. Look at what selected the data.")
+        for weight, statistic in zip(self._adapted, (first + mean, squares / count), strict=True):
+            weight.cell.put(statistic.reshape(weight.shape))
 
     def call(self, inputs: Any) -> Any:
         axes = self._axes(inputs.ndim)
@@ -83,7 +116,7 @@ class Normalization(Layer):
         if self.mean is not None:
             found = (inputs.program.constant(v, inputs.dtype) for v in (self.mean, self.variance))
         mean, variance = (ops.reshape(v, shape=shape if v.size > 1 else (1,) * inputs.ndim) for v in found)
-        deviation = ops.maximum(ops.sqrt(variance), 1e-7)
+        deviation = ops.where(ops.greater(variance, 0.0), ops.maximum(ops.sqrt(variance), 1e-7), 1.0)
         return inputs * deviation + mean if self.invert else (inputs - mean) / deviation
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -12,29 +12,16 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend
+from minicnn.data.forms import Batches, HostArray, as_list, dtype_name, host, numeric
 from minicnn.layers.layer import Shape
 from minicnn.loop.tracing import Feed, input_names
 from minicnn.losses import Loss
 from minicnn.losses.base import extremes
 from minicnn.metrics import Metric
-from minicnn.program.graph import ITEMSIZE, Spec
+from minicnn.program.graph import Spec
 
 Batch = tuple[Feed, dict[str, Array]]
-HostArray = np.ndarray[Any, Any]
-
-
-def as_list(data: Any, count: int = 1) -> list[Any]:
-    """Several arrays as a list; one array as a list of one.
-
-    Args:
-        data: An array, a nested list of numbers, or a list or tuple of arrays.
-        count: How many arrays are wanted; with more than one, nested lists may stand for them as well.
-    """
-    if isinstance(data, Mapping):
-        raise TypeError(f"Several arrays are a list in the model's order. Received: a mapping with keys {list(data)}.")
-    if isinstance(data, list | tuple) and data and (count > 1 or all(getattr(a, "shape", ()) for a in data)):
-        return list(data)
-    return [data]
+BLOCK = 2**20  # elements that are looked at together
 
 
 def by_place(what: str, given: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
@@ -49,32 +36,6 @@ def by_place(what: str, given: Mapping[str, Any], names: Sequence[str]) -> list[
             f"Received: {', '.join(map(repr, given))}. Give them in the model's order, or name its layers."
         )
     return [given[name] for name in names]
-
-
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """What gives batches itself, as opposed to arrays: see `as_data`.
-
-    Attributes:
-        loader: The iterable that the user gave.
-    """
-
-    loader: Any
-
-
-def as_data(x: Any) -> Any:
-    """Batches around what gives batches itself; an array or a list of arrays as it is.
-
-    A list is a loader if it holds batches, which are tuples of arrays.
-    """
-    if isinstance(x, Batches):
-        return x
-    if isinstance(x, list):
-        distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
-        loads = bool(x) and all(isinstance(batch, tuple) and _holds_arrays(batch) for batch in distinct)
-    else:
-        loads = isinstance(x, Iterable) and not hasattr(x, "shape") and not isinstance(x, tuple | Mapping | str | bytes)
-    return Batches(x) if loads else x
 
 
 def samples_of(data: Any) -> list[Any]:
@@ -96,82 +57,9 @@ def samples_of(data: Any) -> list[Any]:
     return [a for part in as_list(first) for a in as_list(part)]
 
 
-def shuffles(loader: Any) -> bool:
-    """Whether a loader is known to give samples in another order than that of the data."""
-    sampler = getattr(loader, "sampler", None)  # of PyTorch
-    return getattr(loader, "shuffle", False) is True or type(sampler).__name__ == "RandomSampler"
-
-
-def _holds_arrays(batch: tuple[Any, ...]) -> bool:
-    parts = [part for given in batch for part in (given if isinstance(given, list | tuple) else [given])]
-    return any(hasattr(part, "shape") for part in parts)
-
-
-def dtype_name(array: Any) -> str:
-    """Name of an array's dtype in any library: "float32", "uint8" ..."""
-    return str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
-
-
 def spec_of(array: Array) -> Spec:
     """Shape and dtype of an array of any library."""
     return Spec(tuple(int(n) for n in array.shape), dtype_name(array))
-
-
-def numeric(data: Any, what: str) -> Any:
-    """An array of numbers as it is, lists and numbers as a NumPy array.
-
-    Args:
-        data: Array of any library, or nested lists.
-        what: What it is, for the error message.
-
-    Raises:
-        TypeError: If it does not hold numbers, or nested lists have no common shape.
-    """
-    array = data
-    if isinstance(data, np.ma.MaskedArray):
-        raise TypeError(
-            f"{what} are arrays without a mask, which would be ignored. Received: a masked array. Call filled(value), "
-            "and give sample_weight 0 where a sample is not to count."
-        )
-    if not (hasattr(data, "__dlpack__") or _on_device(data)):  # numbers and lists; h5py, pandas and the like
-        try:
-            array = np.asarray(data)
-        except ValueError as error:
-            raise TypeError(
-                f"{what} are an array, or nested lists of numbers of one shape. Received: {error}."
-            ) from error
-    if dtype_name(array) not in ITEMSIZE:
-        raise TypeError(
-            f"{what} are integers or floating-point numbers. Received: {type(data).__name__} with dtype "
-            f"{dtype_name(array)}. Convert it, e.g. to float32."
-        )
-    return array
-
-
-def host(array: Any, user: str = "NumPy") -> HostArray:
-    """An array of any library as a NumPy array, if it is in the host's memory.
-
-    Args:
-        array: Array; one of NumPy is returned as it is.
-        user: For whom, for the error message.
-
-    Raises:
-        TypeError: If it is on a device, or of a library that hands nothing over.
-    """
-    known = isinstance(array, np.ndarray | np.generic) or not (hasattr(array, "__dlpack__") or _on_device(array))
-    try:
-        exchanged = np.asarray(array) if known else np.from_dlpack(array)
-    except Exception as error:
-        raise TypeError(
-            f"Arrays are on the model's device, or in the host's memory. Received: {type(array).__module__}."
-            f"{type(array).__name__} for {user} ({error}). Use the backend of that library, or convert the array to "
-            "NumPy yourself."
-        ) from error
-    return exchanged.astype(exchanged.dtype.newbyteorder("="), copy=False)
-
-
-def _on_device(array: Any) -> bool:
-    return hasattr(array, "__cuda_array_interface__")
 
 
 def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
@@ -181,9 +69,10 @@ def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
         TypeError: If the array is on another device or of no known kind.
         ValueError: If it is of the backend's library, but on another device.
     """
-    if backend.owns(array):
+    if backend.owns(array) and not isinstance(array, np.ndarray):
         return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
-    return backend.asarray(host(array, str(backend)), dtype)
+    there = host(array, str(backend))
+    return backend.asarray(there.astype(there.dtype.newbyteorder("="), copy=False), dtype)
 
 
 @dataclass
@@ -199,6 +88,7 @@ class Standardizer:
         class_weight: Weight of each class number, or None.
         parts: Whether it is given parts of the data: then the weights of a part may all be zero.
         metrics: Metrics of each output, which check floating-point targets as losses do.
+        declared: Element type that the model's author gave each input.
     """
 
     backend: Backend
@@ -209,13 +99,22 @@ class Standardizer:
     class_weight: Mapping[int, float] | None = None
     parts: bool = False
     metrics: Sequence[Sequence[Metric]] = ()
+    declared: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._table = None if self.class_weight is None else self._weight_table(self.class_weight)
 
     def x(self, data: Any) -> list[Array]:
-        """Input arrays: uint8 stays, everything else becomes the model's floating-point type."""
-        arrays = checked_inputs(data, self.inputs)
+        """Input arrays: uint8 stays, everything else becomes the model's floating-point type.
+
+        Of no samples that are to be predicted there is one of zeros, which has the Program of a batch.
+        """
+        arrays = checked_inputs(data, self.inputs, least=1 if self.losses else 0)
+        if not arrays[0].shape[0]:
+            arrays = list(map(one_row, arrays))
+        for array, declared in zip(arrays, self.declared, strict=False):
+            if "int" in declared and "float" in dtype_name(array):
+                self._check_whole(array, declared)
         for array in arrays if self.losses else ():
             if not self._finite(array):
                 warnings.warn(
@@ -226,10 +125,30 @@ class Standardizer:
                 )
         return [on_backend(a, self.backend, None if dtype_name(a) == "uint8" else self.dtype) for a in arrays]
 
-    def _finite(self, array: Any) -> bool:
-        """Whether all elements are finite; those of a loader that are on a device are not waited for."""
+    def _check_whole(self, array: Any, declared: str) -> None:
+        """Raise a ValueError unless floating-point numbers are those that an integer input takes."""
         own = self.backend.owns(array)
-        if "float" not in dtype_name(array) or (self.parts and own and not isinstance(array, np.ndarray)):
+        if self._elsewhere(array):
+            return
+        rows = max(1, BLOCK // max(1, math.prod(array.shape[1:])))
+        for start in range(0, int(array.shape[0]), rows):
+            block = array[start : start + rows, ...]
+            block = self.backend.to_numpy(block) if own else host(block, str(self.backend))
+            if not (block == np.rint(block)).all() and np.isfinite(block).all():  # of others _finite speaks
+                raise ValueError(
+                    f"An input that is declared as {declared} takes whole numbers, which the layers may scale. "
+                    f"Received: {dtype_name(array)} with fractions, from {block.min():g} to {block.max():g}. Give the "
+                    "numbers before they were scaled, or declare Input(..., dtype='float32') and scale no more."
+                )
+
+    def _elsewhere(self, array: Any) -> bool:
+        """Whether an array is a loader's and on a device, for which nobody waits."""
+        return self.parts and self.backend.owns(array) and not isinstance(array, np.ndarray)
+
+    def _finite(self, array: Any) -> bool:
+        """Whether all elements are finite, as far as one can tell without waiting for a device."""
+        own = self.backend.owns(array)
+        if "float" not in dtype_name(array) or self._elsewhere(array):
             return True
         if own and not isinstance(array, np.ndarray):
             return all(map(math.isfinite, extremes(array, self.backend)))
@@ -351,12 +270,12 @@ class Standardizer:
         return Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:])), named
 
 
-def checked_inputs(data: Any, shapes: Sequence[Shape]) -> list[Any]:
-    """Input arrays, one for each of the shapes of a sample, wherever they are.
+def checked_inputs(data: Any, shapes: Sequence[Shape], least: int = 1) -> list[Any]:
+    """Input arrays of at least so many samples, one for each of the shapes of a sample, wherever they are.
 
     Raises:
         TypeError: If they do not hold numbers.
-        ValueError: If number, shape or length are wrong, or there is no sample.
+        ValueError: If number, shape or length are wrong.
     """
     arrays = [numeric(a, "Inputs") for a in as_list(data, len(shapes))]
     if len(arrays) != len(shapes):
@@ -367,18 +286,30 @@ def checked_inputs(data: Any, shapes: Sequence[Shape]) -> list[Any]:
     for array, shape in zip(arrays, shapes, strict=True):
         sample = tuple(array.shape[1:])
         if not array.shape or not _fits(sample, shape):
-            turned = _fits((*sample[1:], *sample[:1]), shape)
-            remedy = (
-                "Channels are the last axis: np.transpose(x, (0, 2, 3, 1)) moves them there"
-                if turned and len(shape) == 3
-                else "Reshape the data, e.g. x[..., None] adds a channel axis"
-            )
+            remedy = "Reshape the data, e.g. x[..., None] adds a channel axis"
+            if _fits(tuple(array.shape), shape):
+                remedy = "The first axis counts the samples: x[None] gives a single one that axis"
+            elif len(shape) == 3 and _fits((*sample[1:], *sample[:1]), shape):
+                remedy = "Channels are the last axis: np.transpose(x, (0, 2, 3, 1)) moves them there"
             raise ValueError(
                 f"The model takes inputs of shape ({', '.join(map(str, ('N', *shape)))}). Received: "
                 f"{tuple(array.shape)}. {remedy}."
             )
-    same_length("inputs", *arrays)
+        if 0 in sample:
+            raise ValueError(
+                "A sample has at least one element along each axis. Received: inputs of shape "
+                f"{tuple(array.shape)}. Leave out such samples."
+            )
+    same_length("inputs", *arrays, least=least)
     return arrays
+
+
+def one_row(given: Any) -> Any:
+    """Arrays with one row of zeros in place of none."""
+    if isinstance(given, tuple | list):
+        return type(given)(map(one_row, given))
+    dtype = dtype_name(given)
+    return np.zeros((1, *given.shape[1:]), "float32" if dtype == "bfloat16" else dtype)
 
 
 def _fits(sample: tuple[int, ...], shape: Shape) -> bool:
@@ -386,16 +317,20 @@ def _fits(sample: tuple[int, ...], shape: Shape) -> bool:
     return len(sample) == len(shape) and all(n in (None, m) for n, m in zip(shape, sample, strict=True))
 
 
-def same_length(what: str, *arrays: Any, samples: int | None = None) -> int:
+def same_length(what: str, *arrays: Any, samples: int | None = None, least: int = 1) -> int:
     """Number of samples, which all arrays have in common.
 
     Raises:
-        ValueError: If they have not, or there is none.
+        ValueError: If they have not, or there are fewer than `least`.
     """
     lengths = [int(a.shape[0]) if a.shape else None for a in arrays] + ([] if samples is None else [samples])
     if len(set(lengths)) > 1 or lengths[0] is None:
         found = ", ".join("a single number" if n is None else str(n) for n in lengths)
         raise ValueError(f"All {what} have the same number of samples. Received: {found}.")
-    if lengths[0] == 0:
-        raise ValueError(f"There is at least one sample in {what}. Received: none.")
+    if lengths[0] < least:
+        shapes = ", ".join(str(tuple(a.shape)) for a in arrays)
+        raise ValueError(
+            f"There is at least one sample in {what}. Received: none, in arrays of shape {shapes}. Look at what "
+            "selected the data."
+        )
     return lengths[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count as numbers
@@ -14,19 +14,9 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, Stage
-from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches
-from minicnn.loop.adapters import (
-    Batch,
-    Batches,
-    Standardizer,
-    as_list,
-    checked_inputs,
-    dtype_name,
-    host,
-    numeric,
-    same_length,
-    shuffles,
-)
+from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numeric, shuffles
+from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches, picked
+from minicnn.loop.adapters import Batch, Standardizer, checked_inputs, one_row, same_length
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
 from minicnn.loop.tracing import Feed
 from minicnn.program.graph import ITEMSIZE, Spec
@@ -37,6 +27,8 @@ if TYPE_CHECKING:
 
 class ArraySource:
     """Batches picked by index from whole arrays: on the device, or in the host's memory if they are not kept there.
+
+    Memory maps of which either would take a copy are read and converted batch by batch, as what a loader gives is.
 
     Args:
         standardizer: What the batches are for.
@@ -52,14 +44,23 @@ class ArraySource:
     ) -> None:
         self._backend = standardizer.backend
         self._stages: dict[Any, Stage] = {}
-        self._resident = _stays(standardizer, x, y, weight)
-        if not self._resident:
-            standardizer = on_host(standardizer)
-        self._whole, self._arrays = standardizer.batch(x, y, weight)
-        self._gather = None if self._resident else Gatherer(self._arrays)
+        xs = checked_inputs(x, standardizer.inputs)
+        ys = [numeric(a, "Labels") for a in as_list(y, len(standardizer.outputs))] if standardizer.losses else []
+        ws = [] if weight is None else [numeric(weight, "Sample weights")]
+        self._samples = int(xs[0].shape[0])
         self._batch_size, self._last_batch = batch_size, last_batch
-        self._batches = num_batches(self._whole.batch, batch_size, last_batch)
+        self._batches = num_batches(self._samples, batch_size, last_batch)
         self._ahead: tuple[tuple[int, int], Indices] | None = None  # seed and epoch, order
+        self._standardizer, self._gather = standardizer, None
+        self._mapped: list[list[HostArray]] = []  # inputs, labels, weights
+        stays = _stays(standardizer, *xs, *ys, *ws)
+        if _takes_copies(standardizer, stays, xs, ys, ws):
+            same_length("inputs, labels and weights", *xs, *ys, *ws)
+            self._mapped = [[host(a) for a in arrays] for arrays in (xs, ys, ws)]
+            return
+        labels = ys[0] if len(ys) == 1 else ys
+        self._whole, self._arrays = (standardizer if stays else on_host(standardizer)).batch(xs, labels, *ws)
+        self._gather = None if stays else Gatherer(self._arrays)
 
     def __len__(self) -> int:
         return self._batches
@@ -76,16 +77,26 @@ class ArraySource:
         if shuffle and ahead is not None and ahead[0] == (seed, epoch):
             order = ahead[1]
         else:
-            order = epoch_order(self._whole.batch, shuffle=shuffle, seed=seed, epoch=epoch)
-        batches = batch_indices(order, self._batch_size, self._last_batch)[skip:]
-        if self._gather is not None:
-            yield from staged(self._chunks(batches, self._gather, longest), self._backend, self._stages)
+            order = epoch_order(self._samples, shuffle=shuffle, seed=seed, epoch=epoch)
+        batches = batch_indices(order, self._batch_size, self._last_batch)
+        if self._mapped:
+            loader = (self._read(rows) if number >= skip else () for number, rows in enumerate(batches))
+            source = LoaderSource(self._standardizer, loader, again=False)
+            source._stages = self._stages
+            yield from source.runs(shuffle=False, seed=0, epoch=0, skip=skip, longest=longest)
+        elif self._gather is not None:
+            yield from staged(self._chunks(batches[skip:], self._gather, longest), self._backend, self._stages)
         else:
-            for size, rows in _grouped(batches, longest):
+            for size, rows in _grouped(batches[skip:], longest):
                 feed = Feed(size, self._whole.x, self._whole.y, self._whole.weight, gathered=True)
                 yield Run(feed, self._arrays, len(rows), np.stack(rows))
         if shuffle and longest > 1:  # the device is still at work: time for the next order
-            self._ahead = (seed, epoch + 1), epoch_order(self._whole.batch, shuffle=True, seed=seed, epoch=epoch + 1)
+            self._ahead = (seed, epoch + 1), epoch_order(self._samples, shuffle=True, seed=seed, epoch=epoch + 1)
+
+    def _read(self, rows: Indices) -> tuple[Any, ...]:
+        """A batch of memory maps, as a loader gives it."""
+        xs, ys, ws = ([picked(array, rows) for array in arrays] for arrays in self._mapped)
+        return xs, ys, *ws
 
     def _chunks(self, batches: Iterable[Indices], gather: Gatherer, longest: int) -> Iterator[Chunk]:
         specs = row_specs(self._arrays)
@@ -161,7 +172,7 @@ class LoaderSource:
                 samples = len(as_list(batch[0], len(self._standardizer.inputs))[0])
                 whole = distribution.whole_batch(samples)
                 # Of a batch of fewer samples than ranks some have none, and compute along, uncounted.
-                feed, arrays = _checked(self._standardizer, batch if samples else _one_row(batch), number)
+                feed, arrays = _checked(self._standardizer, batch if samples else one_row(batch), number)
                 x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
                 yield Run(replace(feed, batch=whole, x=x, y=y), arrays)
         finally:
@@ -249,13 +260,6 @@ class LoaderSource:
             yield _chunk(last, parts, steps)
 
 
-def _one_row(given: Any) -> Any:
-    """Arrays with one row in place of none."""
-    if isinstance(given, tuple | list):
-        return type(given)(map(_one_row, given))
-    return np.zeros((1, *given.shape[1:]), dtype_name(given))
-
-
 def _checked(standardizer: Standardizer, batch: tuple[Any, ...], number: int) -> Batch:
     """A loader's batch in standard form; an error says which it was, and where that leaves the model."""
     try:
@@ -295,17 +299,36 @@ def _on_device(given: Any, backend: Backend) -> bool:
     return any(backend.owns(a) for part in as_list(given) for a in as_list(part))
 
 
-def _stays(standardizer: Standardizer, *data: Any) -> bool:
+def _stays(standardizer: Standardizer, *arrays: Any) -> bool:
     """Whether arrays are, or will be, where the backend computes."""
     backend, width = standardizer.backend, ITEMSIZE[standardizer.dtype]
-    arrays = [a for part in data if part is not None for a in as_list(part)]
-    if any(backend.owns(a) for a in arrays) or not all(hasattr(a, "shape") for a in arrays):
+    if any(backend.owns(a) for a in arrays):
         return True
     return backend.keeps(sum(math.prod(a.shape) * (1 if dtype_name(a) == "uint8" else width) for a in arrays))
 
 
+def _takes_copies(
+    standardizer: Standardizer, stays: bool, xs: Sequence[Any], ys: Sequence[Any], ws: Sequence[Any]
+) -> bool:
+    """Whether one of the arrays is a memory map that cannot be used as it is, and none is on a device.
+
+    A device that has room for all of them is given them.
+    """
+    backend, dtype = standardizer.backend, standardizer.dtype
+    arrays = [*xs, *ys, *ws]
+    if (backend.stage_bytes and stays) or any(backend.owns(a) and not isinstance(a, np.ndarray) for a in arrays):
+        return False
+    forms: list[tuple[str, ...]] = [("uint8", dtype)] * len(xs)
+    forms += [("int32",) if loss.integer_labels else (dtype,) for loss in standardizer.losses]
+    forms += [(dtype,)] * len(ws)
+    return any(
+        mapped(a) and not ((backend.stage_bytes or backend.owns(a)) and a.dtype.isnative and a.dtype.name in form)
+        for a, form in zip(arrays, forms, strict=False)
+    )
+
+
 def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iterator[tuple[list[Any], Run]]:
-    """The arrays that were given, and a run of predictions on them; in order.
+    """Input arrays, all of them or those of a batch, and a run of predictions on them; in order.
 
     Args:
         x: Arrays, or a loader of inputs; where it gives (x, y) or (x, y, sample_weight) only x is used.
@@ -321,18 +344,18 @@ def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iter
             )
         for batch in x.loader:
             labelled = isinstance(batch, tuple | list) and (len(shapes) == 1 or isinstance(batch[0], tuple | list))
-            given = batch[0] if labelled else batch
-            yield as_list(given, len(shapes)), Run(*standardizer.batch(given))
+            given = checked_inputs(batch[0] if labelled else batch, shapes, least=0)
+            yield given, Run(*standardizer.batch(given))
         return
-    given = as_list(x, len(shapes))
-    arrays = [a if backend.owns(a) else host(a, str(backend)) for a in checked_inputs(x, shapes)]
-    if backend.predictions_at_once > 1:
+    given = checked_inputs(x, shapes, least=0)
+    arrays = [a if backend.owns(a) else host(a, str(backend)) for a in given]
+    samples = int(arrays[0].shape[0])
+    if samples and backend.predictions_at_once > 1:
         source = ArraySource(standardizer, arrays, None, None, batch_size=batch_size, last_batch="keep")
         for run in source.runs(shuffle=False, seed=0, epoch=0, longest=backend.predictions_at_once):
             yield given, run
         return
-    samples = int(arrays[0].shape[0])
-    for start in range(0, samples, batch_size):
+    for start in range(0, max(1, samples), batch_size):
         stop = min(start + batch_size, samples)
         yield given, Run(*standardizer.batch([a[start:stop, ...] for a in arrays]))
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from minicnn.loop.adapters import Batches, Standardizer
+from minicnn.data.forms import Batches
+from minicnn.loop.adapters import Standardizer
 from minicnn.loop.batches import ArraySource, LoaderSource
 from minicnn.loop.prefetch import Run
 

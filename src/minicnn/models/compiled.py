@@ -17,10 +17,11 @@ from minicnn.arguments import plain
 from minicnn.backends import get_backend, infer_backend, refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callback, Callbacks, progress
+from minicnn.data.forms import Batches, as_data
 from minicnn.data.order import LastBatch
 from minicnn.distribution import DataParallel, OneProcess
 from minicnn.layers.symbolic import SymbolicTensor
-from minicnn.loop.adapters import Batches, Standardizer, as_data, by_place, checked_inputs, samples_of
+from minicnn.loop.adapters import Standardizer, by_place, checked_inputs, samples_of
 from minicnn.loop.batches import prediction_runs
 from minicnn.loop.objective import Objective
 from minicnn.loop.sources import Source, source_of
@@ -236,8 +237,8 @@ class CompiledNetwork(Network):
                     first = given[0] if first is None else first
                     everyone("on_predict_batch_begin", batch)
                     found = self._engine.predict(run.feed, run.arrays, run.index, draw)
-                    for part, made in zip(parts, found, strict=True):
-                        part.append(made if self.backend.owns(first) else self.backend.to_numpy(made))
+                    for part, made in zip(parts, self._results(found, first, given[0].shape[0]), strict=True):
+                        part.append(made)
                     everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
                 everyone("on_predict_end")
             if first is None:
@@ -257,9 +258,12 @@ class CompiledNetwork(Network):
             feed, arrays = self._standardizer().batch(x)
             made = self._engine.predict(replace(feed, training=training), arrays, draw=self._next_draw())
             first = self._batch_of(x)[0]
-            if not self.backend.owns(first):
-                made = [self.backend.to_numpy(array) for array in made]
-            return self._as_given(first, [[array] for array in made])
+            return self._as_given(first, [[array] for array in self._results(made, first, first.shape[0])])
+
+    def _results(self, outputs: Sequence[Array], first: Array, rows: int) -> list[Array]:
+        """Outputs where the first input is; none of those of the row that stands for no rows."""
+        there = [a if self.backend.owns(first) else self.backend.to_numpy(a) for a in outputs]
+        return there if rows else [a[:0, ...] for a in there]
 
     def _model(self) -> Model:
         """Itself, as callbacks know it: there is no other compiled network."""
@@ -284,7 +288,7 @@ class CompiledNetwork(Network):
 
     def _batch_of(self, x: Any) -> list[Any]:
         """The arrays of one batch, wherever they are."""
-        return checked_inputs(x, [t.sample_shape for t in self._inputs])
+        return checked_inputs(x, [t.sample_shape for t in self._inputs], least=0)
 
     def _as_given(self, first: Any, parts: Sequence[Sequence[Array]]) -> Any:
         """The parts of each output as one array, of the kind that the inputs are."""
@@ -309,8 +313,9 @@ class CompiledNetwork(Network):
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (self._inputs, self._outputs))
         losses, metrics = ((), ()) if objective is None else (objective.losses, objective.metrics)
         return Standardizer(
-            self.backend, self._engine.dtype, inputs, outputs, losses, plain(class_weight), metrics=metrics
-        )
+            self.backend, self._engine.dtype, inputs, outputs, losses, plain(class_weight), metrics=metrics,
+            declared=[t.dtype for t in self._inputs],
+        )  # fmt: skip
 
     def _source(
         self, x: Any, y: Any, weight: Any, batch_size: int, last_batch: LastBatch = "keep",

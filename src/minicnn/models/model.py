@@ -18,9 +18,9 @@ from minicnn import __version__
 from minicnn.arguments import plain
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
+from minicnn.data.forms import Batches, as_data
 from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
-from minicnn.loop.adapters import Batches, as_data
 from minicnn.loop.batches import split_off
 from minicnn.loop.objective import LazyLogs
 from minicnn.loop.prefetch import Run

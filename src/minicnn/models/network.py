@@ -12,13 +12,13 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from minicnn.backends.base import Backend
+from minicnn.data.forms import host, numeric
 from minicnn.distribution import DataParallel, Shard
 from minicnn.initializers import Initializer, generator
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer, Shape
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.layers.weight import Weight
-from minicnn.loop.adapters import host, numeric
 from minicnn.loop.executor import Engine
 from minicnn.loop.objective import Objective
 from minicnn.loop.tracing import PRECISIONS, Feed, StepKind, trace_step

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from minicnn.backends.base import Backend
+from minicnn.data.forms import Batches, as_list, numeric
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Input, SymbolicTensor
-from minicnn.loop.adapters import Batches, as_list, numeric
 from minicnn.models.model import Model
 
 
