@@ -241,7 +241,7 @@ def _fused() -> list[Case]:
         2,
         (
             ops.Step(ops.multiply, (0, 1), {}),
-            ops.Step(ops.normalize, (2, 1, 1), {"axes": (0,), "epsilon": 0.1}, 3),
+            ops.Step(ops.normalize, (2, 1, 1), {"axes": (0,), "epsilon": 0.1, "unit": 8.0}, 3),
             ops.Step(ops.leaky_relu, (3,), {"negative_slope": 0.2}),
         ),
         (6, 2, 4),
