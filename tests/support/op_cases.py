@@ -99,8 +99,8 @@ def _activations() -> list[Case]:
     cases = [
         Case(op, (x,), {}, (0,))
         for op in (
-            ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.erf, ops.gelu,
-            ops.softmax, ops.log_softmax,
+            ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.softplus, ops.erf,
+            ops.erfc, ops.gelu, ops.softmax, ops.log_softmax,
         )
     ]  # fmt: skip
     return [

@@ -379,7 +379,7 @@ def _matmul(node: Node, result: int) -> Expr:
 
 _SAME = (
     "power", "maximum", "minimum", "abs", "sign", "square", "sqrt", "exp", "expm1", "log", "log1p", "relu",
-    "relu_gradient", "relu6", "sigmoid", "tanh", "silu", "erf",
+    "relu_gradient", "relu6", "sigmoid", "tanh", "silu", "softplus", "erf", "erfc",
 )  # fmt: skip
 _WINDOWS = (
     "conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",

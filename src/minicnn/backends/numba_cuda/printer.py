@@ -34,7 +34,7 @@ _NAMES = {
     "sign": "signum",
     "floor": "floor_",
 }
-_TYPED = frozenset((*FUNCTIONS, "erf", "floor", "random_uniform"))
+_TYPED = frozenset((*FUNCTIONS, "erf", "erfc", "floor", "random_uniform"))
 
 
 TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", "wide_place": "np.int64", T: T}
