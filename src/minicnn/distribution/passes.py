@@ -91,8 +91,8 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
         mean = mean_of(x)
         centred = x - mean
         small, epsilon = in_units(node)
-        variance = mean_of(ops.square(centred * small))
-        y = centred * (scale * small / ops.sqrt(variance + epsilon)) + offset
+        variance = mean_of(ops.square(small(centred)))
+        y = centred * (small(scale) / ops.sqrt(variance + epsilon)) + offset
         return y, mean, variance
 
     return program.replace(rule)

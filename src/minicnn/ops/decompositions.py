@@ -64,8 +64,8 @@ def _(node: Node) -> Sequence[Value]:
     average = mean(x, axes=axes, keepdims=True)
     centred = x - average
     small, epsilon = in_units(node)
-    variance = mean(square(centred * small), axes=axes, keepdims=True)
-    return [centred * (scale * small / sqrt(variance + epsilon)) + offset, average, variance]
+    variance = mean(square(small(centred)), axes=axes, keepdims=True)
+    return [centred * (small(scale) / sqrt(variance + epsilon)) + offset, average, variance]
 
 
 @_of(normalize_gradient)
@@ -73,7 +73,7 @@ def _(node: Node) -> Sequence[Value]:
     dy, x, scale, average, variance = node.inputs
     axes = node.attrs["axes"]
     small, epsilon = in_units(node)
-    inverse = small / sqrt(variance + epsilon)
+    inverse = small(1.0) / sqrt(variance + epsilon)
     u = (x - average) * inverse
     kept = (1,) * (x.ndim - scale.ndim) + scale.shape
     if all(kept[a] == 1 for a in normalize_axes("normalize_gradient", axes, x.ndim)):

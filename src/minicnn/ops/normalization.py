@@ -9,7 +9,9 @@ arXiv:1502.03167, layer arXiv:1607.06450, group arXiv:1803.08494.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 from minicnn.ops.arrays import copy_of
 from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float, same_dtype
@@ -34,10 +36,10 @@ def unit_of(epsilon: float, dtype: str) -> float:
     return 2.0**exponent if epsilon and exponent > 0 and dtype == "float32" else 1.0
 
 
-def in_units(node: Node) -> tuple[float, float]:
-    """1 / unit and epsilon / unit^2 of a normalisation or its gradient."""
+def in_units(node: Node) -> tuple[Callable[[Any], Any], float]:
+    """What brings numbers into the unit of a normalisation or its gradient, and epsilon in squares of that."""
     unit = node.attrs["unit"]
-    return 1 / unit, node.attrs["epsilon"] / unit**2
+    return lambda x: x if unit == 1 else x * (1 / unit), node.attrs["epsilon"] / unit**2
 
 
 def factor_for_squares(*arrays: Value, axes: Axes = None) -> Value:

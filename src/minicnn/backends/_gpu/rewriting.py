@@ -71,9 +71,9 @@ def _normalized_in_one_pass(node: Node) -> Sequence[Value] | None:
         return None
     _, scale, offset = node.inputs
     small, epsilon = in_units(node)
-    average, squares = (ops.mean(one, axes=node.attrs["axes"], keepdims=True) for one in (x, ops.square(x * small)))
-    variance = ops.maximum(squares - ops.square(average * small), 0.0)
-    return [(x - average) * (scale * small / ops.sqrt(variance + epsilon)) + offset, average, variance]
+    average, squares = (ops.mean(one, axes=node.attrs["axes"], keepdims=True) for one in (x, ops.square(small(x))))
+    variance = ops.maximum(squares - ops.square(small(average)), 0.0)
+    return [(x - average) * (small(scale) / ops.sqrt(variance + epsilon)) + offset, average, variance]
 
 
 def products_in(program: Program) -> str | None:

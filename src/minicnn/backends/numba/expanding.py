@@ -49,8 +49,8 @@ def _normalize(node: Node) -> Sequence[Value]:
     (x, scale, offset), axes = node.inputs, node.attrs["axes"]
     average = mean(x, axes=axes, keepdims=True)
     small, epsilon = in_units(node)
-    variance = mean(square((x - average) * small), axes=axes, keepdims=True)
-    factor = scale * small / sqrt(variance + epsilon)
+    variance = mean(square(small(x - average)), axes=axes, keepdims=True)
+    factor = small(scale) / sqrt(variance + epsilon)
     return [(x - average) * factor + offset, average, variance]
 
 
@@ -58,7 +58,7 @@ def _normalize_gradient(node: Node) -> Sequence[Value]:
     (dy, x, scale, average, variance), axes = node.inputs, node.attrs["axes"]
     shifts, products = (sum(v, axes=axes, keepdims=True) for v in (dy, dy * (x - average)))
     small, epsilon = in_units(node)
-    inverse, share = small / sqrt(variance + epsilon), scale.size / x.size
+    inverse, share = small(1.0) / sqrt(variance + epsilon), scale.size / x.size
     dscale, factor = products * inverse, scale * inverse
     # In this order each operation reads the one before, so that what is done to images runs as one.
     dx = (dy - (x - average) * (dscale * inverse * share)) * factor - shifts * factor * share
