@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from minicnn import ops
 from minicnn.names import look_up
+from minicnn.ops.normalization import factor_for_squares
 from minicnn.program.graph import Value
 from minicnn.regularizers import EPSILON, Limit, finite
 from minicnn.setting import Setting
@@ -53,11 +54,14 @@ class MinMaxNorm(Constraint):
 
     def __call__(self, w: Value) -> Value:
         axes = self.axis if isinstance(self.axis, int) else tuple(self.axis)
-        norm = ops.sqrt(ops.sum(ops.square(w), axes=axes, keepdims=True))
+        factor = factor_for_squares(w, axes=axes)
+        w = w * factor
+        length = ops.sqrt(ops.sum(ops.square(w), axes=axes, keepdims=True))
+        norm = length / factor
         wanted = ops.maximum(ops.minimum(norm, self.max_value), self.min_value)
         if self.rate != 1:
             wanted = wanted * self.rate + norm * (1.0 - self.rate)
-        return w * (wanted / (norm + EPSILON))
+        return w * (wanted / (length + factor * EPSILON))
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
 from minicnn import ops
 from minicnn.names import look_up
+from minicnn.ops.normalization import directions
 from minicnn.program.graph import Value
+from minicnn.schedules import is_rate
 from minicnn.setting import Setting
 
 EPSILON = 1e-7  # as in Keras
@@ -104,7 +105,7 @@ class OrthogonalRegularizer(Regularizer):
                 f"OrthogonalRegularizer is for matrices. Received: a weight of shape {w.shape}. Use L1 or L2."
             )
         rows = self.mode == "rows"
-        unit = w / ops.sqrt(ops.maximum(ops.sum(ops.square(w), axes=int(rows), keepdims=True), EPSILON**2))
+        unit = directions(w, int(rows), EPSILON**2)
         cosines = ops.matmul(unit, unit, transpose_a=not rows, transpose_b=rows)
         n = cosines.shape[0]
         apart = [[float(i != j) for j in range(n)] for i in range(n)]
@@ -147,7 +148,7 @@ def get_regularizer(given: Limit) -> Callable[[Value], Value] | None:
 
 
 def finite(**given: float) -> None:
-    """Raise a ValueError unless all are finite numbers of at least 0."""
+    """Raise a ValueError unless all are numbers of at least 0 that float32 holds."""
     for name, value in given.items():
-        if not (isinstance(value, int | float) and 0 <= value < math.inf):
+        if not is_rate(value):
             raise ValueError(f"{name} is a finite number of at least 0. Received: {name}={value!r}.")

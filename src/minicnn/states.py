@@ -63,6 +63,23 @@ def duration(value: Any) -> bool:
     return number(value) and 0 <= value < math.inf
 
 
+def beyond(array: np.ndarray[Any, Any], dtype: str) -> float | None:
+    """The largest finite number of an array, if a floating-point type does not hold it but would make it infinite."""
+    if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
+        return None
+    largest = float(np.abs(array[np.isfinite(array)]).max(initial=0))
+    return largest if largest > float(np.finfo(dtype).max) else None
+
+
+def check_range(array: np.ndarray[Any, Any], dtype: str, name: str) -> None:
+    """Raise a ValueError if a finite number of a weight would become infinite in its type."""
+    if (largest := beyond(array, dtype)) is not None:
+        raise ValueError(
+            f"Weights are numbers that {dtype} holds, up to {np.finfo(dtype).max:.4g}. Received: {largest:.4g} in "
+            f"{name!r}. Scale the numbers, or compile the model with precision='float64'."
+        )
+
+
 def optional(rule: Rule) -> Rule:
     """None, or what the rule says."""
     return lambda value: value is None or rule(value)

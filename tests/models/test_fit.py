@@ -538,6 +538,6 @@ def test_data_that_are_no_number_are_no_error() -> None:
     x = X.copy()
     x[3, 0] = np.nan
     model = network()
-    with pytest.warns(UserWarning, match=r"Inputs are finite numbers.*Received: NaN or infinity"):
+    with pytest.warns(UserWarning, match=r"Inputs are finite numbers.*Received: NaN, or infinity as float32"):
         history = model.fit(x, Y, 8, 1, 0).history
     assert np.isnan(history["loss"][0])

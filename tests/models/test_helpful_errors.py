@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from minicnn import Sequential, ops
 from minicnn.callbacks import CSVLogger, EarlyStopping, LambdaCallback
 from minicnn.cli import cli
-from minicnn.layers import Dense, Input, Lambda, Layer, ReLU
+from minicnn.constraints import MaxNorm
+from minicnn.layers import Dense, GlobalAveragePooling2D, Input, Lambda, Layer, ReLU
 from minicnn.losses import Loss
 from minicnn.optimizers import Adam
+from minicnn.regularizers import L1, L2
 from support.model_cases import FAST, linear
 
 RNG = np.random.default_rng(0)
@@ -167,12 +169,15 @@ def test_an_optimizer_that_is_a_class() -> None:
 
 
 def broken(array: Any, value: float = np.nan) -> Any:
-    made = array.copy()
+    made = array.astype("float64") if abs(value) == BEYOND else array.copy()
     made[2, 1] = value
     return made
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+BEYOND = 1e39  # finite in float64
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, BEYOND])
 @pytest.mark.parametrize(
     "use",
     [
@@ -187,7 +192,7 @@ def test_inputs_that_are_no_numbers_warn_once(use: Any, value: float) -> None:
         use(network(), broken(X, value))
     found = [str(w.message) for w in caught if "Inputs are finite" in str(w.message)]
     assert len(found) == 1
-    assert "Received: NaN or infinity in inputs of shape (8, 4). Leave out" in found[0]
+    assert "Received: NaN, or infinity as float32, in inputs of shape (8, 4). Leave out" in found[0]
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -208,9 +213,45 @@ def test_what_is_large_or_whole_is_no_matter() -> None:
 def test_targets_that_are_no_numbers() -> None:
     model = network()
     before = model.get_weights()
-    with pytest.raises(ValueError, match=r"Targets are finite numbers\. Received: NaN or infinity .*\(8, 3\)"):
+    with pytest.raises(ValueError, match=r"Targets are finite numbers\. Received: NaN, or infinity .*\(8, 3\)"):
         model.fit(X, broken(Y), verbose=0)
     np.testing.assert_array_equal(model.get_weights()["dense/kernel"], before["dense/kernel"])
+    with pytest.raises(ValueError, match=r"Targets are .* infinity as float32, in targets of shape"):
+        model.fit(X, broken(Y, -BEYOND), verbose=0)
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_numbers_beyond_float32(backend: str) -> None:
+    """Are what infinity is, wherever they come from; in float64 they are numbers."""
+    model = network(backend=backend)
+    before = model.get_weights()
+    kernel = before["dense/kernel"].astype("float64")
+    kernel[0, 0] = -BEYOND
+    message = (
+        r"Weights are numbers that float32 holds, up to 3\.403e\+38\. Received: 1e\+39 in '{}'\. Scale the numbers, or"
+    )
+    with pytest.raises(ValueError, match=message.format("dense/kernel")):
+        model.set_weights(before | {"dense/kernel": kernel})
+    with pytest.raises(ValueError, match=message.format("kernel")):
+        model.layers[0].set_weights([kernel, before["dense/bias"]])
+    for name, array in before.items():
+        np.testing.assert_array_equal(model.get_weights()[name], array)
+    for limit in (L1, L2, MaxNorm):
+        with pytest.raises(ValueError, match=r"is a finite number of at least 0\. Received: .*=1e\+39"):
+            limit(BEYOND)
+    wide = network(backend="numpy")
+    wide.compile("sgd", "mse", precision="float64")
+    wide.set_weights(before | {"dense/kernel": kernel})
+    assert wide.get_weights()["dense/kernel"][0, 0] == -BEYOND
+    wide.fit(broken(X, BEYOND), Y, verbose=0)  # warns of nothing
+
+
+def test_images_without_rows() -> None:
+    model = Sequential([Input((None, None, 3)), GlobalAveragePooling2D(), Dense(2)])
+    with pytest.raises(
+        ValueError, match=r"at least one element along each axis\. Received: inputs of shape \(2, 0, 5, 3"
+    ):
+        model.predict(np.zeros((2, 0, 5, 3)))
 
 
 # Backends ----------------------------------------------------------------------------------------

@@ -139,6 +139,24 @@ def test_losses_of_likeness(shape: tuple[int, ...], seed: int) -> None:
         check_gradients(loss.call, t, p, wrt=[1], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "loss", [CategoricalCrossentropy(), CategoricalFocalCrossentropy(), CategoricalCrossentropy(False, 0.1)]
+)
+def test_rows_of_zeros_are_unlikely_and_have_no_gradient(loss: Loss) -> None:
+    """As a ReLU may give them: a quotient of zeros would make all weights NaN."""
+    program = Program()
+    t, p = program.input("t", (2, 3)), program.input("p", (2, 3))
+    program.outputs["loss"] = each = loss.call(t, p)
+    program.outputs["gradient"] = gradients(program, ops.sum(each), [p])[0]
+    given = {"t": np.eye(3, dtype="float32")[:2], "p": np.asarray([[0, 0, 0], [1, 2, 1]], "float32")}
+    found = get_backend("numpy").compile(program)(given)
+    unlikely = -np.log(1e-7) * (0.25 if isinstance(loss, CategoricalFocalCrossentropy) else 1)
+    np.testing.assert_allclose(found["loss"][0], unlikely, rtol=1e-5)
+    np.testing.assert_array_equal(found["gradient"][0], 0)
+    assert np.isfinite(found["gradient"][1]).all()
+    assert found["gradient"][1].any()
+
+
 def test_cosine_similarity_to_nothing_is_0() -> None:
     assert run(CosineSimilarity().call, np.zeros((1, 3)), np.ones((1, 3))) == 0
 

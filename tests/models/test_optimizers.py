@@ -418,3 +418,37 @@ def test_unfinished_classes() -> None:
         Optimizer(0.1).update(None, None, [], None, None)  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError):
         Schedule()(0)
+
+
+# Largest step at learning rate 1 for gradients that are rounding errors r, by docs/numbers.md.
+OF_ROUNDING: dict[str, Callable[[float], float]] = {
+    "SGD": lambda r: r, "RMSprop": lambda r: r / 1e-7**0.5, "Adagrad": lambda r: r / 0.1**0.5, "Lion": lambda r: 1.0,
+    **dict.fromkeys(("Adam", "AdamW", "Nadam", "Muon"), lambda r: min(1.1 * r / 1e-7, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", {*OPTIMIZERS.values()}, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("r", [1e-17, 1e-8, 1e-3])
+def test_what_becomes_of_rounding(kind: Any, r: float) -> None:
+    """Of gradients that should be 0, in the vector: steps are as large as documented, and no larger."""
+    decays = {"adam_weight_decay": 0.0} if kind is Muon else {"weight_decay": 0.0} if kind is AdamW else {}
+    sizes = []
+    for steps in range(1, 30, 7):
+        rng = np.random.default_rng(steps)
+        noise = [{"a": np.zeros((3, 2)), "b": r * rng.choice([-1, 1], 4)} for _ in range(steps)]
+        before, after = (train(kind(1.0, **decays), noise[:n])["b"] for n in (steps - 1, steps))
+        sizes.append(np.abs(after - before).max())
+    most = OF_ROUNDING[kind.__name__](r)
+    assert most / 100 < max(sizes) <= most * 1.0001 + 1e-15
+
+
+def test_muon_makes_at_most_485_times_as_much_of_rounding() -> None:
+    """Beside the one direction of a gradient of rank 1, as a batch of one sample gives it."""
+    exact = np.outer([1.0, -2.0, 0.5], [3.0, 1.0])
+    r = 1e-9 * normal((3, 2), 1)
+    steps = [
+        train(Muon(1.0, weight_decay=0.0, rms_rate=None), [{"a": g, "b": np.zeros(4)}])["a"] for g in (exact, exact + r)
+    ]
+    relative = np.linalg.norm(r) / np.linalg.norm(exact)
+    found = np.linalg.norm(steps[1] - steps[0])
+    assert 20 * relative < found <= 3.4445**5 * relative

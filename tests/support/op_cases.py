@@ -99,8 +99,8 @@ def _activations() -> list[Case]:
     cases = [
         Case(op, (x,), {}, (0,))
         for op in (
-            ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.erf, ops.gelu,
-            ops.softmax, ops.log_softmax,
+            ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.softplus, ops.erf,
+            ops.erfc, ops.gelu, ops.softmax, ops.log_softmax,
         )
     ]  # fmt: skip
     return [
@@ -241,7 +241,7 @@ def _fused() -> list[Case]:
         2,
         (
             ops.Step(ops.multiply, (0, 1), {}),
-            ops.Step(ops.normalize, (2, 1, 1), {"axes": (0,), "epsilon": 0.1}, 3),
+            ops.Step(ops.normalize, (2, 1, 1), {"axes": (0,), "epsilon": 0.1, "unit": 8.0}, 3),
             ops.Step(ops.leaky_relu, (3,), {"negative_slope": 0.2}),
         ),
         (6, 2, 4),

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from minicnn import ops
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
+from minicnn.ops.normalization import in_units
 from minicnn.program.graph import Node, Program, Value
 
 Layout = tuple[tuple[str, int], ...]
@@ -89,8 +90,9 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
 
         mean = mean_of(x)
         centred = x - mean
-        variance = mean_of(ops.square(centred))
-        y = centred * (scale / ops.sqrt(variance + node.attrs["epsilon"])) + offset
+        small, epsilon = in_units(node)
+        variance = mean_of(ops.square(small(centred)))
+        y = centred * (small(scale) / ops.sqrt(variance + epsilon)) + offset
         return y, mean, variance
 
     return program.replace(rule)

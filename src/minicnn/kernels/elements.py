@@ -347,7 +347,7 @@ def _matmul(node: Node, result: int) -> Expr:
 
 _SAME = (
     "power", "maximum", "minimum", "abs", "sign", "square", "sqrt", "exp", "expm1", "log", "log1p", "relu",
-    "relu_gradient", "relu6", "sigmoid", "tanh", "silu", "erf",
+    "relu_gradient", "relu6", "sigmoid", "tanh", "silu", "softplus", "erf", "erfc",
 )  # fmt: skip
 
 ELEMENTS: dict[str, Rule] = {

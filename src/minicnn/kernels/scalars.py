@@ -1,7 +1,7 @@
 """Functions of numbers that are made of simpler ones: each once, as an expression tree, for every language.
 
-`exp`, `expm1`, `floor`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `power`, `abs`, `sign`, `maximum`, `minimum` (NaN wins)
-and `random_uniform` are each language's own.
+`exp`, `expm1`, `floor`, `log`, `log1p`, `sqrt`, `tanh`, `erf`, `erfc`, `power`, `abs`, `sign`, `maximum`, `minimum`
+(NaN wins) and `random_uniform` are each language's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minicnn.kernels.expressions import ONE, ZERO, Call, Expr, Name, Number, Select
+from minicnn.ops.activations import FAR
 
 T = "T"  # the type in which a function computes
 
@@ -32,7 +33,7 @@ def _function(make: Callable[..., Expr], *parameters: str, **first: Expr) -> Fun
     return Function(parameters, first, make(*map(Name, (*parameters, *first))))
 
 
-_X, _N, _HALF = Name("x"), Name("n"), Number(0.5)
+_X, _N, _HALF, _LEAST = Name("x"), Name("n"), Number(0.5), Number(-FAR)
 
 FUNCTIONS: dict[str, Function] = {
     "square": _function(lambda x: x * x, "x"),
@@ -46,11 +47,17 @@ FUNCTIONS: dict[str, Function] = {
     "sigmoid": _function(
         lambda x, small: Select(x >= ZERO, ONE, small) / (small + ONE), "x", small=_call("exp", -_call("abs", _X))
     ),
-    "silu": _function(lambda x: x * _call("sigmoid", x), "x"),
-    "gelu": _function(lambda x: _HALF * x * (ONE + _call("erf", x * Number(math.sqrt(0.5)))), "x"),
+    "silu": _function(lambda x: _call("maximum", x, _LEAST) * _call("sigmoid", x), "x"),
+    "softplus": _function(
+        lambda x: _call("maximum", x, ZERO) + _call("log1p", _call("exp", -_call("abs", x))), "x"
+    ),
+    "gelu": _function(
+        lambda x, size: _call("maximum", x, ZERO) - size * (_HALF * _call("erfc", size * Number(math.sqrt(0.5)))), "x",
+        size=_call("minimum", _call("abs", _X), -_LEAST),
+    ),
     "gelu_tanh": _function(
-        lambda x, inner: _HALF * x * (ONE + _call("tanh", inner)), "x",
-        inner=(_X + Number(0.044715) * (_X * _X * _X)) * Number(math.sqrt(2 / math.pi)),
+        lambda x, inner: _call("maximum", x, _LEAST) * _call("sigmoid", inner), "x",
+        inner=(_X + Number(0.044715) * (_X * _X * _X)) * Number(2 * math.sqrt(2 / math.pi)),
     ),
     "decayed": _function(lambda p, rate, decay: p - p * (rate * decay), "p", "rate", "decay"),
     "sgd": _function(lambda p, g, rate: p - rate * g, "p", "g", "rate"),

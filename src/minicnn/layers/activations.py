@@ -25,17 +25,12 @@ def _selu(x: Value) -> Value:
     return ops.elu(x, alpha=1.6732632423543772) * 1.0507009873554805
 
 
-def _softplus(x: Value) -> Value:
-    """log(1 + exp(x)): neither overflows nor cancels; the slopes of |x| cancel at 0 whatever sign 0 is given there."""
-    size = ops.abs(x)
-    return (x + size) * 0.5 + ops.log1p(ops.exp(-size))
-
-
 def _log_sigmoid(x: Value) -> Value:
-    return -_softplus(-x)
+    return -ops.softplus(-x)
 
 
 def _softsign(x: Value) -> Value:
+    x = ops.maximum(ops.minimum(x, 1e30), -1e30)  # an infinite quotient has no value
     return x / (ops.abs(x) + 1.0)
 
 
@@ -45,12 +40,12 @@ def _hard_sigmoid(x: Value) -> Value:
 
 
 def _hard_silu(x: Value) -> Value:
-    return x * _hard_sigmoid(x)
+    return ops.maximum(x, -3.0) * _hard_sigmoid(x)  # a factor that is finite where the other is 0
 
 
 def _mish(x: Value) -> Value:
     """X tanh(softplus(x)) (arXiv:1908.08681)."""
-    return x * ops.tanh(_softplus(x))
+    return ops.maximum(x, -1000.0) * ops.tanh(ops.softplus(x))  # as in `_hard_silu`
 
 
 ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
@@ -67,7 +62,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "selu": _selu,
     "celu": ops.elu,  # which it is for alpha 1, Keras's default (arXiv:1704.07483)
     "mish": _mish,
-    "softplus": _softplus,
+    "softplus": ops.softplus,
     "softsign": _softsign,
     "hard_sigmoid": _hard_sigmoid,
     "hard_silu": _hard_silu,

@@ -13,6 +13,7 @@ from minicnn import html
 from minicnn.layers.configured import Configured
 from minicnn.layers.weight import Weight
 from minicnn.names import snake_case
+from minicnn.states import check_range
 
 HostArray = np.ndarray[Any, Any]
 
@@ -102,6 +103,8 @@ class Inspectable(Configured):
                 f"{', '.join(f'{w.name} {w.shape}' for w in own) or 'none, as it has no weights yet'}. Received: "
                 f"{', '.join(str(array.shape) for array in arrays) or 'none'}."
             )
+        for weight, array in zip(own, arrays, strict=True):
+            check_range(array, weight.dtype, weight.name)
         for weight, array in zip(own, arrays, strict=True):
             weight.put(array)
 

@@ -14,6 +14,7 @@ from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.image import ImageLayer
 from minicnn.layers.layer import Layer, LimitedOptions, Options
 from minicnn.ops.checks import positive
+from minicnn.ops.normalization import unit_of
 from minicnn.program.graph import Value
 
 
@@ -51,7 +52,7 @@ class Normalizing(Layer):
         self.beta = self.add_weight("beta", shape, self.beta_initializer) if self.center else None
 
     def _normalize(self, x: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Value, Value, Value]:
-        """Normalised x, mean and variance; gamma and beta in the given shape, else constants 1 and 0."""
+        """Normalised x, mean and variance in squares of `unit_of`; gamma and beta in the given shape, else 1 and 0."""
 
         def weight(value: Value | None, otherwise: float) -> Any:
             if value is None:
@@ -59,8 +60,9 @@ class Normalizing(Layer):
             return value if value.shape == shape else ops.reshape(value, shape=shape)
 
         y, mean, variance = ops.normalize(
-            x, weight(self.gamma, 1.0), weight(self.beta, 0.0), axes=axes, epsilon=self.epsilon
-        )
+            x, weight(self.gamma, 1.0), weight(self.beta, 0.0), axes=axes, epsilon=self.epsilon,
+            unit=unit_of(self.epsilon, x.dtype),
+        )  # fmt: skip
         return y, mean, variance
 
 
@@ -134,9 +136,10 @@ class BatchNormalization(Normalizing):
         y, mean, variance = self._normalize(inputs, axes, shape)
         if not self.synchronized:
             self._tracing().by_shard.add(id(mean.node))
+        unit = unit_of(self.epsilon, inputs.dtype)
         for name, moving, batch in (
             ("moving_mean", self.moving_mean, mean),
-            ("moving_variance", self.moving_variance, variance),
+            ("moving_variance", self.moving_variance, variance * unit**2),
         ):
             batch = ops.reshape(batch, shape=(channels,))
             self.assign(name, moving * self.momentum + batch * (1 - self.momentum))

@@ -53,8 +53,15 @@ class Weight:
             )
         with cell.lock or nullcontext():
             cell.join()
-            given = "float32" if callable(cell.value) else str(cell.value.dtype)
-            return cell.host(given if cell.place is None else cell.place[1])
+            return cell.host(self.dtype)
+
+    @property
+    def dtype(self) -> str:
+        """Floating-point type of the numbers."""
+        if self.cell.place is not None:
+            return self.cell.place[1]
+        value = self.cell.value
+        return "float32" if value is None or callable(value) else str(value.dtype)
 
     def put(self, array: np.ndarray[Any, Any]) -> None:
         """Replace the numbers by a copy of a host array."""

@@ -19,6 +19,7 @@ from minicnn.losses import Loss
 from minicnn.losses.base import extremes
 from minicnn.metrics import Metric
 from minicnn.program.graph import Spec
+from minicnn.states import beyond
 
 Batch = tuple[Feed, dict[str, Array]]
 BLOCK = 2**20  # elements that are looked at together
@@ -69,10 +70,11 @@ def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
         TypeError: If the array is on another device or of no known kind.
         ValueError: If it is of the backend's library, but on another device.
     """
-    if backend.owns(array) and not isinstance(array, np.ndarray):
-        return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
-    there = host(array, str(backend))
-    return backend.asarray(there.astype(there.dtype.newbyteorder("="), copy=False), dtype)
+    with np.errstate(over="ignore"):  # numbers beyond the type become infinite: what that means, their user says
+        if backend.owns(array) and not isinstance(array, np.ndarray):
+            return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
+        there = host(array, str(backend))
+        return backend.asarray(there.astype(there.dtype.newbyteorder("="), copy=False), dtype)
 
 
 @dataclass
@@ -119,8 +121,8 @@ class Standardizer:
             if not self._finite(array):
                 warnings.warn(
                     "Inputs are finite numbers, or what depends on them is NaN: the loss, then all weights. Received: "
-                    f"NaN or infinity in inputs of shape {tuple(array.shape)}. Leave out such samples, or replace the "
-                    "numbers, as by np.nan_to_num(x).",
+                    f"NaN, or infinity as {self.dtype}, in inputs of shape {tuple(array.shape)}. Leave out such "
+                    "samples, or replace the numbers, as by np.nan_to_num(x).",
                     stacklevel=2,
                 )
         return [on_backend(a, self.backend, None if dtype_name(a) == "uint8" else self.dtype) for a in arrays]
@@ -146,15 +148,18 @@ class Standardizer:
         return self.parts and self.backend.owns(array) and not isinstance(array, np.ndarray)
 
     def _finite(self, array: Any) -> bool:
-        """Whether all elements are finite, as far as one can tell without waiting for a device."""
+        """Whether all elements are finite in the model's type, as far as one can tell without waiting for a device."""
         own = self.backend.owns(array)
         if "float" not in dtype_name(array) or self._elsewhere(array):
             return True
+        most = float(np.finfo(self.dtype).max)
         if own and not isinstance(array, np.ndarray):
-            return all(map(math.isfinite, extremes(array, self.backend)))
+            least, largest = extremes(array, self.backend)
+            return -most <= least <= largest <= most
         there = host(array, str(self.backend))
         with np.errstate(all="ignore"):  # the sum of squares is one pass, but may be too large
-            return bool(np.isfinite(np.vdot(there, there)) or np.isfinite(there).all())
+            short = np.sqrt(np.vdot(there, there)) <= most
+            return bool(short or (np.isfinite(there).all() and beyond(there, self.dtype) is None))
 
     def y(self, data: Any, samples: int) -> list[Array]:
         """Label arrays: int32 class numbers for sparse losses, floating point for the others."""
@@ -178,8 +183,8 @@ class Standardizer:
             loss.check_targets(array, self.backend)  # which says more, where it knows a domain
             if not sound:
                 raise ValueError(
-                    f"Targets are finite numbers. Received: NaN or infinity in targets of shape {tuple(array.shape)}. "
-                    "Leave out such samples."
+                    f"Targets are finite numbers. Received: NaN, or infinity as {self.dtype}, in targets of shape "
+                    f"{tuple(array.shape)}. Leave out such samples."
                 )
             for metric in () if loss.soft_labels else metrics:
                 metric.check_targets(array, self.backend)

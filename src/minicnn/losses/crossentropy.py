@@ -21,12 +21,18 @@ def _shares(y_pred: Value) -> Value:
     made = y_pred.node
     if made is not None and made.op.name == "softmax" and made.attrs["axis"] in (-1, y_pred.ndim - 1):
         return y_pred  # their sum is 1
-    # Rows of zeros stay zeros.
-    return y_pred / ops.maximum(ops.sum(y_pred, axes=-1, keepdims=True), EPSILON)
+    total = ops.sum(y_pred, axes=-1, keepdims=True)
+    return y_pred / ops.where(ops.equal(total, 0.0), 1.0, total)  # rows of zeros stay such
 
 
 def _clipped(p: Value) -> Value:
     return ops.maximum(ops.minimum(p, 1.0 - EPSILON), EPSILON)
+
+
+def _yes_and_no(y_pred: Value, logits: bool) -> tuple[Value, Value]:
+    """Probabilities of 1 and of 0, each kept from 0: the difference of 1 and one near 1 has few digits in float32."""
+    p, q = (ops.sigmoid(y_pred), ops.sigmoid(-y_pred)) if logits else (y_pred, 1.0 - y_pred)
+    return _clipped(p), _clipped(q)
 
 
 class Crossentropy(Loss):
@@ -123,13 +129,10 @@ class BinaryCrossentropy(Crossentropy):
         check_same_shape(self, y_true, y_pred)
         t = self._smoothed(y_true, 2)
         if self.from_logits:
-            # max(x, 0) - x t + log(1 + exp(-|x|)) neither overflows nor cancels; max(x, 0) is (x + |x|) / 2, so that
-            # the slopes of |x| cancel at 0 whatever sign 0 is given there.
-            size = ops.abs(y_pred)
-            loss = y_pred * (0.5 - t) + (size * 0.5 + ops.log1p(ops.exp(-size)))
+            loss = (1.0 - t) * ops.softplus(y_pred) + t * ops.softplus(-y_pred)
         else:
-            p = _clipped(y_pred)
-            loss = -(t * ops.log(p) + (1.0 - t) * ops.log(1.0 - p))
+            p, q = _yes_and_no(y_pred, False)
+            loss = -(t * ops.log(p) + (1.0 - t) * ops.log(q))
         return ops.mean(loss, axes=-1)
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
@@ -171,9 +174,9 @@ class BinaryFocalCrossentropy(Crossentropy):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         t = self._smoothed(y_true, 2)
-        p = _clipped(ops.sigmoid(y_pred) if self.from_logits else y_pred)
-        loss = -(t * ops.log(p) + (1.0 - t) * ops.log(1.0 - p))
-        loss = loss * ops.power(1.0 - (t * p + (1.0 - t) * (1.0 - p)), self.gamma)
+        p, q = _yes_and_no(y_pred, self.from_logits)
+        loss = -(t * ops.log(p) + (1.0 - t) * ops.log(q))
+        loss = loss * ops.power(t * q + (1.0 - t) * p, self.gamma)
         if self.apply_class_balancing:
             loss = loss * (t * self.alpha + (1.0 - t) * (1.0 - self.alpha))
         return ops.mean(loss, axes=-1)

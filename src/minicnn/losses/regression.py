@@ -51,7 +51,10 @@ class LogCosh(Loss):
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
         size = ops.abs(y_pred - y_true)
-        return ops.mean(size + ops.log1p(ops.exp(size * -2.0)) - math.log(2.0), axes=-1)
+        inside = ops.minimum(size, 20.0)  # beyond, the slope is 1 to the last digit of float64
+        # cosh(d) = 1 + (exp(-d) - 1)^2 / (2 exp(-d)), which loses no digits near 0.
+        excess = ops.square(ops.expm1(-inside)) / (ops.exp(-inside) * 2.0)
+        return ops.mean(ops.log1p(excess) + (size - inside), axes=-1)
 
 
 class Poisson(Loss):

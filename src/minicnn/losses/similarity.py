@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses.base import EPSILON, Loss, check_distributions, check_same_shape
+from minicnn.ops.normalization import directions
 from minicnn.program.graph import Value
 
 _LEAST_SQUARE = 1e-12  # of a vector that is divided by its length
@@ -37,8 +38,7 @@ class CosineSimilarity(Loss):
 
     def call(self, y_true: Value, y_pred: Value) -> Value:
         check_same_shape(self, y_true, y_pred)
-        t, p = (v / ops.sqrt(ops.maximum(ops.sum(ops.square(v), axes=self.axis, keepdims=True), _LEAST_SQUARE))
-                for v in (y_true, y_pred))  # fmt: skip
+        t, p = (directions(v, self.axis, _LEAST_SQUARE) for v in (y_true, y_pred))
         return -ops.sum(t * p, axes=self.axis)
 
 

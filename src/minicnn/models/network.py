@@ -26,6 +26,7 @@ from minicnn.names import known_name
 from minicnn.ops.checks import as_integer
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Spec
+from minicnn.states import check_range
 from minicnn.summary import Explanation, page, summary
 
 
@@ -163,7 +164,7 @@ class Network(Graph):
                 f"{type(weights).__name__}. dict(zip(model.get_weights(), arrays)) makes one of arrays in the model's "
                 "order; a layer's set_weights takes a list."
             )
-        new = {path: self._host(numeric(array, "Weights")) for path, array in weights.items()}
+        new = {path: self._host(numeric(array, "Weights"), path) for path, array in weights.items()}
         for path, array in new.items():
             if path not in self._weights or array.shape != self._weights[path].shape:
                 expected = {p: w.shape for p, w in self._weights.items()}.get(path, "no weight of that name")
@@ -173,10 +174,12 @@ class Network(Graph):
                 )
         self._engine.set(new)
 
-    def _host(self, array: Any) -> np.ndarray[Any, Any]:
+    def _host(self, array: Any, path: str) -> np.ndarray[Any, Any]:
         """A weight on the host, in the model's floating-point type."""
         own = self._engine.decided and self.backend.owns(array)
-        return (self.backend.to_numpy(array) if own else host(array)).astype(self._engine.dtype)
+        there = self.backend.to_numpy(array) if own else host(array)
+        check_range(there, self._engine.dtype, path)
+        return there.astype(self._engine.dtype)
 
     def _forget(self) -> None:
         """Begin anew: with first weights, as if nothing had been compiled or trained."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from minicnn.ops.arrays import masked
+from minicnn.ops.arrays import full, masked
 from minicnn.ops.checks import normalize_axis, require_float, same_dtype
-from minicnn.ops.elementwise import exp, greater, less, square, where
+from minicnn.ops.elementwise import exp, greater, less, maximum, minimum, square, where
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
 from minicnn.ops.reduction import sum
 from minicnn.program.graph import Node, Spec, Value
@@ -23,6 +23,7 @@ _ERFC = (
     -1.5230282014571043e-15, -9.457494571291234e-17, 1.21023718922427899e-16, -2.81666308774717697e-17,
 )  # fmt: skip
 _ERFC_TERMS_32 = 13  # the rest is below half a unit in the last place of float32
+FAR = 1000.0  # where x < -FAR, what x is multiplied by is 0, in float64 too: FAR stands for infinity in products
 
 
 def _same_as_input(op: Primitive) -> None:
@@ -124,7 +125,7 @@ def _(node: Node, dy: Value) -> Value:
 @primitive(elementwise=True, flops=13)
 def silu(x: Array, *, xp: Namespace) -> Array:
     """Sigmoid linear unit x * sigmoid(x), also called swish (arXiv:1606.08415, arXiv:1710.05941)."""
-    return x * sigmoid.reference(x, xp=xp)
+    return xp.maximum(x, full((), -FAR, x, xp)) * sigmoid.reference(x, xp=xp)
 
 
 @silu.gradient
@@ -133,27 +134,50 @@ def _(node: Node, dy: Value) -> Value:
     return dy * (s + node.outputs[0] * (1.0 - s))
 
 
+@primitive(elementwise=True, flops=13)
+def softplus(x: Array, *, xp: Namespace) -> Array:
+    """log(1 + exp(x)), which neither overflows nor cancels for any x."""
+    return xp.maximum(x, full((), 0.0, x, xp)) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+@softplus.gradient
+def _(node: Node, dy: Value) -> Value:
+    return dy * sigmoid(node.inputs[0])
+
+
 @primitive(elementwise=True, flops=60)
 def erf(x: Array, *, xp: Namespace) -> Array:
-    """Error function, to within 3 units in the last place of 1.
+    """Error function sign(x) (1 - erfc(|x|)), to within 3 units in the last place of 1."""
+    return xp.sign(x) * (1.0 - erfc.reference(xp.abs(x), xp=xp))
 
-    The Array API has none. erf(x) = sign(x) (1 - erfc(|x|)) with
-    erfc(z) = t exp(-z * z + P(2 t - 1)), t = 2 / (2 + z), and P a Chebyshev series summed by Clenshaw's recurrence.
+
+@erf.gradient
+def _(node: Node, dy: Value) -> Value:
+    return dy * exp(-square(node.inputs[0])) * (2.0 / math.sqrt(math.pi))
+
+
+@primitive(elementwise=True, flops=60)
+def erfc(x: Array, *, xp: Namespace) -> Array:
+    """Complementary error function 1 - erf(x), for x > 0 to within some units in its own last place.
+
+    The Array API has none. erfc(z) = t exp(-z * z + P(2 t - 1)) for z >= 0, t = 2 / (2 + z), and P a Chebyshev series
+    summed by Clenshaw's recurrence; erfc(-z) = 2 - erfc(z). A relative error of x becomes one that is 2 x^2 times as
+    large.
     """
-    z = xp.minimum(xp.abs(x), xp.zeros_like(x) + 10)  # erfc(10) is below 1e-44
+    z = xp.minimum(xp.abs(x), full((), 28.0, x, xp))  # erfc(28) is below the least number of float64
     t = 2.0 / (z + 2.0)
     u = 2.0 * t - 1.0
     terms = _ERFC if x.dtype == xp.float64 else _ERFC[:_ERFC_TERMS_32]
     b1, b2 = xp.zeros_like(x), xp.zeros_like(x)
     for c in terms[:0:-1]:
         b1, b2 = 2.0 * u * b1 - b2 + c, b1
-    p = u * b1 - b2 + terms[0]
-    return xp.sign(x) * (1.0 - t * xp.exp(p - z * z))
+    y = t * xp.exp(u * b1 - b2 + terms[0] - z * z)
+    return xp.where(x < 0, 2.0 - y, y)
 
 
-@erf.gradient
+@erfc.gradient
 def _(node: Node, dy: Value) -> Value:
-    return dy * exp(-square(node.inputs[0])) * (2.0 / math.sqrt(math.pi))
+    return dy * exp(-square(node.inputs[0])) * (-2.0 / math.sqrt(math.pi))
 
 
 @primitive(elementwise=True, flops=64)
@@ -164,26 +188,30 @@ def gelu(x: Array, *, approximate: bool = False, xp: Namespace) -> Array:
         x: Any shape.
         approximate: Use 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) instead of the error function.
     """
-    if approximate:
-        inner = (x + 0.044715 * (x * x * x)) * math.sqrt(2 / math.pi)
-        return 0.5 * x * (1.0 + xp.tanh(inner))
-    return 0.5 * x * (1.0 + erf.reference(x * math.sqrt(0.5), xp=xp))
+    if approximate:  # (1 + tanh(z)) / 2 = sigmoid(2 z), which does not cancel
+        least = xp.maximum(x, full((), -FAR, x, xp))
+        near = xp.minimum(least, full((), FAR, x, xp))
+        inner = (near + 0.044715 * (near * near * near)) * (2 * math.sqrt(2 / math.pi))
+        return least * sigmoid.reference(inner, xp=xp)
+    # max(x, 0) - |x| Phi(-|x|): what is left of x below 0 is not the difference of two numbers near 1.
+    size = xp.minimum(xp.abs(x), full((), FAR, x, xp))
+    return xp.maximum(x, full((), 0.0, x, xp)) - size * (0.5 * erfc.reference(size * math.sqrt(0.5), xp=xp))
 
 
 @gelu.gradient
 def _(node: Node, dy: Value) -> Value:
-    x = node.inputs[0]
+    x = maximum(minimum(node.inputs[0], FAR), -FAR)  # the slope is 0 or 1 beyond
     if node.attrs["approximate"]:
-        k = math.sqrt(2 / math.pi)
-        t = tanh((x + square(x) * x * 0.044715) * k)
+        k = 2 * math.sqrt(2 / math.pi)
+        inner = (x + square(x) * x * 0.044715) * k
         slope = (square(x) * (3 * 0.044715) + 1.0) * k
-        return dy * ((t + 1.0) * 0.5 + x * (1.0 - square(t)) * slope * 0.5)
-    cdf = (erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+        s = sigmoid(inner)
+        return dy * (s + x * (s * sigmoid(-inner)) * slope)
     pdf = exp(square(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return dy * (cdf + x * pdf)
+    return dy * (erfc(x * -math.sqrt(0.5)) * 0.5 + x * pdf)
 
 
-for _op in (relu, relu6, leaky_relu, elu, sigmoid, tanh, silu, erf, gelu):
+for _op in (relu, relu6, leaky_relu, elu, sigmoid, tanh, silu, softplus, erf, erfc, gelu):
     _same_as_input(_op)
 
 

@@ -17,7 +17,7 @@ from minicnn.ops.fused import fused
 from minicnn.ops.linalg import matmul
 from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
 from minicnn.ops.manipulation import one_hot, permute
-from minicnn.ops.normalization import normalize, normalize_gradient
+from minicnn.ops.normalization import in_units, normalize, normalize_gradient
 from minicnn.ops.primitive import Primitive
 from minicnn.ops.reduction import argmax, max, max_gradient, mean, sum, sum_to_shape
 from minicnn.ops.shapes import reshape
@@ -63,15 +63,17 @@ def _(node: Node) -> Sequence[Value]:
     axes = node.attrs["axes"]
     average = mean(x, axes=axes, keepdims=True)
     centred = x - average
-    variance = mean(square(centred), axes=axes, keepdims=True)
-    return [centred * (scale / sqrt(variance + node.attrs["epsilon"])) + offset, average, variance]
+    small, epsilon = in_units(node)
+    variance = mean(square(small(centred)), axes=axes, keepdims=True)
+    return [centred * (small(scale) / sqrt(variance + epsilon)) + offset, average, variance]
 
 
 @_of(normalize_gradient)
 def _(node: Node) -> Sequence[Value]:
     dy, x, scale, average, variance = node.inputs
     axes = node.attrs["axes"]
-    inverse = 1.0 / sqrt(variance + node.attrs["epsilon"])
+    small, epsilon = in_units(node)
+    inverse = small(1.0) / sqrt(variance + epsilon)
     u = (x - average) * inverse
     kept = (1,) * (x.ndim - scale.ndim) + scale.shape
     if all(kept[a] == 1 for a in normalize_axes("normalize_gradient", axes, x.ndim)):

@@ -8,17 +8,64 @@ arXiv:1502.03167, layer arXiv:1607.06450, group arXiv:1803.08494.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
 from minicnn.ops.arrays import copy_of
 from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float, same_dtype
+from minicnn.ops.elementwise import abs, add, greater, maximum, sqrt, square, where
 from minicnn.ops.primitive import Array, Namespace, primitive
+from minicnn.ops.reduction import Axes, sum
 from minicnn.program.graph import Node, Spec, Value
 
 AxesTuple = tuple[int, ...]
 
 
+# Squares within the range of float32 ------------------------------------------------------------
+
+
+def unit_of(epsilon: float, dtype: str) -> float:
+    """Unit in which to take squares that are added to epsilon, so that those of large numbers do not overflow.
+
+    The largest power of two for which squares that epsilon does not hide, epsilon / 2^24 and more, are normal numbers:
+    so no result has another bit. For epsilon 1e-3 it is 2^45, and float32 holds the squares of numbers up to 6e32.
+    """
+    exponent = (math.frexp(epsilon)[1] + 100) // 2
+    return 2.0**exponent if epsilon and exponent > 0 and dtype == "float32" else 1.0
+
+
+def in_units(node: Node) -> tuple[Callable[[Any], Any], float]:
+    """What brings numbers into the unit of a normalisation or its gradient, and epsilon in squares of that."""
+    unit = node.attrs["unit"]
+    return lambda x: x if unit == 1 else x * (1 / unit), node.attrs["epsilon"] / unit**2
+
+
+def factor_for_squares(*arrays: Value, axes: Axes = None) -> Value:
+    """Factor, a power of two, after which squares of arrays can be added up: 1, or 2^-80 if their sizes exceed 2^50.
+
+    Along axes of one array it has length 1. It is no function of them in derivatives, as what it is a factor of is
+    divided by it again. Sizes are added, as shards can do with sums what they cannot with a maximum.
+    """
+    size = reduce(add, (sum(abs(x), axes=axes, keepdims=axes is not None) for x in arrays))
+    return where(greater(size, 2.0**50), size.program.constant(2.0**-80, size.dtype), 1.0)
+
+
+def directions(x: Value, axes: Axes, least: float) -> Value:
+    """Vectors along axes over their Euclidean length, whose square is taken to be `least` where it is less."""
+    factor = factor_for_squares(x, axes=axes)
+    x = x * factor
+    squares = sum(square(x), axes=axes, keepdims=True)
+    return x / sqrt(maximum(squares, square(factor) * least))
+
+
+# The primitive ----------------------------------------------------------------------------------
+
+
 @primitive(flops=8)
 def normalize(
-    x: Array, scale: Array, offset: Array, *, axes: AxesTuple, epsilon: float, xp: Namespace
+    x: Array, scale: Array, offset: Array, *, axes: AxesTuple, epsilon: float, unit: float = 1.0, xp: Namespace
 ) -> tuple[Array, Array, Array]:
     """Normalise, scale and shift.
 
@@ -28,18 +75,19 @@ def normalize(
         offset: Shape of scale.
         axes: Axes over which mean and variance are taken.
         epsilon: Added to the variance.
+        unit: Of what is squared: the variance is taken, and given back, in units of unit^2. See `unit_of`.
 
     Returns:
         y (shape of x), mean and variance (length 1 along `axes`). Only y can be differentiated.
     """
     mean = xp.mean(x, axis=axes, keepdims=True)
     centred = x - mean
-    variance = xp.mean(xp.square(centred), axis=axes, keepdims=True)
-    return centred * (scale / xp.sqrt(variance + epsilon)) + offset, mean, variance
+    variance = xp.mean(xp.square(centred * (1 / unit) if unit != 1 else centred), axis=axes, keepdims=True)
+    return centred * (scale * (1 / unit) / xp.sqrt(variance + epsilon / unit**2)) + offset, mean, variance
 
 
 @normalize.shape
-def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float) -> tuple[Spec, Spec, Spec]:
+def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float, unit: float) -> tuple[Spec, Spec, Spec]:
     require_float("normalize", x)
     same_dtype("normalize", x, scale, offset)
     if scale.shape != offset.shape or broadcast_shape("normalize", x, scale) != x.shape:
@@ -67,7 +115,7 @@ def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None
 @primitive(flops=14)
 def normalize_gradient(
     dy: Array, x: Array, scale: Array, mean: Array, variance: Array, *, axes: AxesTuple, epsilon: float,
-    xp: Namespace,
+    unit: float = 1.0, xp: Namespace,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Gradients of normalize with respect to x, scale and offset.
 
@@ -77,9 +125,9 @@ def normalize_gradient(
 
     Args:
         dy: Gradient of y, shape of x.
-        x: As in normalize; so are scale, mean, variance, axes and epsilon.
+        x: As in normalize; so are scale, mean, variance, axes, epsilon and unit.
     """
-    inverse = 1.0 / xp.sqrt(variance + epsilon)
+    inverse = 1 / unit / xp.sqrt(variance + epsilon / unit**2)
     u = (x - mean) * inverse
     g = dy * scale
     dx = (g - xp.mean(g, axis=axes, keepdims=True) - u * xp.mean(g * u, axis=axes, keepdims=True)) * inverse
@@ -94,7 +142,7 @@ def _sum_to(x: Array, shape: tuple[int, ...], xp: Namespace) -> Array:
 
 @normalize_gradient.shape
 def _(
-    dy: Spec, x: Spec, scale: Spec, mean: Spec, variance: Spec, *, axes: AxesTuple, epsilon: float
+    dy: Spec, x: Spec, scale: Spec, mean: Spec, variance: Spec, *, axes: AxesTuple, epsilon: float, unit: float
 ) -> tuple[Spec, Spec, Spec]:
     same_dtype("normalize_gradient", dy, x, scale, mean, variance)
     if dy.shape != x.shape:

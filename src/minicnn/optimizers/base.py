@@ -9,6 +9,7 @@ from numbers import Real
 from typing import TypedDict
 
 from minicnn import ops
+from minicnn.ops.normalization import factor_for_squares
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
 from minicnn.setting import Setting
@@ -134,16 +135,18 @@ class Optimizer(Setting):
         if self.clipvalue is not None:
             return [ops.maximum(ops.minimum(g, self.clipvalue), -self.clipvalue) for g in gradients]
         if self.clipnorm is not None:
-            return [_scaled(g, ops.sum(ops.square(g)), self.clipnorm) for g in gradients]
-        if self.global_clipnorm is not None:
-            total = reduce(lambda a, b: a + b, [ops.sum(ops.square(g)) for g in gradients])
-            return [_scaled(g, total, self.global_clipnorm) for g in gradients]
-        return gradients
+            return [_scaled([g], self.clipnorm)[0] for g in gradients]
+        return gradients if self.global_clipnorm is None else _scaled(gradients, self.global_clipnorm)
 
 
-def _scaled(g: Value, squares: Value, limit: float) -> Value:
-    """Gradient scaled down so that the norm whose square is given is at most the limit."""
-    return g * (limit / ops.maximum(ops.sqrt(squares), limit))
+def _scaled(gradients: Sequence[Value], limit: float) -> list[Value]:
+    """Gradients scaled down so that their norm, of all together, is at most the limit."""
+    factor = factor_for_squares(*gradients)
+    gradients = [g * factor for g in gradients]
+    length = ops.sqrt(reduce(lambda a, b: a + b, [ops.sum(ops.square(g)) for g in gradients]))
+    # The least length keeps the quotient finite where gradients are 0; it is above 1 / factor all the same.
+    share = ops.minimum(limit / ops.maximum(length, limit * 2.0**-100), 1.0 / factor)
+    return [g * share for g in gradients]
 
 
 def at_least_zero(name: str, value: float, otherwise: str = "") -> None:

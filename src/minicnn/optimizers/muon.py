@@ -8,6 +8,7 @@ from typing import Unpack
 
 from minicnn import ops
 from minicnn.ops.checks import positive
+from minicnn.ops.normalization import factor_for_squares
 from minicnn.optimizers.base import Clipping, Optimizer, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
@@ -97,7 +98,9 @@ class Muon(Optimizer):
     def _orthogonal(self, x: Value) -> Value:
         """About U V^T of the singular value decomposition U S V^T of x."""
         tall = x.shape[0] > x.shape[1]  # then the product with the transpose on the other side is smaller
-        x = x / (ops.sqrt(ops.sum(ops.square(x))) + 1e-7)
+        factor = factor_for_squares(x)
+        x = x * factor
+        x = x / (ops.sqrt(ops.sum(ops.square(x))) + factor * 1e-7)
         for _ in range(self.ns_steps):
             squares = ops.matmul(x, x, transpose_a=tall, transpose_b=not tall)
             factor = squares * self.muon_b + ops.matmul(squares, squares) * self.muon_c

@@ -19,7 +19,8 @@ pytest.importorskip("numba")
 SPECIAL = np.asarray([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0, -104.0, np.inf, -np.inf, np.nan])
 UNARY = [
     ops.negative, ops.abs, ops.sign, ops.square, ops.sqrt, ops.exp, ops.expm1, ops.log, ops.log1p, ops.relu, ops.relu6,
-    ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.erf, ops.gelu,
+    ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.silu, ops.softplus, ops.erf, ops.erfc,
+    ops.gelu,
 ]  # fmt: skip
 BINARY = [ops.add, ops.subtract, ops.multiply, ops.divide, ops.maximum, ops.minimum]
 COMPARISONS = [ops.greater, ops.greater_equal, ops.less, ops.less_equal, ops.equal]
@@ -230,3 +231,14 @@ def test_a_result_with_two_names_is_made_once() -> None:
     assert not np.shares_memory(made["before"], given), "but the caller's own array is the caller's"
     assert (made["before"] == 1).all()
     assert (made["weight"] == 2).all()
+
+
+def test_cross_entropy_of_logits_with_a_large_offset() -> None:
+    """Compiled, where `test_far_out` runs the kernels as Python."""
+    offsets = np.asarray([0, 1e4, 1e7, -1e10, 1e30], "float32")
+    logits = offsets[:, None] + np.asarray([[0, 1, 2]], "float32") * np.maximum(1, np.spacing(np.abs(offsets)))[:, None]
+    logits = np.concatenate([logits, np.repeat(offsets[:, None], 3, axis=1)]).astype("float32")
+    labels = np.zeros(10, "int32")
+    (made,), _ = both(ops.softmax_cross_entropy, (logits, labels), {})
+    below = logits.astype("float64") - logits.max(1, keepdims=True).astype("float64")
+    np.testing.assert_allclose(made, np.log(np.exp(below).sum(1)) - below[:, 0], rtol=1e-6)

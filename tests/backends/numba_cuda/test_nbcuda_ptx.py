@@ -43,10 +43,14 @@ def capability(request: pytest.FixtureRequest) -> Any:
 
 
 def assert_compiles(program: Program, capability: tuple[int, int], *, fuse: bool = True, tiled: bool = True) -> None:
-    """All kernels of a Program compile, and tiles live in registers and shared memory only."""
-    plan = plan_of(program, tiling.NumbaTiles(H200), fuse=fuse, tiled=tiled)
+    """All kernels of a Program compile, and tiles live in registers and shared memory only.
+
+    There are some, unless all that a Program does is another shape, or what its reference does.
+    """
+    tiles = tiling.NumbaTiles(H200)
+    plan = plan_of(program, tiles, fuse=fuse, tiled=tiled)
     launches = [launch for launch in plan.launches if not launch[0].reference]
-    assert launches
+    assert launches or all(n.op.name == "reshape" or tiles.unsupported(n) for n in plan.program.nodes)
     for launch in launches:
         source = generate(plan, launch, {id(v) for v in program.inputs if v.name == "index"}, 256)
         made = compiling.ptx(source.text, source.signature, capability, source.threads)

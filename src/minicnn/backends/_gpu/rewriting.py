@@ -17,6 +17,7 @@ from minicnn.kernels.elements import widens
 from minicnn.kernels.expressions import SHORT
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.decompositions import decompose as decomposed
+from minicnn.ops.normalization import in_units
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Program, Spec, Value
 from minicnn.program.passes import PRODUCTS, remove_dead_nodes, scatters
@@ -70,9 +71,10 @@ def _normalized_in_one_pass(node: Node) -> Sequence[Value] | None:
     if node.op.name != "normalize" or x is None or not widens(x.node):
         return None
     _, scale, offset = node.inputs
-    average, squares = (ops.mean(one, axes=node.attrs["axes"], keepdims=True) for one in (x, ops.square(x)))
-    variance = ops.maximum(squares - ops.square(average), 0.0)
-    return [(x - average) * (scale / ops.sqrt(variance + node.attrs["epsilon"])) + offset, average, variance]
+    small, epsilon = in_units(node)
+    average, squares = (ops.mean(one, axes=node.attrs["axes"], keepdims=True) for one in (x, ops.square(small(x))))
+    variance = ops.maximum(squares - ops.square(small(average)), 0.0)
+    return [(x - average) * (small(scale) / ops.sqrt(variance + epsilon)) + offset, average, variance]
 
 
 def products_in(program: Program) -> str | None:

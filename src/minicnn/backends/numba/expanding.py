@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.ops.decompositions import decompose
 from minicnn.ops.elementwise import sqrt, square
+from minicnn.ops.normalization import in_units
 from minicnn.ops.reduction import mean, sum
 from minicnn.ops.shapes import reshape
 from minicnn.program.graph import Node, Program, Value
@@ -47,15 +48,17 @@ def _of_channels(node: Node) -> bool:
 def _normalize(node: Node) -> Sequence[Value]:
     (x, scale, offset), axes = node.inputs, node.attrs["axes"]
     average = mean(x, axes=axes, keepdims=True)
-    variance = mean(square(x - average), axes=axes, keepdims=True)
-    factor = scale / sqrt(variance + node.attrs["epsilon"])
+    small, epsilon = in_units(node)
+    variance = mean(square(small(x - average)), axes=axes, keepdims=True)
+    factor = small(scale) / sqrt(variance + epsilon)
     return [(x - average) * factor + offset, average, variance]
 
 
 def _normalize_gradient(node: Node) -> Sequence[Value]:
     (dy, x, scale, average, variance), axes = node.inputs, node.attrs["axes"]
     shifts, products = (sum(v, axes=axes, keepdims=True) for v in (dy, dy * (x - average)))
-    inverse, share = 1.0 / sqrt(variance + node.attrs["epsilon"]), scale.size / x.size
+    small, epsilon = in_units(node)
+    inverse, share = small(1.0) / sqrt(variance + epsilon), scale.size / x.size
     dscale, factor = products * inverse, scale * inverse
     # In this order each operation reads the one before, so that what is done to images runs as one.
     dx = (dy - (x - average) * (dscale * inverse * share)) * factor - shifts * factor * share

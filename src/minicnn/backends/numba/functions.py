@@ -147,8 +147,8 @@ def _tanh(c: _Code, x: Any) -> Any:
     return c.keep_nan(x, c.signed(c.div(t, c.add(t, 2)), x))
 
 
-def _erf(c: _Code, x: Any) -> Any:
-    z = c.between(c.magnitude(x), 0.0, 10.0)
+def _erfc_of_size(c: _Code, x: Any) -> Any:
+    z = c.between(c.magnitude(x), 0.0, 28.0)
     t = c.div(2, c.add(z, 2))
     u = c.sub(c.mul(t, 2), 1)
     b1, b2 = c.of(0), c.of(0)
@@ -156,8 +156,16 @@ def _erf(c: _Code, x: Any) -> Any:
     for term in terms[:0:-1]:
         b1, b2 = c.add(c.sub(c.mul(c.mul(u, 2), b1), b2), term), b1
     p = c.add(c.sub(c.mul(u, b1), b2), terms[0])
-    y = c.sub(1, c.mul(t, _exp(c, c.sub(p, c.mul(z, z)))))
-    return c.keep_nan(x, c.signed(y, x))
+    return c.mul(t, _exp(c, c.sub(p, c.mul(z, z))))
+
+
+def _erf(c: _Code, x: Any) -> Any:
+    return c.keep_nan(x, c.signed(c.sub(1, _erfc_of_size(c, x)), x))
+
+
+def _erfc(c: _Code, x: Any) -> Any:
+    y = _erfc_of_size(c, x)
+    return c.keep_nan(x, c.choose(x, "<", 0.0, c.sub(2, y), y))
 
 
 def _power(c: _Code, x: Any, y: Any) -> Any:
@@ -206,4 +214,5 @@ vlog = _function("vlog", _log)
 vlog1p = _function("vlog1p", _log1p)
 vtanh = _function("vtanh", _tanh)
 verf = _function("verf", _erf)
+verfc = _function("verfc", _erfc)
 vpow = _operation("vpow", vector, [vector, vector], lambda b, x, y: _power(_Code(b), x, y))

@@ -56,12 +56,14 @@ def cross_entropy(*, samples: int, places: int, classes: int, labels: str, vecto
     out = _Losses(samples, places, classes, labels, vector)
     with out.block("for block in range(start, stop):"), out.block(f"for place in range({out.p}):"):
         out.begin()
-        out("base = vadd(vlog(total), top)", f"yb = y + at * {BYTES}")
+        # log(total) is added to what the label's logit is below the largest: both are small where logits are large.
+        out("base = vlog(total)", f"yb = y + at * {BYTES}")
         out("vstore_some(yb, base, left)" if vector else "vstore(yb, base)")
         with out.block(f"for lane in range(min({LANES}, left)):"):
             out(f"k = {out.label}")
             with out.block(f"if 0 <= k < {out.k}:"):
-                out(f"fstore(yb + lane * 4, fload(yb + lane * 4) - fload(xb + k * {BYTES} + lane * 4))")
+                below = f"vlane(top, lane) - fload(xb + k * {BYTES} + lane * 4)"
+                out(f"fstore(yb + lane * 4, fload(yb + lane * 4) + ({below}))")
             with out.block("else:"):
                 out("fstore(yb + lane * 4, float32(0))")
     return out.source("softmax_cross_entropy", "x", "labels", "y")

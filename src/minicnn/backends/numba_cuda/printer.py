@@ -38,7 +38,7 @@ _NAMES = {
     "sign": "signum",
     "floor": "floor_",
 }
-_TYPED = frozenset((*FUNCTIONS, "erf", "floor", "random_uniform"))
+_TYPED = frozenset((*FUNCTIONS, "erf", "erfc", "floor", "random_uniform"))
 
 _WHOLE = {INDEX: "signed", PLACE: "index", WIDE_PLACE: "np.int64"}
 TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T, **_WHOLE}

@@ -66,6 +66,10 @@ def typed(T: Any) -> dict[str, Function]:
         return T(math.erf(x))
 
     @device
+    def erfc(x: Any) -> Any:
+        return T(math.erfc(x))
+
+    @device
     def floor_(x: Any) -> Any:
         return T(math.floor(x))
 
@@ -91,7 +95,7 @@ def typed(T: Any) -> dict[str, Function]:
         chosen = c0 if at == 0 else c1 if at == 1 else c2 if at == 2 else c3
         return T(chosen >> np.uint64(8)) * unit
 
-    own = {"erf": erf, "floor_": floor_, "random_uniform": random_uniform}
+    own = {"erf": erf, "erfc": erfc, "floor_": floor_, "random_uniform": random_uniform}
     made = own | scalar_functions(device, {**elementary.NAMES, **_ANY_TYPE, **own, "choose": choose, "T": T})
     return {f"{name}_{np.dtype(T).name}": function for name, function in made.items()}
 
