@@ -77,8 +77,10 @@ def test_numbers_have_their_types() -> None:
     """1 + 2^-30 is 1 in float32, and 300 is 44 as uint8."""
     tiny = Number(2.0**-30, "float32")
     small = Cast(Cast(Number(300, "int32"), "uint8"), "float32")
-    made = run(PLACE_OF_THREAD, Store(Y, I, Select(I < 1, Number(1, "float32") + tiny - Number(1, "float32"), small)))
-    assert made.tolist() == [0] + 7 * [44]
+    results = run(
+        PLACE_OF_THREAD, Store(Y, I, Select(I < 1, Number(1, "float32") + tiny - Number(1, "float32"), small))
+    )
+    assert results.tolist() == [0] + 7 * [44]
 
 
 def test_neighbours_of_a_thread() -> None:
@@ -182,6 +184,6 @@ def test_scalar_functions_and_random_numbers() -> None:
     program.outputs["u"] = ops.random_uniform(step, shape=(3, 5), seed=7 << 32 | 5, stream=3, dtype="float32")
     given = {"x": x, "step": np.asarray(2, "int32")}
     expected = get_backend("numpy").compile(program.copy())(given)
-    made = interpreted(program, given, fuse=True)
-    np.testing.assert_allclose(made["y"], expected["y"], rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(made["u"], expected["u"])
+    results = interpreted(program, given, fuse=True)
+    np.testing.assert_allclose(results["y"], expected["y"], rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(results["u"], expected["u"])

@@ -20,16 +20,15 @@ from minicnn.kernels.expressions import (
     Cast,
     Element,
     Expr,
-    Fold,
     I,
     Negative,
     Number,
-    OfRow,
     R,
     Select,
     both,
     of,
 )
+from minicnn.kernels.rows import fold, of_row
 from minicnn.kernels.strides import collapse, row_major
 from minicnn.kernels.transforms import affine_transform
 from minicnn.ops.checks import normalize_axes, normalize_axis
@@ -300,7 +299,10 @@ def reduced_place(node: Node, i: Expr, r: Expr) -> tuple[int, Expr]:
 
 def _reduction(node: Node, result: int) -> Expr:
     (n, place), dtype = reduced_place(node, I, R), node.outputs[0].dtype
-    total = Fold("max" if node.op.name == "max" else "sum", dtype, n, Element(0, place))
+    term: Expr = Element(0, place)
+    if (source := node.inputs[0].dtype) != dtype:
+        term = Cast(term, dtype, source)
+    total = fold("max" if node.op.name == "max" else "sum", dtype, n, term)
     return total / Number(n, dtype) if node.op.name == "mean" else total
 
 
@@ -309,7 +311,7 @@ def _of_row(node: Node, k: int, axis: int, dtype: str, *arguments: Expr, kept: b
     x = node.inputs[k]
     n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     term = Element(k, I // (inner * n if kept else inner) * (inner * n) + R * inner + I % inner)
-    return OfRow(node.op.name, dtype, n, term, arguments)
+    return of_row(node.op.name, dtype, n, term, arguments)
 
 
 def _softmax(node: Node, result: int) -> Expr:
@@ -342,7 +344,7 @@ def _matmul(node: Node, result: int) -> Expr:
     k = node.inputs[0].shape[0 if ta else 1]
     left = R * m + I // n if ta else I // n * k + R
     right = I % n * k + R if tb else R * n + I % n
-    return Fold("sum", node.outputs[0].dtype, k, Element(0, left) * Element(1, right))
+    return fold("sum", node.outputs[0].dtype, k, Element(0, left) * Element(1, right))
 
 
 _SAME = (

@@ -206,27 +206,6 @@ class Call(Expr):
 
 
 @dataclass(frozen=True)
-class Fold(Expr):
-    """The "sum" or the "max" of `count` terms, term r after term r - 1, in a type."""
-
-    join: str
-    dtype: str
-    count: int
-    term: Expr
-
-
-@dataclass(frozen=True)
-class OfRow(Expr):
-    """A function of a whole row of a length, whose element r is `term`, in a type: "softmax", "argmax" and the like."""
-
-    function: str
-    dtype: str
-    length: int
-    term: Expr
-    arguments: tuple[Expr, ...]
-
-
-@dataclass(frozen=True)
 class Body(Expr):
     """Statements, and the expression in their variables that they lead to, of a type."""
 

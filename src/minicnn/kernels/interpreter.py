@@ -208,15 +208,15 @@ class Interpreter:
         return self._as(x.dtype, self._value(x.x, thread), thread)
 
     def _call(self, x: Call, thread: _Thread) -> Any:
-        given = [self._value(a, thread) for a in x.arguments]
+        arguments = [self._value(a, thread) for a in x.arguments]
         dtype = thread.kind if x.dtype == T else x.dtype
         if x.function in FUNCTIONS:
             function = FUNCTIONS[x.function]
-            inner = replace(thread, names=dict(zip(function.parameters, given, strict=True)), kind=dtype)
+            inner = replace(thread, names=dict(zip(function.parameters, arguments, strict=True)), kind=dtype)
             for local, value in function.first.items():
                 inner.names[local] = self._value(value, inner)
             return self._as(dtype, self._value(function.result, inner), thread)
-        return self._as(dtype, _FUNCTIONS[x.function](*given), thread)
+        return self._as(dtype, _FUNCTIONS[x.function](*arguments), thread)
 
     def _apply(self, x: Apply, thread: _Thread) -> Any:
         function = self._functions[x.function]
@@ -236,16 +236,16 @@ class Interpreter:
 
     def _holds(self, x: Expr, thread: _Thread) -> bool:
         """Whether a condition holds, which is the same for neighbours."""
-        found = self._value(x, thread)
-        if isinstance(found, np.ndarray):
-            raise KernelError(f"A condition of statements is the same for neighbours. Received: {found}. Use `chosen`.")
-        return bool(found)
+        value = self._value(x, thread)
+        if isinstance(value, np.ndarray):
+            raise KernelError(f"A condition of statements is the same for neighbours. Received: {value}. Use `chosen`.")
+        return bool(value)
 
     def _as(self, dtype: str, value: Any, thread: _Thread) -> Any:
         """A value as one of a type."""
         if dtype not in _LIMITS:
-            made = np.asarray(value).astype(thread.kind if dtype == T else dtype)
-            return made[()] if thread.width == 1 else np.broadcast_to(made, (thread.width,))
+            number = np.asarray(value).astype(thread.kind if dtype == T else dtype)
+            return number[()] if thread.width == 1 else np.broadcast_to(number, (thread.width,))
         if isinstance(value, np.ndarray):
             raise KernelError(f"A place or an index is the same for neighbours. Received: {value} as {dtype}.")
         whole, (least, limit) = int(value), _LIMITS[dtype]

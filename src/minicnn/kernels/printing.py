@@ -65,8 +65,9 @@ class Printer:
 
     # Expressions --------------------------------------------------------------------------------
 
-    def text(self, x: Expr) -> str:
-        """Text of an expression."""
+    def text(self, x: Expr, depth: int | None = None) -> str:
+        """Text of an expression in a statement so far from the margin."""
+        self._depth = self._depth if depth is None else depth
         return self._show(x)[0]
 
     def place(self, x: Expr) -> str:

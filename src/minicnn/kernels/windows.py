@@ -290,7 +290,7 @@ class Windows:
         It is the first in row-major order; beside a NaN the last. Elements are compared with each other, never with a
         maximum that was computed elsewhere: x may be computed anew wherever it is read, with other roundings.
         """
-        columns, tap, found = self.window.kernel[1], Name("t", INDEX), Name("found", "int32")
+        columns, tap, winner = self.window.kernel[1], Name("t", INDEX), Name("winner", "int32")
         best, value, kept = Name("best", self.dtype), Name("value", self.dtype), Name("kept", "bool")
         y, x = Name("y", INDEX), Name("x", INDEX)
         first = self._element(self._under(0, U, NO_INDEX), self._under(1, V, NO_INDEX), k)
@@ -300,28 +300,28 @@ class Windows:
             Let(value, self._element(y, x, k)),
             Let(kept, value <= best),
             Assign(best, Call("maximum", (best, value), self.dtype)),  # a NaN remains, and nothing is kept from then on
-            Assign(found, chosen(kept, found, Cast(tap, "int32"), "int32")),
+            Assign(winner, chosen(kept, winner, Cast(tap, "int32"), "int32")),
         )
-        begin = Variable(best, first), Variable(found, Number(0, "int32"))
-        return (*begin, *loop(tap, self.taps, lambda _: compare, self.taps, 1)), found
+        begin = Variable(best, first), Variable(winner, Number(0, "int32"))
+        return (*begin, *loop(tap, self.taps, lambda _: compare, self.taps, 1)), winner
 
     def max_pool2d_index(self) -> Body:
         """Number of the tap that holds the maximum of each window."""
-        statements, found = self._find(0)
-        return Body((*self.y.coordinates(N, U, V, C), *statements), Cast(found, "uint8", "int32"), "uint8")
+        statements, winner = self._find(0)
+        return Body((*self.y.coordinates(N, U, V, C), *statements), Cast(winner, "uint8", "int32"), "uint8")
 
     def max_pool2d_gradient(self) -> Body:
         """Sum of dy over the windows whose maximum an element is."""
 
         def add(tap: Expr) -> tuple[Statement, ...]:
-            statements, found = self._find(1)
-            return (*statements, self._add(self._from(found, Cast(tap, "int32"), self.y.at(N, U, V, C))))
+            statements, winner = self._find(1)
+            return (*statements, self._add(self._from(winner, Cast(tap, "int32"), self.y.at(N, U, V, C))))
 
         return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
 
-    def _from(self, found: Expr, tap: Expr, place: Expr) -> Expr:
+    def _from(self, winner: Expr, tap: Expr, place: Expr) -> Expr:
         """What an element gets of dy at a place, if the maximum there is under its tap."""
-        return chosen(found.equals(tap), Element(0, place), self.number(0), self.dtype)
+        return chosen(winner.equals(tap), Element(0, place), self.number(0), self.dtype)
 
     def max_pool2d_scatter(self) -> Body:
         """The same from the numbers of the taps that hold the maxima."""

@@ -14,10 +14,8 @@ from minicnn.kernels.expressions import (
     Body,
     Call,
     Cast,
-    Fold,
     Load,
     Number,
-    OfRow,
     Select,
 )  # fmt: skip
 from minicnn.kernels.printing import Printer
@@ -62,13 +60,6 @@ class Words(Printer):
 
     def _call(self, x: Call) -> tuple[str, int]:
         return f"{x.function}({', '.join(map(self.text, x.arguments))})", 9
-
-    def _fold(self, x: Fold) -> tuple[str, int]:
-        return f"{x.join} over r in 0 .. {x.count - 1} of {self._within(x.term, 5)}", 4
-
-    def _ofrow(self, x: OfRow) -> tuple[str, int]:
-        row = f"{self.text(x.term)} for r in 0 .. {x.length - 1}"
-        return f"{x.function}({', '.join([*map(self.text, x.arguments), row])})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:
         return f"...\n{self.inner(x.statements)}{self.INDENT * (self._depth + 1)}{self.text(x.result)}", 9

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums, logits
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.elements import element
-from minicnn.kernels.expressions import Call, Cast, Element, Expr, I, Name, Number, OfRow, R, Select, both
+from minicnn.kernels.expressions import Call, Cast, Element, Expr, I, Name, Number, R, Select, both
 from minicnn.kernels.printing import Printer
+from minicnn.kernels.rows import pick
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Value
 
@@ -174,7 +175,7 @@ def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr
     if name == "softmax_cross_entropy":
         chosen: Expr = Element(k, row * classes + Cast(label, "place"))
         if inverse is not None:
-            chosen = OfRow("pick", dtype, classes, Element(k, row * classes + R), (label,))
+            chosen = pick(dtype, classes, Element(k, row * classes + R), label)
         return Select(real, -logarithm(chosen), zero)
     hit = Cast(label.equals(Cast(C, "int32")), dtype, "bool")
     return Select(real, share - hit, zero) * Element(0, row)

@@ -14,11 +14,9 @@ from minicnn.kernels.expressions import (
     Call,
     Cast,
     Expr,
-    Fold,
     Load,
     Name,
     Number,
-    OfRow,
     Select,
 )  # fmt: skip
 from minicnn.kernels.printing import Printer, type_name
@@ -33,7 +31,7 @@ C_TYPES = {
 _WHOLE = {INDEX: "int", PLACE: "uint32", WIDE_PLACE: "uint64"}
 
 # Functions whose names in C++ are others.
-_NAMES = {"power": "pow", "argmax": "argmax_of"}
+_NAMES = {"power": "pow"}
 
 
 def c_type(value: Value) -> str:
@@ -78,16 +76,6 @@ class Cpp(Printer):
     def _call(self, x: Call) -> tuple[str, int]:
         typed = f"<{self.types[x.dtype]}>" if x.function in FUNCTIONS or x.function == "random_uniform" else ""
         return f"{_NAMES.get(x.function, x.function)}{typed}({', '.join(map(self.text, x.arguments))})", 9
-
-    def _fold(self, x: Fold) -> tuple[str, int]:
-        return f"{x.join}_of<{C_TYPES[x.dtype]}, {x.count}>({self._row(x.term)})", 9
-
-    def _row(self, term: Expr) -> str:
-        return f"[&](uint32 r) {{ return {self.text(term)}; }}"
-
-    def _ofrow(self, x: OfRow) -> tuple[str, int]:
-        given = ", ".join([*map(self.text, x.arguments), self._row(x.term)])
-        return f"{_NAMES.get(x.function, x.function)}<{C_TYPES[x.dtype]}, {x.length}>({given})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:
         return f"[&] {{\n{self._returning(x)}{self.INDENT * self._depth}}}()", 9

@@ -214,4 +214,4 @@ class _Runs(NodeOperands):
 
     def text(self, x: Expr, width: int) -> str:
         """Text of an expression."""
-        return of_lanes(width)().text(resolve(x, self))
+        return of_lanes(width)().text(resolve(x, self), self.writer.DEPTH)

@@ -47,7 +47,8 @@ class _Cpp(Cpp):
 
     def _sharedsum(self, x: SharedSum) -> tuple[str, int]:
         lane = "lane" if x.lanes > 1 else "0"
-        return f"shared_sum<{self.types[x.dtype]}, {x.count}, {x.lanes}>({lane}, {self._row(x.term)})", 9
+        term = f"[&](uint32 r) {{ return {self.text(x.term)}; }}"
+        return f"shared_sum<{self.types[x.dtype]}, {x.count}, {x.lanes}>({lane}, {term})", 9
 
 
 class _Text(Schedule):

@@ -16,12 +16,9 @@ from minicnn.kernels.expressions import (
     Call,
     Cast,
     Expr,
-    Fold,
     Load,
     Name,
     Number,
-    OfRow,
-    R,
     Select,
 )  # fmt: skip
 from minicnn.kernels.printing import Printer, type_name
@@ -56,29 +53,11 @@ def type_of(value: Value) -> str:
     return TYPES[value.dtype]
 
 
-_FOLDS = {
-    "sum": """@device
-def {{name}}(p, i):
-    total = {T}(0)
-    for r in range({n}):
-        total += {T}({term})
-    return total
-""",
-    "max": """@device
-def {{name}}(p, i):
-    best = {T}({first})
-    for r in range(1, {n}):
-        best = larger(best, {T}({term}))
-    return best
-""",
-}
-
-
 class Python(Printer):
     """Python of expressions and statements; functions take a tuple p of all parameters first.
 
     Args:
-        define: See `Printer`: folds and rows become functions of their own.
+        define: See `Printer`: expressions with statements become functions of their own.
     """
 
     types: ClassVar[Mapping[str, str]] = TYPES
@@ -138,17 +117,6 @@ class Python(Printer):
     def _call(self, x: Call) -> tuple[str, int]:
         ending = f"_{x.dtype}" if x.function in _TYPED else ""
         return f"{_NAMES.get(x.function, x.function)}{ending}({', '.join(map(self.text, x.arguments))})", 9
-
-    def _fold(self, x: Fold) -> tuple[str, int]:
-        term, first = (self.text(one) for one in (x.term, x.term.replaced({R: Number(0)})))
-        text = _FOLDS[x.join].format(T=TYPES[x.dtype], n=x.count, term=term, first=first)
-        return f"{self.define(text)}(p, i)", 9
-
-    def _ofrow(self, x: OfRow) -> tuple[str, int]:
-        term = self.text(x.term)
-        row = self.define(f"@device\ndef {{name}}(p, i, r):\n    return {term}\n")
-        made = self.define(f"{{name}} = {x.function}({TYPES[x.dtype]}, {x.length}, {row})\n")
-        return f"{made}({', '.join(['p', 'i', *map(self.text, x.arguments)])})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:
         return f"{self.define(self.function((Name('i'),), x, x.dtype))}(p, i)", 9

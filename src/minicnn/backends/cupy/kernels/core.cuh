@@ -249,33 +249,12 @@ template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < 
 
 #include "scalars.cuh"
 
-// Reductions -------------------------------------------------------------------------------------------------
-
 // Sum of f(0) .. f(n - 1), in that order.
 template <class T, uint32 n, class F> DEVICE T sum_of(F f) {
   T total = T(0);
 #pragma unroll 4
   for (uint32 r = 0; r < n; r++) total += f(r);
   return total;
-}
-
-template <class T, uint32 n, class F> DEVICE T max_of(F f) {
-  T best = f(0);
-#pragma unroll 4
-  for (uint32 r = 1; r < n; r++) best = maximum(best, T(f(r)));
-  return best;
-}
-
-// Index of the first maximum; the first NaN, if there is one.
-template <class T, uint32 n, class F> DEVICE int argmax_of(F f) {
-  T best = f(0);
-  int at = 0;
-#pragma unroll 16
-  for (uint32 r = 1; r < n; r++) {
-    const T value = f(r);
-    if (value > best || (value != value && best == best)) best = value, at = r;
-  }
-  return at;
 }
 
 // Shared memory of a constant size, 8 numbers for each lane of a warp and some. All functions get the same: a launch may have hundreds
@@ -300,37 +279,6 @@ template <class T, uint32 n, uint32 slices, class F> DEVICE T sliced_sum(uint32 
     for (uint32 s = 1; s < slices; s++) total += parts[s][lane];
   }
   return total;
-}
-
-// Softmax ----------------------------------------------------------------------------------------------------
-
-// Row of k numbers f(0) .. f(k - 1).
-template <class T, uint32 k, class F> DEVICE T sum_of_exponentials(T top, F f) {
-  T total = T(0);
-#pragma unroll
-  for (uint32 r = 0; r < k; r++) total += exp(T(f(r)) - top);
-  return total;
-}
-
-template <class T, uint32 k, class F> DEVICE T softmax(uint32 at, F f) {
-  const T top = max_of<T, k>(f);
-  return exp(T(f(at)) - top) / sum_of_exponentials<T, k>(top, f);
-}
-
-template <class T, uint32 k, class F> DEVICE T log_softmax(uint32 at, F f) {
-  const T top = max_of<T, k>(f);
-  return (T(f(at)) - top) - log(sum_of_exponentials<T, k>(top, f));
-}
-
-template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy(int label, F f) {
-  const T top = max_of<T, k>(f);
-  if (label < 0 || label >= int(k)) return T(0);
-  return -((T(f(label)) - top) - log(sum_of_exponentials<T, k>(top, f)));
-}
-
-template <class T, uint32 k, class F> DEVICE T softmax_cross_entropy_gradient(uint32 at, int label, T dy, F f) {
-  if (label < 0 || label >= int(k)) return T(0) * dy;
-  return (softmax<T, k>(at, f) - T(int(at) == label)) * dy;
 }
 
 // Random numbers ---------------------------------------------------------------------------------------------

@@ -134,14 +134,6 @@ template <class T, uint32 n, int S, class F> DEVICE T shared_sum(int lane, F f) 
   return total;
 }
 
-// f(at), of n values that are all there already.
-template <class T, uint32 n, class F> DEVICE T pick(int at, F f) {
-  T value = f(0);
-#pragma unroll
-  for (uint32 r = 1; r < n; r++) value = at == int(r) ? T(f(r)) : value;
-  return value;
-}
-
 // Maximum of a row and the sum of the exponentials of what lies below it, by S neighbouring threads.
 template <class T, uint32 n, int S, class F> DEVICE void row_statistics(int lane, F f, T& top, T& total) {
   top = -Limits<T>::infinity();

@@ -1,1 +1,1 @@
-"""CUDA kernels in Python: device functions of one element (`scalars`, `rows`) and of one block (the others)."""
+"""CUDA kernels in Python: device functions of one element (`scalars`) and of one block (the others)."""

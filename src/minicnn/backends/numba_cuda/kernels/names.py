@@ -12,7 +12,7 @@ from minicnn.backends.numba_cuda.shim import types
 
 _MODULES = (
     "decorators", "bytes_product", "convolution", "correlation", "geometry", "matmul", "product", "reduction",
-    "regions", "rows", "sorting",
+    "regions", "sorting",
 )  # fmt: skip
 
 NAMES: dict[str, Any] = {

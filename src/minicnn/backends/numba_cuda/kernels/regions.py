@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicnn.backends.numba_cuda.kernels.decorators import Function, block, choose, device, index, slot, unrolled
+from minicnn.backends.numba_cuda.kernels.elementary import exp
 from minicnn.backends.numba_cuda.kernels.filling import fill
-from minicnn.backends.numba_cuda.kernels.rows import statistics
+from minicnn.backends.numba_cuda.kernels.scalars import larger
 from minicnn.backends.numba_cuda.shim import cuda
 
 AT_ONCE = 16  # terms of a sum that are under way together
@@ -103,6 +104,23 @@ def staged(T: Any, SIZE: int, THREADS: int, AT: int, x: Function) -> Function:
 # Rows -----------------------------------------------------------------------------------------------------------
 
 
+def _statistics(T: Any, k: int, row: Function) -> Function:
+    """Function made(p, i): the maximum of a row, and the sum of exponentials below it."""
+    zero = T(0)
+
+    @device
+    def made(p: Any, i: Any) -> Any:
+        top = T(row(p, i, 0))
+        for r in range(1, k):
+            top = larger(top, T(row(p, i, r)))
+        total = zero
+        for r in range(k):
+            total += exp(T(row(p, i, r)) - top)
+        return top, total
+
+    return made
+
+
 def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function) -> Function:
     """Function run(p, thread, rows): the maximum of each row of x(p, i), and the sum of exponentials below it.
 
@@ -113,7 +131,7 @@ def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function
     def element(p: Any, start: Any, c: Any) -> Any:
         return x(p, index(start + c))
 
-    statistics_of = statistics(T, K, element)
+    statistics_of = _statistics(T, K, element)
 
     @device
     def run(p: Any, thread: Any, rows: Any) -> None:

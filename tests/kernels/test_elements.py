@@ -1,0 +1,59 @@
+"""The kernel of each primitive, one element a thread, in the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from minicnn import ops
+from minicnn.kernels.elements import ELEMENTS
+from minicnn.program import Program
+from support.interpreted import interpreted
+from support.kernel_check import CASES, case_program, check_results
+from support.op_cases import Case
+from support.plans import plan_of
+
+
+def has_kernels(case: Case) -> bool:
+    """Whether all of a call has kernels: empty arrays and some gradients have none."""
+    return all(group.reference is None for group in plan_of(case_program(case, "float32")[0], tiled=False).groups)
+
+
+# Windows have tests of their own.
+SOME = [case for case in CASES if "2d" not in case.op.name and has_kernels(case)]
+
+
+def test_all_primitives_with_kernels_are_there() -> None:
+    elsewhere = {name for name in ELEMENTS if "2d" in name} | {"reshape"}
+    assert {case.op.name for case in SOME} >= set(ELEMENTS) - elsewhere
+
+
+@pytest.mark.parametrize("case", SOME, ids=str)
+def test_kernel(case: Case) -> None:
+    program, arrays = case_program(case, "float32")
+    results = interpreted(program, arrays)
+    check_results(case, arrays.values(), lambda k: results[f"y{k}"])
+
+
+@pytest.mark.parametrize(
+    "row", [[1, 3, 3, 2], [1, np.nan, 5, np.nan], [np.nan, 7, 1, 1], [4, 1, 1, np.nan], [0, 0, 0, 0]]
+)
+def test_the_place_of_a_maximum_is_the_first_and_of_nan_if_there_is_one(row: list[float]) -> None:
+    program = Program()
+    x = np.asarray([row], "float32")
+    program.outputs["y"] = ops.argmax(program.input("x", x.shape), axis=1)
+    assert interpreted(program, {"x": x})["y"].tolist() == [int(np.argmax(x))]
+
+
+@pytest.mark.parametrize("label", [-1, 0, 2, 3])
+def test_a_label_that_is_no_class_adds_nothing(label: int) -> None:
+    program = Program()
+    x, y = program.input("x", (1, 3)), program.input("y", (1,), "int32")
+    program.outputs["loss"] = ops.softmax_cross_entropy(x, y)
+    program.outputs["dx"] = ops.softmax_cross_entropy_gradient(program.input("dy", (1,)), x, y)
+    given = {"x": np.asarray([[1, 2, 4]], "float32"), "y": np.asarray([label], "int32"), "dy": np.ones(1, "float32")}
+    results = interpreted(program, given)
+    share = np.exp([1, 2, 4]) / np.exp([1, 2, 4]).sum()
+    real = 0 <= label < 3
+    np.testing.assert_allclose(results["loss"], [-np.log(share[label]) if real else 0], rtol=1e-5)
+    np.testing.assert_allclose(results["dx"], [share - (np.arange(3) == label) if real else 0 * share], rtol=1e-5)
