@@ -35,7 +35,7 @@ PATTERNS = [[0.0, 0.0, 0.0], [0.0, 1.0, -2.0], [3.0, -40.0, 0.0], [0.0, 0.0, 200
 OFFSETS = [sign * size for size in (0.0, 1e4, 1e7, 1e10, 1e20, 1e30) for sign in (1, -1)]
 LOSSES: dict[str, tuple[losses.Loss, str]] = {
     "sparse": (losses.SparseCategoricalCrossentropy(True), "labels"),
-    "sparse, smoothed": (losses.SparseCategoricalCrossentropy(True, 0.1), "labels"),
+    "sparse, smoothed": (losses.SparseCategoricalCrossentropy(True, label_smoothing=0.1), "labels"),
     "sparse of probabilities": (losses.SparseCategoricalCrossentropy(), "labels"),
     "categorical": (losses.CategoricalCrossentropy(True), "shares"),
     "categorical of probabilities": (losses.CategoricalCrossentropy(), "shares"),

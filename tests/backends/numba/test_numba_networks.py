@@ -214,7 +214,7 @@ def test_losses_of_classes(shape: tuple[int, ...], from_logits: bool, smoothing:
         last = "sigmoid" if kind is losses.BinaryCrossentropy else "softmax"
         model = Sequential([Input(shape), layers.Dense(3, None if from_logits else last)], seed=2)
         metrics = ["accuracy", "top_k_categorical_accuracy", "confusion_matrix"]
-        check(model, kind(from_logits, smoothing), metrics=metrics, batch=17 if len(shape) == 1 else 3)
+        check(model, kind(from_logits, label_smoothing=smoothing), metrics=metrics, batch=17 if len(shape) == 1 else 3)
 
 
 @pytest.mark.parametrize("loss", ["mse", "mae", "huber"])
