@@ -222,21 +222,25 @@ def test_functions_at_special_values_and_in_their_tails(backend: str, engine: An
             if math.isnan(v):
                 assert math.isnan(got), name
                 continue
+            if flushed[k] and name in ("log", "sqrt", "sign"):
+                continue
             wanted = formula(v)
             if not abs(wanted) <= LARGEST:
                 wanted = math.copysign(INF, wanted) if abs(wanted) > LARGEST else wanted
                 assert got == wanted or (math.isnan(got) and math.isnan(wanted)), (name, v, got, wanted)
                 continue
-            if flushed[k] and name in ("log", "sqrt", "sign"):
-                continue
             by = derivative(v) if math.isfinite(v) else NAN
             condition = max(1.0, abs(v * by / wanted)) if wanted and math.isfinite(by) else 1.0
             error = abs(got - wanted)
-            assert error <= 16 * EPSILON["float32"] * condition * abs(wanted) + SMALLEST, (name, v, got, wanted)
+            # A factor of x that is subnormal may be 0 for XLA.
+            least = SMALLEST * (max(1.0, min(abs(v), 100.0)) if backend == "jax" else 1.0)
+            assert error <= 16 * EPSILON["float32"] * condition * abs(wanted) + least, (name, v, got, wanted)
             if flushed[k] or math.isinf(v) or (name in ("log", "sqrt", "sign") and not SMALLEST < v < 1e30):
                 continue
             if abs(by) > LARGEST:
                 assert math.isinf(slope), (name, v, slope, by)
                 continue
-            bound = 16 * EPSILON["float32"] * max(1.0, abs(by) * condition)
+            # Of mish it has x (1 - tanh^2), a difference of numbers near 1.
+            slack = min(abs(v), 20.0) if name == "mish" else 1.0
+            bound = 16 * EPSILON["float32"] * max(1.0, abs(by) * condition, slack)
             assert abs(slope - by) <= bound, (name, v, slope, by)
