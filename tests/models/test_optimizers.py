@@ -427,7 +427,7 @@ OF_ROUNDING: dict[str, Callable[[float], float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", {*OPTIMIZERS.values()}, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", dict.fromkeys(OPTIMIZERS.values()), ids=lambda k: k.__name__)
 @pytest.mark.parametrize("r", [1e-17, 1e-8, 1e-3])
 def test_what_becomes_of_rounding(kind: Any, r: float) -> None:
     """Of gradients that should be 0, in the vector: steps are as large as documented, and no larger."""
