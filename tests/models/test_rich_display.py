@@ -25,7 +25,8 @@ EVIL = "<script>alert(1)</script>\x01"
 
 def model() -> Sequential:
     made = Sequential([Input((8, 8, 1)), Conv2D(2, 3, name=f"a{EVIL}".replace("/", "")), Flatten(), Dense(3)])
-    made.compile(optimizers.Adam(schedules.CosineDecay(0.1, 5)), metrics=["accuracy"])
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(optimizers.Adam(schedules.CosineDecay(0.1, 5)), loss, metrics=["accuracy"])
     return made
 
 

@@ -69,7 +69,8 @@ def _random(i: int, step: Any, stream: int, low: int, high: int) -> Any:
 
 # Scalar functions that are not made of others.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "choose": lambda condition, yes, no: np.where(condition, yes, no), "erf": np.vectorize(math.erf), "power": np.power,
+    "choose": lambda condition, yes, no: np.where(condition, yes, no), "erf": np.vectorize(math.erf),
+    "erfc": np.vectorize(math.erfc), "power": np.power,
     "random_uniform": _random,
     **{name: getattr(np, name) for name in (
         "abs", "exp", "expm1", "floor", "log", "log1p", "maximum", "minimum", "sign", "sqrt", "tanh",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.arguments import plain
 from minicnn.layers import (
     Activation,
     Conv1D,
@@ -76,7 +77,8 @@ class Objective:
         nested = any(m is None or isinstance(m, list | tuple) for m in given)
         listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(given) == count))
         per_output = [() if ms is None else ms for ms in given] if listed else [given] * count
-        weights = _each("loss_weights", [1.0] * count if loss_weights is None else loss_weights, outputs, 1.0)
+        weights = [1.0] * count if loss_weights is None else plain(loss_weights)
+        weights = _each("loss_weights", weights, outputs, 1.0)
         weights = [weights] if isinstance(weights, Real) else weights
         if not isinstance(weights, list | np.ndarray) or not all(isinstance(w, Real) and isfinite(w) for w in weights):
             raise ValueError(

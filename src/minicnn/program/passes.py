@@ -96,7 +96,7 @@ def shorten_images(program: Program, dtype: str) -> int:
 
     They are rounded where they would be stored anyway: not if all that reads them is one elementwise operation, which
     computes on what it is given, a max-pooling whose windows do not overlap, of which the result is rounded, or what
-    flattens them for a dense layer.
+    flattens them for a dense layer, or a sum, whose terms may be squares beyond the range of float16.
 
     Args:
         program: Program in float32, with its backward nodes.
@@ -113,10 +113,10 @@ def shorten_images(program: Program, dtype: str) -> int:
         if node.phase == "update" or node.op.name in _SUMS or not any(id(v) in images for v in node.inputs):
             continue
         images.add(id(y))
-        if scatters(node):
+        if scatters(node) or (dtype == "float16" and _changes_range(node)):
             continue
         read = [n for n in readers.of(y) if n.op.name != "max_pool2d_gradient"]
-        passed_on = len(read) == 1 and (_is_elementwise(read[0], y) or _pools_apart(read[0]) or _flattens(read[0]))
+        passed_on = len(read) == 1 and _passes_on(read[0], y)
         if y.ndim == 4 and y.dtype == "float32" and read and not passed_on and id(y) not in needed:
             chosen |= {id(y)} if all(n.phase != "update" for n in read) else set()
 
@@ -129,12 +129,11 @@ def shorten_images(program: Program, dtype: str) -> int:
     return program.replace(rule)
 
 
-def _is_elementwise(node: Node, x: Value) -> bool:
-    return node.op.elementwise and node.outputs[0].shape == x.shape
-
-
-def _flattens(node: Node) -> bool:
-    return node.op.name == "reshape" and node.outputs[0].ndim != 4
+def _passes_on(node: Node, x: Value) -> bool:
+    """Whether what alone reads an image takes it as it is computed."""
+    elementwise = node.op.elementwise and node.outputs[0].shape == x.shape
+    flattens = node.op.name == "reshape" and node.outputs[0].ndim != 4
+    return elementwise or flattens or node.op.name in ("sum", "mean") or _pools_apart(node)
 
 
 def _pools_apart(node: Node) -> bool:
@@ -144,6 +143,12 @@ def _pools_apart(node: Node) -> bool:
 def scatters(node: Node) -> bool:
     """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
     return node.op.name == "max_pool2d_gradient" and _are_apart(node)
+
+
+def _changes_range(node: Node) -> bool:
+    """Whether an image is multiplied by a number that takes it out of the range of float16: squares have such units."""
+    factors = [float(v.data) for v in node.inputs if v.data is not None and v.size == 1]
+    return node.op.name == "multiply" and any(not 2.0**-14 <= abs(f) <= 2.0**14 for f in factors)
 
 
 def _are_apart(node: Node) -> bool:

@@ -14,13 +14,13 @@ from backends.cupy.emulator import Emulated, needs_gxx
 from backends.cupy.test_short_storage import by_numpy, distance, residual, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import pipelined_tiling, tensor_tiling
+from minicnn.backends._gpu import pipelined_tiling, tensor_tiling, writer
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends.cupy import compiler, neighbours, nvrtc
+from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program, gradients
 from minicnn.program.passes import lower_precision, shorten_images
@@ -157,7 +157,7 @@ def test_a_gpu_without_tensor_cores_for_both_formats_has_no_such_kernels() -> No
 def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
     channels: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "_THREADS", 0)  # which few elements do not keep busy
+    monkeypatch.setattr(writer, "_THREADS", 0)  # which few elements do not keep busy
     plain, short, arrays = steps(residual(channels, 2, overlapping=True, depthwise=True), 10, dtype)
     expected = by_numpy(short, arrays)
     exact = get_backend("numpy").compile(plain)(arrays)
@@ -170,7 +170,7 @@ def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
 @needs_gxx
 @pytest.mark.parametrize("channels", [16, 20])  # eight channels at once, or as many as go into both: four
 def test_windows_slide_over_neighbouring_channels(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_THREADS", 0)
+    monkeypatch.setattr(writer, "_THREADS", 0)
     x = layers.Input((11, 11, 3), dtype="uint8")
     y = layers.Conv2D(channels, 3, padding="same", use_bias=False)(layers.Rescaling(1 / 255)(x))
     y = layers.ReLU(6.0)(layers.BatchNormalization()(y))
