@@ -61,7 +61,7 @@ class Normalizing(Layer):
 
         y, mean, variance = ops.normalize(
             x, weight(self.gamma, 1.0), weight(self.beta, 0.0), axes=axes, epsilon=self.epsilon,
-            unit=unit_of(self.epsilon, x.dtype),
+            unit=unit_of(self.epsilon, self._tracing().images),
         )  # fmt: skip
         return y, mean, variance
 
@@ -136,7 +136,7 @@ class BatchNormalization(Normalizing):
         y, mean, variance = self._normalize(inputs, axes, shape)
         if not self.synchronized:
             self._tracing().by_shard.add(id(mean.node))
-        unit = unit_of(self.epsilon, inputs.dtype)
+        unit = unit_of(self.epsilon, self._tracing().images)
         for name, moving, batch in (
             ("moving_mean", self.moving_mean, mean),
             ("moving_variance", self.moving_variance, variance * unit**2),

@@ -19,6 +19,7 @@ class Trace:
         training: Whether it is a training step.
         seed: Seed of the model.
         dtype: Floating-point type of weights and activations.
+        images: The type in which images are stored.
         trainable: Whether the layers that are traced now may be trained.
         paths: Name of each weight in the model, kept from one trace to the next.
         weights: Values of the weights met so far, by path.
@@ -33,6 +34,7 @@ class Trace:
     training: bool = False
     seed: int = 0
     dtype: str = "float32"
+    images: str = "float32"
     trainable: bool = True
     paths: dict[Weight, str] = field(default_factory=dict)
     weights: dict[str, Value] = field(default_factory=dict)

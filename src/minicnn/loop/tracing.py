@@ -104,7 +104,10 @@ def trace_step(
     """
     program = Program(kind)
     training, trainable = kind == "train" or feed.training, graph.trainable
-    trace = Trace(program, training=training, seed=seed, dtype=precision.dtype, trainable=trainable, paths=paths)
+    trace = Trace(
+        program, training=training, seed=seed, dtype=precision.dtype, images=precision.products or precision.dtype,
+        trainable=trainable, paths=paths,
+    )  # fmt: skip
     if shard is not None:
         trace.batch, trace.samples = shard.batch, shard.samples
     x, y, weight = _data(program, feed, precision.dtype)

@@ -31,9 +31,10 @@ def unit_of(epsilon: float, dtype: str) -> float:
 
     The largest power of two for which squares that epsilon does not hide, epsilon / 2^24 and more, are normal numbers:
     so no result has another bit. For epsilon 1e-3 it is 2^45, and float32 holds the squares of numbers up to 6e32.
+    Numbers that were stored in float16 need none, and their multiples in other units would not fit into it.
     """
     exponent = (math.frexp(epsilon)[1] + 100) // 2
-    return 2.0**exponent if epsilon and exponent > 0 and dtype == "float32" else 1.0
+    return 2.0**exponent if epsilon and exponent > 0 and dtype in ("float32", "bfloat16") else 1.0
 
 
 def in_units(node: Node) -> tuple[Callable[[Any], Any], float]:

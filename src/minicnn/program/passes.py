@@ -113,7 +113,7 @@ def shorten_images(program: Program, dtype: str) -> int:
         if node.phase == "update" or node.op.name in _SUMS or not any(id(v) in images for v in node.inputs):
             continue
         images.add(id(y))
-        if scatters(node) or (dtype == "float16" and _changes_range(node)):
+        if scatters(node):
             continue
         read = [n for n in readers.of(y) if n.op.name != "max_pool2d_gradient"]
         passed_on = len(read) == 1 and _passes_on(read[0], y)
@@ -143,12 +143,6 @@ def _pools_apart(node: Node) -> bool:
 def scatters(node: Node) -> bool:
     """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
     return node.op.name == "max_pool2d_gradient" and _are_apart(node)
-
-
-def _changes_range(node: Node) -> bool:
-    """Whether an image is multiplied by a number that takes it out of the range of float16: squares have such units."""
-    factors = [float(v.data) for v in node.inputs if v.data is not None and v.size == 1]
-    return node.op.name == "multiply" and any(not 2.0**-14 <= abs(f) <= 2.0**14 for f in factors)
 
 
 def _are_apart(node: Node) -> bool:
