@@ -96,7 +96,7 @@ def test_a_candidate_does_its_work_at_least_once_before_it_is_timed() -> None:
     calls: list[float] = []
     awaken(NumpyBackend(), lambda: (calls.append(0), time.sleep(0.02)), 0.01)
     assert len(calls) == 1
-    awaken(NumpyBackend(), lambda: (calls.append(0), time.sleep(0.001)), 0.01)
+    awaken(NumpyBackend(), lambda: (calls.append(0), time.sleep(0.01)), 0.1)
     assert 2 < len(calls) <= 11
 
 
@@ -109,8 +109,8 @@ def test_a_device_computes_for_a_moment_before_it_is_timed() -> None:
 
     backend = Watched()
     start = time.perf_counter()
-    awaken(backend, least_s=0.02)
-    assert time.perf_counter() - start >= 0.02
+    awaken(backend, least_s=0.2)
+    assert time.perf_counter() - start >= 0.2
     assert backend.waits > 1
 
 

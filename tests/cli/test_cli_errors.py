@@ -166,7 +166,7 @@ def test_ctrl_c_and_a_termination_end_it_with_one_line_and_nothing_half_written(
             assert process.poll() is None
         process.send_signal(number)
         try:
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=300)
         finally:
             process.kill()  # leaving the block waits for it
     assert process.returncode == exit_code
