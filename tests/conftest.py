@@ -38,11 +38,11 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CODE / f"jax{WORKER}"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-settings.register_profile("dev", max_examples=20, deadline=None)
-settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True)
-settings.register_profile(
-    "nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+# Drawing an example has no deadline, either: other programs may keep the cores busy.
+any_time = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", any_time, max_examples=20)
+settings.register_profile("ci", any_time, max_examples=40, derandomize=True)
+settings.register_profile("nightly", any_time, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
@@ -52,21 +52,22 @@ QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, (
 # Backends, and libraries of arrays, that come with an extra or for tests.
 OPTIONAL = ("array_api_strict", "jax", "numba", "torch")
 
-# Counting lines makes Python up to twice as slow. It is done in the first cases of each test: hardly a line of src is
-# run by a later one only, and where many are, the test has the marker `cover`.
-MEASURED = 2
+# Hardly a line of src is run by a later case of a test only, and where many are, the test has the marker `cover`. In
+# these cases lines are not counted, which makes Python up to twice as slow.
+FIRST = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the markers `quick` and `no_cover`."""
-    cases: Counter[str] = Counter()
+    """Give the markers `quick`, `further` and `no_cover`."""
+    cases: Counter[tuple[str, bool]] = Counter()
     for item in items:
         if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
             item.add_marker(pytest.mark.quick)
-        if not any(item.iter_markers("no_cover")) and not any(item.iter_markers("cover")):
-            test = item.nodeid.partition("[")[0]
-            cases[test] += 1
-            if cases[test] > MEASURED:
+        if not any(item.iter_markers("cover")):
+            kind = item.nodeid.partition("[")[0], any(item.iter_markers("no_cover"))
+            cases[kind] += 1
+            if cases[kind] > FIRST:
+                item.add_marker(pytest.mark.further)
                 item.add_marker(pytest.mark.no_cover)
 
 

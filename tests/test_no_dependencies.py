@@ -12,6 +12,8 @@ import pytest
 
 from minicnn.extras import install
 
+pytestmark = pytest.mark.environment
+
 # Third-party packages that the core must do without, and some that it could load by mistake.
 OPTIONAL = {
     "PIL", "click", "cupy", "jax", "jaxlib", "matplotlib", "numba", "pooch", "psutil", "rich", "safetensors", "scipy",

@@ -223,9 +223,9 @@ def test_headers_of_all_evil(saved: bytes, place: Path) -> None:
         b"PK\x03\x04", b"\x80\x04\x95", b"\x89HDF\r\n\x1a\n",
     ):  # fmt: skip
         place.write_bytes(content)
-        start = time.perf_counter()
+        start = time.process_time()
         assert attempt(place) is None, content[:80]
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5
 
 
 def test_doubled_names_are_told(saved: bytes, place: Path) -> None:
@@ -414,12 +414,12 @@ def test_a_model_far_larger_than_its_file_claims_no_memory(place: Path) -> None:
                 layer["config"]["units"] = 10**12
 
     rewritten(place, change)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(
         SavedModelError, match=r"'dense/kernel' is float32 \(16, 3\), not float32 \(16, 1000000000000\)"
     ):
         load_model(place)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_sequential_that_is_no_chain(place: Path) -> None:

@@ -362,7 +362,7 @@ def test_functions_and_numbers_that_json_lacks_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize("write", [save_model, save_weights])
 def test_weights_go_into_a_model_of_the_same_architecture(write: Callable[[Model, Path], None], tmp_path: Path) -> None:
     write(trained(), tmp_path / "w")
-    other = compiled("torch", "sgd", seed=9)
+    other = compiled(optimizer="sgd", seed=9)
     other.load_weights(tmp_path / "w")
     assert_same_bits(other.get_weights(), trained().get_weights())
 

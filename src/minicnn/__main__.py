@@ -1,10 +1,10 @@
 """The command `minicnn`, also as `python -m minicnn`."""
 
 import os
+import signal
 import sys
-
-from minicnn import machine
-from minicnn.extras import install
+from types import FrameType
+from typing import NoReturn
 
 
 def main() -> None:
@@ -12,6 +12,12 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):  # None without a console, as under pythonw
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115 - stays open
+    heeded = signal.getsignal(signal.SIGINT) == signal.default_int_handler  # else Ctrl-C is ignored, as behind nohup
+    if heeded:
+        signal.signal(signal.SIGINT, _interrupted)
+    from minicnn import machine
+    from minicnn.extras import install
+
     machine.prepare()
     try:
         import click  # noqa: F401 - whether it is there
@@ -23,7 +29,15 @@ def main() -> None:
     from minicnn.cli.errors import heed_termination
 
     heed_termination()
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     cli.main(prog_name="minicnn")
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    """Ctrl-C while modules are imported, where an exception might be caught, or taken for a missing library."""
+    print("error: interrupted", file=sys.stderr, flush=True)
+    os._exit(130)  # `minicnn.cli.errors` may not be there yet
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ def test_numpy_arrays_and_foreign_objects_say_nothing() -> None:
     assert infer_backend([np.ones(3), [1.0], "x", object()]) is None
 
 
+@pytest.mark.environment
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     """Importing the package, the primitives and the NumPy backend loads no other array library."""
     code = (
@@ -130,6 +131,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.environment
 def test_every_backend_module_has_one_class_of_its_own() -> None:
     for name in names():
         if importlib.util.find_spec(name) is not None:

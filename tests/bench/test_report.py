@@ -383,7 +383,7 @@ def seen(tmp_path: Path, *, dark: bool) -> list[dict[str, Any]]:
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=5000", "--dump-dom",
         f"file://{tmp_path / 'frame.html'}",
     ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     found = re.search(r'data-seen="(.*?)"', dom)
     assert found, dom[-2000:]
     result: list[dict[str, Any]] = json.loads(unescape(found[1]))

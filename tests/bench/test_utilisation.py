@@ -21,10 +21,12 @@ class NVMLError(Exception):
 
 def nvml(**changes: Any) -> SimpleNamespace:
     """What nvidia-ml-py would be on a machine with a GPU that is busy every other time one looks."""
-    looks = iter(range(10**6))
+    looks: list[int] = []
     found = {
         "NVMLError": NVMLError, "nvmlInit": lambda: None, "nvmlDeviceGetHandleByIndex": lambda i: f"GPU {i}",
-        "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=100 * (next(looks) % 2 == 0), memory=30),
+        "nvmlDeviceGetUtilizationRates": lambda _: (
+            looks.append(0) or SimpleNamespace(gpu=100 * (len(looks) % 2), memory=30)  # type: ignore[func-returns-value]
+        ), "looks": looks,
     }  # fmt: skip
     return SimpleNamespace(**found | changes)
 
@@ -42,10 +44,12 @@ def test_a_process_that_sleeps_is_not_busy_and_one_that_computes_is() -> None:
 
 
 def test_a_gpu_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    module = nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", module)
     monkeypatch.setattr(watched, "EACH_S", 0.005)
     with utilisation() as found:
-        time.sleep(0.1)
+        while len(module.looks) < 10:
+            time.sleep(0.005)
     assert found["gpu"] == pytest.approx(0.5, abs=0.2)
     assert found["gpu_memory"] == pytest.approx(0.3)
 

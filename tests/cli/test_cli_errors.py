@@ -166,13 +166,36 @@ def test_ctrl_c_and_a_termination_end_it_with_one_line_and_nothing_half_written(
             assert process.poll() is None
         process.send_signal(number)
         try:
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=300)
         finally:
             process.kill()  # leaving the block waits for it
     assert process.returncode == exit_code
     assert said.splitlines()[-1] == line
     assert "Traceback" not in said
     assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
+@pytest.mark.parametrize("module", ["minicnn.machine", "rich", "numpy", "minicnn.cli.study"])
+def test_ctrl_c_while_it_imports_is_one_line(module: str, handler: str) -> None:
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.{handler})
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        try:
+            if name == {module!r}:
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:  # as where C code imports NumPy
+            raise ImportError("numpy._core.multiarray failed to import", name=name) from None
+sys.meta_path.insert(0, Interrupting())
+from minicnn.__main__ import main
+main()
+"""
+    done = python("-c", code, "--version")
+    ignored = handler == "SIG_IGN"
+    assert (done.returncode, done.stderr) == ((0, "") if ignored else (130, "error: interrupted\n"))
+    assert bool(done.stdout) == ignored
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and signals as in POSIX")

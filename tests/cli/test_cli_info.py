@@ -13,6 +13,7 @@ from support.command_line import done, facts_of, minicnn
 from support.datafiles import idx_files, write_idx
 
 
+@pytest.mark.environment
 def test_it_names_backends_versions_and_the_machine() -> None:
     found = facts_of("info")
     assert found["backends"].keys() == set(backends.names())

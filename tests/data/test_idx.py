@@ -26,7 +26,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs the real files in {SHARED}")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real files in ../shared/data")
 def test_real_files(name):
     load, train_counts, test_counts, (mean, deviation) = REAL[name]
     dataset = load(SHARED, download=False)
@@ -46,7 +46,7 @@ def test_real_files(name):
         assert hashlib.sha256(content).hexdigest() == sums[key]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs the real files in {SHARED}")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real files in ../shared/data")
 def test_one_data_set_is_not_taken_for_the_other():
     with pytest.raises(DataError, match=r"labels are those of fashion_mnist.*those of mnist"):
         fashion_mnist(SHARED / "mnist")
@@ -171,7 +171,7 @@ def peak_memory(call) -> int:
 
 
 def test_a_bomb_takes_neither_memory_nor_time(tmp_path):
-    start = time.perf_counter()
+    start = time.process_time()
     # 256 MB of zeros in 250 kB, behind a header that names few of them, too many, and more than there are.
     zeros = gzip.compress(bytes(2**24), 9)
     for count in (10, 2**32 - 1):
@@ -180,7 +180,7 @@ def test_a_bomb_takes_neither_memory_nor_time(tmp_path):
         assert peak_memory(lambda bomb=bomb: read_idx(bomb, 3)) < 10e6
     bomb.write_bytes(gzip.compress(images(2**18, 28, 28, 0)) + zeros)
     assert peak_memory(lambda: read_idx(bomb, 3)) < 60e6  # no more than the 16 MB that are there, and copies
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_the_limit_holds_while_reading(tmp_path):

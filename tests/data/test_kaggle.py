@@ -105,6 +105,6 @@ def test_speed(tmp_path):
     header, *body = csv_text(x, y).splitlines()
     path = tmp_path / "train.csv"
     path.write_text("\n".join([header, *body * 20]))  # 4,000 rows, a tenth of the real file
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(kaggle_digits(path).x_train) == 3000
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

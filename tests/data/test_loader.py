@@ -168,7 +168,10 @@ def test_prefetch_is_bounded():
 
     batches = iter(Loader(np.zeros((100, 1)), batch_size=1, workers=2, prefetch=3, transform=transform))
     next(batches)
-    time.sleep(0.2)
+    until = time.monotonic() + 60
+    while len(made) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.1)
     assert len(made) == 4  # the one that was taken, and three ahead
     next(batches)
     batches.close()
@@ -176,7 +179,7 @@ def test_prefetch_is_bounded():
 
 
 def test_workers_work_at_the_same_time():
-    barrier = threading.Barrier(3, timeout=5)
+    barrier = threading.Barrier(3, timeout=60)
 
     def transform(x, rng):
         barrier.wait()  # breaks unless three batches are made at once

@@ -99,9 +99,9 @@ def test_arguments_are_checked(options):
 
 
 def test_speed():
-    start = time.perf_counter()
+    start = time.process_time()
     synthetic_digits(6000)  # about 0.2 s
-    assert time.perf_counter() - start < 4
+    assert time.process_time() - start < 4
 
 
 def softmax_regression(x, y, x_test, y_test, steps: int = 300) -> float:

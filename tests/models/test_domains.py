@@ -224,5 +224,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(("backend", "when", "code"), [("torch", "used", 3), ("torch", "new", 0), ("numba", "used", 0)])
 def test_a_forked_child(backend: str, when: str, code: int) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED, backend, when], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", FORKED, backend, when], timeout=300, check=False)
     assert done.returncode == code

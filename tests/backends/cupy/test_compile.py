@@ -44,7 +44,7 @@ def test_many_kernels_have_a_line_on_the_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(_progress, "PATIENCE", 1e9)
     compiler.compile_all(texts, "sm_90")
-    assert capsys.readouterr().err == ""  # it did not take long
+    assert capsys.readouterr().err == ""  # it did not take so long
     monkeypatch.setattr(_progress, "PATIENCE", -1.0)
     compiler.compile_all([*texts, texts[0]], "sm_90")
     assert capsys.readouterr().err == "".join(f"\r\033[Kcompiling kernel {k} of 3" for k in (1, 2, 3)) + "\r\033[K"

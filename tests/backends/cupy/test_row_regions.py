@@ -172,7 +172,7 @@ def check(made: Made, tiles: Tiles = MULTIPLY_ADDS) -> Plan:
     max_examples=5,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],  # each example is compiled: a smaller one is not worth the time
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(dense_steps([1, 3, 16, 20, 33, 40, 70], 21, 70))
 def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:

@@ -67,7 +67,10 @@ def test_both_gradients(n: int, k: int, units: int, ending: str) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.usefixtures("either_at_night")
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
 @given(
     n=st.integers(1, 40), k=st.integers(1, 40), units=st.integers(1, 150), ending=st.sampled_from(["", "mask", "relu"])
 )

@@ -88,7 +88,10 @@ def test_rows_are_multiplied_by_python(dtype: str) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.usefixtures("either_at_night")
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
 @given(st.integers(1, 90), st.integers(32, 60), st.integers(1, 3), seeds)
 def test_rows_of_any_length(n: int, quarter: int, units: int, seed: int) -> None:
     check(n, 4 * quarter, units, "uint8", gathered=True, bias=True, seed=seed)

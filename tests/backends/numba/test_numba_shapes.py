@@ -33,7 +33,9 @@ pytest.importorskip("numba")
 
 BATCHES = st.sampled_from([1, 2, 15, 16, 17, 31, 33])
 # The fixture that switches the JIT off holds for all examples.
-FIXED = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
+FIXED = {
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow], "deadline": None,
+}  # fmt: skip
 drawn: Callable[..., Any] = settings(max_examples=15, **FIXED)
 
 

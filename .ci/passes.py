@@ -1,0 +1,128 @@
+"""Passes of the gate over the tests: the tests that each has run, those that are left, and those that none has run.
+
+As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has two options:
+
+    --record FILE     write what became of each test: a JSON object of the reason for which it was skipped, or ""
+    --left-by FILE    leave out the tests that have run by this record, but for those with the marker `environment`
+
+As a program it compares the tests that none of the passes has run with a list, and fails if they differ:
+
+    python passes.py --list FILE [--repeated RECORD] RECORD ...
+
+A repeated pass has the conditions of the first record, so that a test that it skips and the first has run counts as one
+that none has run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOMETIMES = "sometimes "  # begins a line for what some machines have
+Skips = dict[str, str]  # name of a test, or of a module that skips itself: the reason, "" if it has run
+
+
+# Plugin -------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("passes")
+    group.addoption("--record", metavar="FILE", help="write which tests have run, and why the others were skipped")
+    group.addoption("--left-by", metavar="FILE", action="append", default=[], help="leave out what has run by a record")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin the record."""
+    if config.getoption("record"):
+        config.pluginmanager.register(Recorder(config))
+
+
+class Recorder:
+    """Collects the skips. Under pytest-xdist each worker tells which modules skip themselves when it ends."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config, self._skips = config, Skips()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """See pytest."""
+        if report.skipped:
+            self._skips[report.nodeid] = reason(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """See pytest."""
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._skips[report.nodeid] = reason(report)
+        elif report.when == "call":
+            self._skips[report.nodeid] = ""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """See pytest-xdist."""
+        self._skips.update(getattr(node, "workeroutput", {}).get("modules", {}))
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the record, or tell it."""
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["modules"] = {n: why for n, why in self._skips.items() if "::" not in n}
+        else:
+            Path(self._config.getoption("record")).write_text(json.dumps(self._skips, indent=0), "utf-8")
+
+
+def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """Why a test or a module was skipped, in one line."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return " ".join(text.removeprefix("Skipped: ").split())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has run."""
+    ran = {name for file in config.getoption("left_by") for name, why in read(file).items() if not why}
+    kept = [i for i in items if i.nodeid not in ran or i.get_closest_marker("environment")]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[i for i in items if i not in set(kept)])
+        items[:] = kept
+
+
+# Comparison ---------------------------------------------------------------------------------------
+
+
+def read(file: str) -> Skips:
+    """A record."""
+    skips: Skips = json.loads(Path(file).read_text("utf-8"))
+    return skips
+
+
+def never_run(records: list[Skips], repeated: Skips) -> set[str]:
+    """Tests without their parameters, each with the reason of the last pass that skipped it."""
+    ran = {name for record in records for name, why in record.items() if not why}
+    modules = {name.partition("::")[0] for name in ran}
+    skipped = {n: why for r in records for n, why in r.items() if why and n not in ran and n not in modules}
+    skipped |= {name: why for name, why in repeated.items() if why and records[0].get(name) == ""}
+    return {f"{name.partition('[')[0]}: {why}" for name, why in skipped.items()}
+
+
+def main() -> None:
+    """Compare, and end with 1 and a line for each difference if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", required=True)
+    parser.add_argument("--repeated")
+    parser.add_argument("records", nargs="+")
+    given = parser.parse_args()
+    found = never_run([read(file) for file in given.records], read(given.repeated) if given.repeated else {})
+    lines = [line for line in Path(given.list).read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    names = {line.removeprefix(SOMETIMES) for line in lines}
+    print(f"{len(found & names)} of {len(names)} listed")
+    wrong = [f"new: {line}" for line in sorted(found - names)]
+    wrong += [f"vanished: {line}" for line in lines if not line.startswith(SOMETIMES) and line not in found]
+    if wrong:
+        sys.exit("\n".join([f"{given.list} names the tests that no pass runs. Received:", *wrong]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The gate's passes over the tests: what each has run, what is left to the next, and what none has run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PASSES = Path(__file__).parent.parent / ".ci/passes.py"
+CASES = """
+import os
+import pytest
+
+@pytest.mark.parametrize("library", ["os", "no_such_library"])
+def test_library(library): pytest.importorskip(library)
+
+@pytest.mark.skipif("MORE" not in os.environ, reason="needs more")
+def test_more(): pass
+
+@pytest.mark.environment
+def test_environment(): pass
+
+@pytest.mark.xfail
+def test_fails(): raise AssertionError
+"""
+NONE_IS = "could not import 'no_such_library': No module named 'no_such_library'"
+
+
+def passed(name: str, *options: str, **environment: str) -> dict[str, str]:
+    """The record of a pass over the tests here."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE"))}
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "passes", "--record", name, "-q", *options],
+        env={**inherited, "PYTHONPATH": str(PASSES.parent), **environment}, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    record: dict[str, str] = json.loads(Path(name).read_text("utf-8"))
+    return record
+
+
+def compared(*arguments: str) -> tuple[int, list[str]]:
+    """Exit code and lines of a comparison with the list `skipped`."""
+    command = [sys.executable, str(PASSES), "--list", "skipped", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pytest.ini").write_text("[pytest]\nmarkers = environment\n")
+    Path("test_cases.py").write_text(CASES)
+    for name in ("one", "two"):  # the same reason, at the same line of a third file
+        Path(f"test_{name}.py").write_text("import needed\ndef test(): pass\n")
+    Path("needed.py").write_text("import pytest\npytest.importorskip('no_such_library')\n")
+    first = passed("first", "-n", "1")
+    assert first == {
+        "test_one.py": NONE_IS, "test_two.py": NONE_IS, "test_cases.py::test_library[os]": "",
+        "test_cases.py::test_library[no_such_library]": NONE_IS, "test_cases.py::test_more": "needs more",
+        "test_cases.py::test_environment": "", "test_cases.py::test_fails": "",
+    }  # fmt: skip
+    second = passed("second", "--left-by", "first", MORE="1")
+    ran = {name for name, why in second.items() if not why}
+    assert ran == {"test_cases.py::test_more", "test_cases.py::test_environment"}
+
+    listed = [f"{name}: {NONE_IS}" for name in ("test_cases.py::test_library", "test_one.py", "test_two.py")]
+    Path("skipped").write_text("\n".join(["# why", "", *listed]))
+    assert compared("first", "second") == (0, ["3 of 3 listed"])
+    assert compared("first")[1][-1] == "new: test_cases.py::test_more: needs more"
+    assert compared("first", "second", "--repeated", "second") == (0, ["3 of 3 listed"])
+    Path("third").write_text(json.dumps({**first, "test_cases.py::test_fails": "not on this Python"}))
+    code, said = compared("first", "second", "--repeated", "third")
+    assert (code, said[-1]) == (1, "new: test_cases.py::test_fails: not on this Python")
+    never = "test_cases.py::test_fails: never"
+    Path("skipped").write_text("\n".join([*listed, never]))
+    rule = "skipped names the tests that no pass runs. Received:"
+    assert compared("first", "second") == (1, ["3 of 4 listed", rule, f"vanished: {never}"])
+    Path("skipped").write_text("\n".join([*listed, f"sometimes {never}"]))
+    assert compared("first", "second") == (0, ["3 of 4 listed"])
