@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from minicnn.cli.options import Name, Number, named_backends
+from minicnn.cli.options import Name, Number
 from minicnn.cli.tables import console, table
 from minicnn.exercises.exercise import LIMIT_S, skeleton
 from minicnn.files import write_file
@@ -26,19 +26,21 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked:
         from minicnn.exercises.table import EXERCISES
 
-        rows = [[name, str(e.points), e.title] for name, e in EXERCISES.items()]
-        console().print(table("Exercises", ["exercise", "points", "what is to be written"], rows))
+        rows = [[name, str(e.points), e.chapter, e.title] for name, e in EXERCISES.items()]
+        console().print(table("Exercises", ["exercise", "points", "chapter", "what is to be written"], rows))
         ctx.exit()
 
 
 @click.command()
 @click.argument("exercise", type=Name("An exercise", names))
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--start", is_flag=True, help="Write the file to be filled in into the folder PATH, and grade nothing.")
+@click.option("--hint", type=click.IntRange(min=1), metavar="N", help="Print the hints up to the N-th; grade nothing.")
 @click.option(
     "--list", "-l", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the exercises."
 )
-@click.option("--backends", metavar="A,B,..", help="Backends on whose arrays it is tried. Default: all that are found.")
+@click.option("--libraries", metavar="A,B,..", help="Array libraries on which it is tried. Default: all installed.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Draw the arguments that a result was seen with.")
 @click.option(
     "--limit", "limit_s", type=Number(min=1), default=LIMIT_S, show_default=True, metavar="S",
     help="Seconds that all checks may take together.",
@@ -46,14 +48,20 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def grade(
-    ctx: click.Context, /, exercise: str, path: Path, start: bool, backends: str | None, limit_s: float, as_json: bool
-) -> int:
+    ctx: click.Context, /, exercise: str, path: Path | None, start: bool, hint: int | None, libraries: str | None,
+    seed: int | None, limit_s: float, as_json: bool,
+) -> int:  # fmt: skip
     """Grade the file PATH, a solution of EXERCISE.
 
-    Gradients are compared with finite differences in float64, results with the library's own on the arrays of every
-    backend, and times with those of the library or of a naive implementation, as ratios. The file runs in a process of
-    its own. The exit code is 1 unless all points are reached.
+    The file runs in a process of its own, without files and network, which gets arguments drawn anew for each call and
+    has no answers. Results are compared here, also on the arrays of other libraries, and the clock is here. The exit
+    code is 1 unless all points are reached.
     """
+    if hint is not None:
+        _hint(exercise, hint)
+        return 0
+    if path is None:
+        raise click.UsageError("Missing argument 'PATH'.", ctx)
     if start:
         _start(exercise, path)
         return 0
@@ -65,8 +73,8 @@ def grade(
         raise click.UsageError(message, ctx)
     from minicnn.exercises import grading
 
-    chosen = None if backends is None else named_backends(ctx, backends)
-    found = grading.grade(exercise, path, backends=chosen, limit_s=limit_s)
+    chosen = None if libraries is None else libraries.split(",")
+    found = grading.grade(exercise, path, libraries=chosen, limit_s=limit_s, seed=seed)
     if found.printed:
         click.echo(found.printed.rstrip("\n"), err=True)
     if as_json:
@@ -74,6 +82,14 @@ def grade(
     else:
         _show(found)
     return int(found.points < found.of)
+
+
+def _hint(exercise: str, level: int) -> None:
+    from minicnn.exercises.table import EXERCISES
+
+    hints = EXERCISES[exercise].hints
+    for number, text in enumerate(hints[:level], 1):
+        click.echo(f"{number} of {len(hints)}: {text}")
 
 
 def _start(exercise: str, folder: Path) -> None:
@@ -91,4 +107,4 @@ def _show(found: Any) -> None:
     out = console()
     out.print(table(found.exercise, ["check", "points", "what was found"], rows))
     out.print()
-    out.print(f"{found.points} of {found.of} points")
+    out.print(f"{found.points} of {found.of} points; the same arguments again: --seed {found.seed}")
