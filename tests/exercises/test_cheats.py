@@ -223,7 +223,8 @@ def test_a_faked_clock_and_a_memory_of_answers_do_not_help_slow_code(
     grade = graded("convolution", head + slow)
     assert {o.name for o in grade.outcomes if not o.points} == {"speed"}
     assert "times as long as a product for each tap, of at most 4" in grade.outcomes[-1].text
-    replays = slow.replace("return xp.reshape(xp.matmul(", "return MEMORY.setdefault(key, xp.reshape(xp.matmul(")
+    head += "def kept(key, y):\n    return MEMORY.setdefault(key, y) if y.size > 10_000 else y\n"
+    replays = slow.replace("return xp.reshape(xp.matmul(", "return kept(key, xp.reshape(xp.matmul(")
     replays = replays.replace("(n, oh, ow, f))", "(n, oh, ow, f)))")
     assert replays != slow
     grade = graded("convolution", head + replays)
@@ -330,7 +331,7 @@ def test_the_guard_alone_hides_the_answers(
         (tmp_path / name).write_text(text, "utf-8")
     assert worker.exists()
     assert graded("cross_entropy", solution("cross_entropy")).points == 10
-    for cheat in ("source", "source by descriptor", "source by NumPy", "path", "loader", "subprocess", "memory"):
+    for cheat in ("source by descriptor", "path", "subprocess", "memory"):
         with pytest.raises(
             ValueError, match=r"PermissionError: A submission|No module named 'minicnn'|without minicnn"
         ):

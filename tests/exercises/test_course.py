@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import doctest
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from exercises.mistakes import MISTAKES
-from minicnn.exercises.exercise import examples, skeleton
-from minicnn.exercises.grading import Grade
+from minicnn.exercises.exercise import WrongError, examples, skeleton
+from minicnn.exercises.grading import Grade, judged
 from minicnn.exercises.table import EXERCISES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Graded = Callable[..., Grade]
 Solution = Callable[[str], str]
@@ -60,6 +64,25 @@ def test_an_exercise_has_all_that_is_promised() -> None:
         assert {task.function for task in exercise.tasks if task.judge is None} <= set(exercise.answers), name
         assert {task.after for task in exercise.tasks} <= {"", *(task.name for task in exercise.tasks)}, name
     assert set(MISTAKES) == set(EXERCISES), "each exercise has its typical mistakes"
+
+
+def test_solutions_are_in_no_wheel() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert built == {"packages": ["src/minicnn"]}
+    skeletons = {path.stem: path.read_text("utf-8") for path in (ROOT / "src").rglob("skeletons/*.py")}
+    assert set(skeletons) == set(EXERCISES)
+    assert {name for name, text in skeletons.items() if "raise NotImplementedError" not in text} == {"find_the_bug"}
+
+
+@pytest.mark.parametrize("name", ["memory_plan", "topological_order", "find_the_bug", "overfit", "gradient_check"])
+@pytest.mark.parametrize("result", ["{'a': []}", "['ab', 3]", "[[3, 'a']]", "(1, 2)", "None", "{1: {2: 3}}", "'text'"])
+def test_a_judge_takes_any_result(name: str, result: str) -> None:
+    """What a submission returns may be anything, and the grader says so instead of failing."""
+    exercise = EXERCISES[name]
+    for number, task in enumerate(exercise.tasks):
+        given = task.draw(np.random.default_rng(number))
+        with pytest.raises(WrongError):
+            judged(exercise, task.function, given, ast.literal_eval(result), task)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,13 @@ def grade(
         grader.close()
 
 
+def refused(name: str, why: object) -> Grade:
+    """Grade without points of what is no submission."""
+    first, *others = EXERCISES[name].checks
+    outcomes = [Outcome(first[0], 0, first[1], str(why)), *(Outcome(n, 0, points, "not run") for n, points in others)]
+    return Grade(name, tuple(outcomes), 0, "")
+
+
 def _source(path: Path) -> bytes:
     text = path.read_bytes()  # which says itself how it is encoded
     try:
@@ -210,31 +217,17 @@ class _Grader:
             raise WrongError(f"a result of {function} is a view of an argument ({given}): copy it")
         return answer.result
 
-    def _judged(self, function: str, given: Call, found: Any, task: Task | None, dtype: str = "float64") -> None:
-        if task is not None and task.judge is not None:
-            task.judge(given, found)
-            return
-        right = self._exercise.answer(function, given)
-        try:
-            compare(f"{function}(...)", found, right, given, dtype)
-        except WrongError as error:
-            mistakes = self._exercise.mistakes.get(function, ())
-            said = explained(found, right, given, mistakes, self._exercise.namespace())
-            if said:
-                raise WrongError(f"{str(error).partition(':')[0]}: {said}") from error
-            raise
-
     def _values(self, number: int, task: Task) -> str:
         assert self._process is not None  # noqa: S101 - for the checker of types
         for line, given in self._examples[task.name]:
             try:
-                self._judged(task.function, given, self._call(self._process, task.function, given), None)
+                judged(self._exercise, task.function, given, self._call(self._process, task.function, given), None)
             except WrongError as error:
                 error.add_note(f"(the example of its docstring: {line})")
                 raise
         for turn in range(task.rounds):
             given = task.draw(np.random.default_rng([self._seed, number, turn]))
-            self._judged(task.function, given, self._call(self._process, task.function, given), task)
+            judged(self._exercise, task.function, given, self._call(self._process, task.function, given), task)
         return f"{task.rounds + len(self._examples[task.name])} calls are right"
 
     def _parity(self) -> str:
@@ -246,7 +239,7 @@ class _Grader:
                     for number, task in enumerate(self._exercise.tasks):
                         given = _single(task.draw(np.random.default_rng([self._seed, number, 99])))
                         found = self._call(process, task.function, given)
-                        self._judged(task.function, given, found, None, "float32")
+                        judged(self._exercise, task.function, given, found, None, "float32")
             except (WrongError, EndedError) as error:
                 error.add_note(f"(on arrays of {library})")
                 raise
@@ -258,7 +251,7 @@ class _Grader:
         assert speed is not None  # noqa: S101 - for the checker of types
         assert self._process is not None  # noqa: S101
         least = max(speed.flops / FLOPS, speed.bytes / BANDWIDTH)
-        ours, theirs = [], []
+        ours, theirs = list[float](), list[float]()
         with self._started(text=self._yardstick(speed)) as yardstick:
             for bout in range(BOUTS):
                 for turn in range(TIMES):
@@ -266,7 +259,7 @@ class _Grader:
                     for process, times in ((self._process, ours), (yardstick, theirs)):
                         names = {"xp": None} if self._exercise.libraries else {}
                         answer = process.call(speed.function, given.arguments, {**given.options, **names}, False)
-                        self._judged(speed.function, given, answer.result, None, "float32")
+                        judged(self._exercise, speed.function, given, answer.result, None, "float32")
                         times.append(answer.seconds)
                 ratio, name = min(ours) / min(theirs), _function(speed, given)
                 said = f"{name} takes {ratio:.2g} times as long as {speed.name}, of at most {speed.bar:g}"
@@ -280,6 +273,40 @@ class _Grader:
         if self._exercise.kernels:
             return language.translated(speed.yardstick.encode(), self._exercise.kernels).encode()
         return speed.yardstick.encode()
+
+
+def judged(
+    exercise: Exercise, function: str, given: Call, found: Any, task: Task | None, dtype: str = "float64"
+) -> None:
+    """Judge a result, which may be anything.
+
+    Args:
+        exercise: The exercise,
+        function: the function of it,
+        given: its arguments
+        found: and its result.
+        task: Judges it, if it has a judge of its own; else, or if None, the answer does.
+        dtype: Floating-point type of the arrays.
+
+    Raises:
+        WrongError: If it is not right.
+    """
+    if task is not None and task.judge is not None:
+        try:
+            task.judge(given, found)
+        except Exception as error:
+            if isinstance(error, WrongError):
+                raise
+            raise WrongError(f"{function}(...) is no such result: {type(error).__name__}") from error
+        return
+    right = exercise.answer(function, given)
+    try:
+        compare(f"{function}(...)", found, right, given, dtype)
+    except WrongError as error:
+        said = explained(found, right, given, exercise.mistakes.get(function, ()), exercise.namespace())
+        if said:
+            raise WrongError(f"{str(error).partition(':')[0]}: {said}") from error
+        raise
 
 
 def _function(speed: Speed, given: Call) -> str:

@@ -26,10 +26,10 @@ from minicnn.exercises.exercise import WrongError
 PRINTED, PIECE = 8, 1000  # pieces kept of what a submission prints, and characters of each
 WORKER = Path(__file__).with_name("worker.py")
 PACKAGES = {  # that a submission on each library finds, beside Python's own; "*" is all that is installed but minicnn
-    "numpy": ["numpy", "array_api_compat"],
-    "array_api_strict": ["numpy", "array_api_compat", "array_api_strict"],
+    "numpy": ["numpy"],
+    "array_api_strict": ["numpy", "array_api_strict"],
     "torch": ["numpy", "array_api_compat", "torch", "*"],
-    "jax": ["numpy", "array_api_compat", "jax", "*"],
+    "jax": ["numpy", "jax", "*"],
 }
 
 
@@ -83,7 +83,7 @@ class Process:
         found = places([*PACKAGES[library], *needs])
         order = {
             "path": str(path), "functions": list(functions), "library": library, "kernels": kernels,
-            "packages": found, "hidden": hidden(found.get("*", [])), "warm": list(needs),
+            "packages": found, "hidden": hidden(found.get("*", [])),
         }  # fmt: skip
         variables = {**os.environ, "NUMBA_CACHE_DIR": folder, "TMPDIR": folder, "JAX_PLATFORMS": "cpu"}
         self._process = subprocess.Popen(
@@ -198,7 +198,7 @@ class Process:
 
 def places(names: Sequence[str]) -> dict[str, list[str]]:
     """Folders in which packages lie, by name."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for name in names:
         if name == "*":
             found[name] = sorted({folder for folders in list(found.values()) for folder in folders})

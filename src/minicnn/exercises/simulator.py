@@ -91,10 +91,10 @@ def _launch(kernel: Any, grid: tuple[int, int], block: tuple[int, int], arrays: 
     """Launch a CUDA kernel.
 
     Returns:
-        The arrays after it, elements read from and written to them, and barriers that a block comes to.
+        The arrays after it, elements read from and written to them, barriers, and accesses to shared memory.
     """
     watched = [_Memory(f"argument {i + 1}", a) if isinstance(a, np.ndarray) else a for i, a in enumerate(arrays)]
-    clock, barriers = SimpleNamespace(interval=0, thread=0), 0
+    clock, barriers, accesses = SimpleNamespace(interval=0, thread=0), 0, 0
     for memory in watched:
         if isinstance(memory, _Memory):
             memory.clock = clock
@@ -116,14 +116,14 @@ def _launch(kernel: Any, grid: tuple[int, int], block: tuple[int, int], arrays: 
             if not alive:
                 break
             if len(alive) < len(threads):
-                raise KernelError(
-                    f"{len(alive)} of {len(threads)} threads of a block wait at a barrier, others are done"
-                )
+                raise KernelError(f"{len(alive)} of {len(threads)} threads of a block come to a barrier, others do not")
             barriers += 1
+        accesses += sum(m.reads + m.writes for m in shared)
     memories = [m for m in watched if isinstance(m, _Memory)]
     return {
         "arrays": [m.array if isinstance(m, _Memory) else m for m in watched],
         "reads": sum(m.reads for m in memories), "writes": sum(m.writes for m in memories), "barriers": barriers,
+        "shared": accesses,
     }  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from minicnn.exercises.course import kernels, layers
+from minicnn.exercises.course import autodiff, kernels, layers, programs, training
 from minicnn.exercises.exercise import Exercise
 
-EXERCISES: dict[str, Exercise] = {**layers.EXERCISES, **kernels.EXERCISES}
+EXERCISES: dict[str, Exercise] = {
+    **autodiff.EXERCISES, **layers.EXERCISES, **training.EXERCISES, **programs.EXERCISES, **kernels.EXERCISES,
+}  # fmt: skip

@@ -48,7 +48,7 @@ def main(order: dict[str, Any]) -> None:
     os.dup2(2, 1)
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path.insert(0, folder)
-    import confinement
+    import confinement  # type: ignore[import-not-found]  # found by path, as the library is not
 
     with open(order["path"], "rb") as file:
         text = file.read()
@@ -60,13 +60,11 @@ def main(order: dict[str, Any]) -> None:
     listed = [place for found in packages.values() for place in found]
     confined = confinement.landlock([*standard, *folders, *here], listed, order["hidden"], os.getcwd())
     confinement.limit_resources()
-    sys.meta_path.append(Packages(packages))  # type: ignore[arg-type]
-    import wire  # after the packages, as it needs NumPy
+    sys.meta_path.append(Packages(packages))
+    import wire  # type: ignore[import-not-found]  # after the packages, as it needs NumPy
 
     library = Library(order["library"])
     simulator = importlib.import_module("simulator") if order["kernels"] else None
-    for name in order["warm"]:
-        importlib.import_module(name)
     sys.path.remove(folder)
     if not order["kernels"]:  # whose text has been checked
         confinement.audit([*standard, os.getcwd()], folders, order["hidden"][0])
@@ -107,10 +105,7 @@ class Library:
         import numpy as np
 
         self._numpy, self._name = np, name
-        if name in ("numpy", "torch"):
-            self.xp: Any = importlib.import_module(f"array_api_compat.{name}")
-        else:
-            self.xp = importlib.import_module({"jax": "jax.numpy"}.get(name, name))
+        self.xp = importlib.import_module({"jax": "jax.numpy", "torch": "array_api_compat.torch"}.get(name, name))
 
     def call(self, module: Any, function: str, arguments: Any, options: Any, looked_at: bool, path: str) -> Any:
         """Result of a function, or the error that it raised; where it is looked at, what became of its arguments."""

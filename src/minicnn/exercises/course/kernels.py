@@ -131,6 +131,62 @@ def _tiles(given: Call) -> int:
     return int(1.2 * 2 * a.shape[0] * a.shape[1] * b.shape[1] / SIDE)
 
 
+# A reduction, a softmax and a convolution on the GPU ------------------------------------------------------
+
+THREADS, WIDTH = 4, 16  # of the softmax: threads of a block, and the longest row
+
+
+def _reduction(rng: Rng, n: int) -> Call:
+    blocks = -(-n // 8)
+    return launch("block_sums", (blocks, 1), (8, 1), drawn(rng, n), _empty(blocks))
+
+
+def _block_sums(x: Array, sums: Array) -> tuple[Array, Array]:
+    return x, np.add.reduceat(x, range(0, len(x), 8))
+
+
+_right_reduction = right_arrays(_block_sums)
+
+
+def _tree(given: Call, found: Any) -> None:
+    _right_reduction(given, found)
+    blocks, most = given.arguments[1][0], 5  # one barrier after loading, and one after each round of 8, 4, 2, 1
+    if found["barriers"] > most * blocks:
+        raise WrongError(
+            f"{found['barriers'] // blocks} barriers a block, of at most {most}: halve the length each round"
+        )
+    if found["shared"] > 40 * blocks:
+        raise WrongError(
+            f"a block accesses shared memory {found['shared'] // blocks} times, of at most 40: half of the threads add"
+        )
+
+
+def _rows(rng: Rng, n: int, k: int, size: float = 1.0) -> Call:
+    x = (size * rng.standard_normal((n, k))).astype("float32")
+    return launch("softmax", (n, 1), (THREADS, 1), x, _empty(n, k))
+
+
+def _softmax(x: Array, y: Array) -> tuple[Array, Array]:
+    e = np.exp(x.astype("float64") - x.max(axis=1, keepdims=True))
+    return x, e / e.sum(axis=1, keepdims=True)
+
+
+_right_softmax = right_arrays(_softmax)
+
+
+def _image(rng: Rng, h: int, w: int) -> Call:
+    grid = (-(-(w - 2) // SIDE), -(-(h - 2) // SIDE))
+    return launch("convolve", grid, (SIDE, SIDE), drawn(rng, h, w), drawn(rng, 3, 3), _empty(h - 2, w - 2))
+
+
+def _convolve(x: Array, w: Array, y: Array) -> tuple[Array, Array, Array]:
+    taps = [x[p : p + y.shape[0], q : q + y.shape[1]] * w[p, q] for p in range(3) for q in range(3)]
+    return x, w, np.sum(taps, axis=0)
+
+
+_right_image = right_arrays(_convolve)
+
+
 EXERCISES = {
     "bias_relu": Exercise(
         "a loop that fuses two operations, compiled by Numba", CPU,
@@ -165,6 +221,56 @@ EXERCISES = {
             3, RUN, lambda rng: _blocked(rng, 256, 256, 256), PLAIN_LOOPS, "plain loops", bar=1.2, flops=2 * 256**3
         ),
         needs="numba", kernels="cpu",
+    ),
+    "reduction_kernel": Exercise(
+        "a reduction in shared memory", GPU,
+        (
+            Task("whole blocks", 3, RUN, lambda rng: _reduction(rng, 8 * int(rng.integers(1, 5))), _right_reduction),
+            Task("any length", 3, RUN, lambda rng: _reduction(rng, int(rng.integers(1, 40))), _right_reduction),
+            Task("tree", 4, RUN, lambda rng: _reduction(rng, 32), _tree),
+        ),
+        {},
+        hints=(
+            "part[t] = x[i] where there is such an element, else 0; i = cuda.grid(1), t = cuda.threadIdx.x.",
+            "A loop with half = THREADS // 2, then half //= 2: where t < half, part[t] += part[t + half].",
+            "cuda.syncthreads() stands in the loop, but not under `if t < half`: all threads come to it.",
+        ),
+        kernels="cuda",
+    ),
+    "softmax_kernel": Exercise(
+        "a softmax of rows", GPU,
+        (
+            Task("values", 3, RUN, lambda rng: _rows(rng, 2, THREADS * int(rng.integers(1, 5))), _right_softmax),
+            Task("any width", 2, RUN, lambda rng: _rows(rng, 3, int(rng.integers(1, WIDTH + 1))), _right_softmax),
+            Task("large logits", 2, RUN, lambda rng: _rows(rng, 2, 9, 300.0), _right_softmax),
+            Task("reads", 3, RUN, lambda rng: _rows(rng, 3, WIDTH), counted(
+                _right_softmax, lambda given: 3 * WIDTH, "keep the row in shared memory",
+            )),
+        ),
+        {},
+        hints=(
+            "for k in range(t, x.shape[1], THREADS) gives each thread its elements of the row.",
+            "Each thread writes its own maximum to part[t]; after a barrier each reads all of part, a short loop.",
+            "Before part is written again, for the sum, there has to be another barrier.",
+        ),
+        kernels="cuda",
+    ),
+    "convolution_kernel": Exercise(
+        "a convolution with a tile in shared memory", GPU,
+        (
+            Task("whole tiles", 3, RUN, lambda rng: _image(rng, 10, 6), _right_image),
+            Task("edges", 3, RUN, lambda rng: _image(rng, *(n + 2 for n in sides(rng, 10, 2))), _right_image),
+            Task("reads", 4, RUN, lambda rng: _image(rng, 10, 10), counted(
+                _right_image, lambda given: 4 * 36 + 64 * 9, "the tile and its halo once a block, 36 elements, and w",
+            )),
+        ),
+        {},
+        hints=(
+            "for i in range(threadIdx.y, TILE, SIDE), and the same for columns: some threads load up to four elements.",
+            "Beyond the end of x nothing is loaded; what is not there is not needed either.",
+            "After the barrier: total += tile[i + p, j + q] * w[p, q], with i and j the thread's place in the block.",
+        ),
+        kernels="cuda",
     ),
     "matmul_kernel": Exercise(
         "a matrix product with tiles in shared memory", GPU,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -22,6 +23,49 @@ HINT_TAPS = (
 def normal(rng: Rng, *shape: int) -> Array:
     """An array of normally distributed numbers."""
     return rng.standard_normal(shape)
+
+
+# Windows as views -------------------------------------------------------------------------------------
+
+
+def _view(rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], tuple[int, int]]:
+    n, h, w, c, kh, kw, sh, sw = (int(i) for i in rng.integers((1, 5, 5, 1, 1, 1, 1, 1), (3, 9, 9, 4, 4, 4, 3, 3)))
+    shape = (n, h, w, c)
+    return shape, _contiguous(shape, int(rng.choice([4, 8]))), (kh, kw), (sh, sw)
+
+
+def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _window_view(shape: Any, strides: Any, kernel: Any, step: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    oh, ow = ((shape[1 + axis] - kernel[axis]) // step[axis] + 1 for axis in (0, 1))
+    n, h, w, c = strides
+    return (shape[0], oh, ow, *kernel, shape[3]), (n, h * step[0], w * step[1], h, w, c)
+
+
+def _im2col(x: Array, kernel: Any, step: Any, *, order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Array:
+    """The answer; or with the axes of the windows in another order."""
+    view = np.lib.stride_tricks.as_strided(x, *_window_view(x.shape, x.strides, kernel, step))
+    return view.transpose(order).reshape(math.prod(view.shape[:3]), -1).copy()
+
+
+def _windows(rng: Rng) -> Call:
+    shape, _, kernel, step = _view(rng)
+    return call(normal(rng, *shape), kernel, step)
+
+
+# Dense ------------------------------------------------------------------------------------------------
+
+
+def _dense(rng: Rng) -> Call:
+    n, d, f = (int(i) for i in rng.integers(2, 8, 3))
+    return call(normal(rng, n, d), normal(rng, d, f), normal(rng, f))
+
+
+def _dense_gradient(rng: Rng) -> Call:
+    x, w, b = _dense(rng).arguments
+    return call(normal(rng, len(x), len(b)), x, w)
 
 
 # Convolution ----------------------------------------------------------------------------------------
@@ -175,6 +219,54 @@ def _unbiased(x: Array, scale: Array, offset: Array, *, axes: Any, epsilon: floa
 
 
 EXERCISES = {
+    "im2col": Exercise(
+        "strides, and im2col as a view", CHAPTER,
+        (
+            Task("strides", 2, "contiguous_strides", lambda rng: call(_view(rng)[0], int(rng.choice([1, 2, 4, 8])))),
+            Task("view", 4, "window_view", lambda rng: call(*_view(rng)), rounds=8),
+            Task("im2col", 4, "im2col", _windows, rounds=8),
+        ),
+        {"contiguous_strides": _contiguous, "window_view": _window_view, "im2col": _im2col},
+        hints=(
+            "The last axis has the stride itemsize; each axis before has the next one's stride times its length.",
+            "Moving a window by one position moves step[0] rows; moving within it moves one row.",
+            "np.lib.stride_tricks.as_strided(x, shape, strides).reshape(...) copies the view into a matrix.",
+        ),
+        mistakes={
+            "im2col": (
+                ("the columns are in the order of c, i, j instead of i, j, c",
+                 lambda *a: _im2col(*a, order=(0, 1, 2, 5, 3, 4))),
+            )
+        },
+    ),
+    "dense": Exercise(
+        "a dense layer, ReLU and their gradients", CHAPTER,
+        (
+            Task("dense", 2, "dense", _dense),
+            Task("dense gradient", 3, "dense_gradient", _dense_gradient, after="dense"),
+            Task("ReLU", 1, "relu", lambda rng: call(np.round(normal(rng, 4, 5)))),
+            Task("ReLU gradient", 2, "relu_gradient", lambda rng: call(normal(rng, 4, 5), np.round(normal(rng, 4, 5)))),
+        ),
+        {
+            "dense": lambda x, w, b, xp: x @ w + b,
+            "dense_gradient": lambda dy, x, w, xp: (dy @ w.T, x.T @ dy, dy.sum(axis=0)),
+            "relu": lambda x, xp: np.maximum(x, 0.0), "relu_gradient": lambda dy, x, xp: np.where(x > 0, dy, 0.0),
+        },
+        hints=(
+            "Shapes tell how to multiply: dx (N, D) is made of dy (N, F) and w (D, F).",
+            "dx = dy @ w^T, dw = x^T @ dy, db = the sum of dy over the batch; xp.permute_dims(w, (1, 0)) transposes.",
+            "xp.where(x > 0, dy, xp.zeros_like(dy))",
+        ),
+        mistakes={
+            "dense": (("the bias is missing", lambda x, w, b, xp: x @ w),),
+            "dense_gradient": (
+                ("db is a mean over the batch, and should be a sum",
+                 lambda dy, x, w, xp: (dy @ w.T, x.T @ dy, dy.mean(axis=0))),
+            ),
+            "relu_gradient": (("at 0 the gradient is 0", lambda dy, x, xp: np.where(x >= 0, dy, 0.0)),),
+        },
+        libraries=2,
+    ),
     "cross_entropy": Exercise(
         "softmax cross-entropy and its gradient", CHAPTER,
         (
