@@ -14,6 +14,9 @@ from minicnn.cli.tables import console, table
 from minicnn.exercises.exercise import LIMIT_S, skeleton
 from minicnn.files import write_file
 
+FOLDER = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
 
 def names() -> Sequence[str]:
     """The exercises. What they are made of is loaded only here, since every command loads this module."""
@@ -32,7 +35,7 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
 
 
 @click.command()
-@click.argument("exercise", type=Name("An exercise", names))
+@click.argument("exercise", type=Name("An exercise", names), required=False)
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--start", is_flag=True, help="Write the file to be filled in into the folder PATH, and grade nothing.")
 @click.option("--hint", type=click.IntRange(min=1), metavar="N", help="Print the hints up to the N-th; grade nothing.")
@@ -45,18 +48,31 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     "--limit", "limit_s", type=Number(min=1), default=LIMIT_S, show_default=True, metavar="S",
     help="Seconds that all checks may take together.",
 )  # fmt: skip
+@click.option("--class", "folder", type=FOLDER, metavar="FOLDER", help="Grade FOLDER/STUDENT/.../EXERCISE.py.")
+@click.option("--csv", "csv_path", type=FILE, metavar="FILE", help="Write the grades of a class as a table.")
+@click.option("--nbgrader", "nbgrader_path", type=FILE, metavar="FILE", help="Write them as nbgrader exports grades.")
+@click.option("--gradescope", "gradescope_path", type=FILE, metavar="FILE", help="Write Gradescope's results.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def grade(
-    ctx: click.Context, /, exercise: str, path: Path | None, start: bool, hint: int | None, libraries: str | None,
-    seed: int | None, limit_s: float, as_json: bool,
+    ctx: click.Context, /, exercise: str | None, path: Path | None, start: bool, hint: int | None,
+    libraries: str | None, seed: int | None, limit_s: float, folder: Path | None, csv_path: Path | None,
+    nbgrader_path: Path | None, gradescope_path: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Grade the file PATH, a solution of EXERCISE.
+    """Grade the file PATH, a solution of EXERCISE, or a whole class.
 
     The file runs in a process of its own, without files and network, which gets arguments drawn anew for each call and
     has no answers. Results are compared here, also on the arrays of other libraries, and the clock is here. The exit
-    code is 1 unless all points are reached.
+    code is 1 unless all points are reached; for a class it is 0.
     """
+    chosen = None if libraries is None else libraries.split(",")
+    if folder is not None:
+        _class(folder, exercise, {"libraries": chosen, "limit_s": limit_s, "seed": seed}, csv_path, nbgrader_path)
+        return 0
+    if csv_path or nbgrader_path:
+        raise click.UsageError("--csv and --nbgrader hold the grades of a class. Received: no --class. Name it.", ctx)
+    if exercise is None:
+        raise click.UsageError("Missing argument 'EXERCISE'.", ctx)
     if hint is not None:
         _hint(exercise, hint)
         return 0
@@ -73,8 +89,12 @@ def grade(
         raise click.UsageError(message, ctx)
     from minicnn.exercises import grading
 
-    chosen = None if libraries is None else libraries.split(",")
-    found = grading.grade(exercise, path, libraries=chosen, limit_s=limit_s, seed=seed)
+    try:
+        found = grading.grade(exercise, path, libraries=chosen, limit_s=limit_s, seed=seed)
+    except ValueError as error:
+        _for_gradescope(gradescope_path, grading.refused(exercise, error))
+        raise
+    _for_gradescope(gradescope_path, found)
     if found.printed:
         click.echo(found.printed.rstrip("\n"), err=True)
     if as_json:
@@ -82,6 +102,29 @@ def grade(
     else:
         _show(found)
     return int(found.points < found.of)
+
+
+def _class(
+    folder: Path, exercise: str | None, options: dict[str, Any], csv_path: Path | None, nbgrader_path: Path | None
+) -> None:
+    """Grade a class, with a line for each submission as soon as it is graded."""
+    from minicnn.exercises.reports import Entry, as_csv, as_nbgrader, class_grades
+
+    entries: list[Entry] = []
+    for entry in class_grades(folder, exercise, **options):
+        entries.append(entry)
+        found = entry.grade
+        click.echo(f"{entry.student}  {found.exercise}  {found.points} of {found.of}")
+    for path, written in ((csv_path, as_csv), (nbgrader_path, as_nbgrader)):
+        if path is not None:
+            write_file(path, written(entries).encode(), folders=True)
+
+
+def _for_gradescope(path: Path | None, found: Any) -> None:
+    if path is not None:
+        from minicnn.exercises.reports import as_gradescope
+
+        write_file(path, as_gradescope(found).encode(), folders=True)
 
 
 def _hint(exercise: str, level: int) -> None:
