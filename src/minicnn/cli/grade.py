@@ -29,8 +29,9 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked:
         from minicnn.exercises.table import EXERCISES
 
-        rows = [[name, str(e.points), e.chapter, e.title] for name, e in EXERCISES.items()]
-        console().print(table("Exercises", ["exercise", "points", "chapter", "what is to be written"], rows))
+        for chapter in dict.fromkeys(e.chapter for e in EXERCISES.values()):
+            rows = [[name, e.title] for name, e in EXERCISES.items() if e.chapter == chapter]
+            console().print(table(chapter, ["exercise", "what is to be written"], rows))
         ctx.exit()
 
 
@@ -142,7 +143,7 @@ def _start(exercise: str, folder: Path) -> None:
             f"--start replaces no file. Received: {path}, which is there. Name another folder, or remove it."
         )
     write_file(path, skeleton(exercise).encode(), folders=True)
-    click.echo(f"{path}: fill in the blank, then minicnn grade {exercise} {path}")
+    click.echo(f"{path}: fill in the blank, then minicnn grade {exercise} {path}; --hint 1 prints a hint")
 
 
 def _show(found: Any) -> None:

@@ -18,6 +18,7 @@ from minicnn.exercises.comparison import compare, explained
 from minicnn.exercises.exercise import LIMIT_S, Call, Exercise, Speed, Task, WrongError, examples
 from minicnn.exercises.process import PACKAGES, EndedError, Process
 from minicnn.exercises.table import EXERCISES
+from minicnn.exercises.worker import BLANK
 from minicnn.extras import install
 
 LIBRARIES = tuple(PACKAGES)
@@ -223,7 +224,8 @@ class _Grader:
             try:
                 judged(self._exercise, task.function, given, self._call(self._process, task.function, given), None)
             except WrongError as error:
-                error.add_note(f"(the example of its docstring: {line})")
+                if str(error) != BLANK:
+                    error.add_note(f"(the example of its docstring: {line})")
                 raise
         for turn in range(task.rounds):
             given = task.draw(np.random.default_rng([self._seed, number, turn]))

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 MOST = 400  # characters of an error
+BLANK = "the blank is not filled in yet"
 
 
 class Packages:
@@ -162,7 +163,7 @@ class Library:
 def why(error: BaseException, path: str) -> dict[str, Any]:
     """An error in one line, with the line of the submission that it comes from."""
     if isinstance(error, NotImplementedError):
-        return {"error": "the blank is not filled in yet"}
+        return {"error": BLANK}
     try:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:MOST]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

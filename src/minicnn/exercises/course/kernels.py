@@ -189,7 +189,7 @@ _right_image = right_arrays(_convolve)
 
 EXERCISES = {
     "bias_relu": Exercise(
-        "a loop that fuses two operations, compiled by Numba", CPU,
+        "a loop that fuses two operations", CPU,
         (
             Task("values", 3, RUN, lambda rng: _bias_relu(rng, 5, 3), _right_bias_relu),
             Task("any shape", 3, RUN, lambda rng: _bias_relu(rng, *sides(rng, 40, 2)), _right_bias_relu),
@@ -206,7 +206,7 @@ EXERCISES = {
         kernels="cpu",
     ),
     "blocked_matmul": Exercise(
-        "a blocked matrix product, compiled by Numba", CPU,
+        "a matrix product whose blocks stay in the cache", CPU,
         (
             Task("values", 3, RUN, lambda rng: _blocked(rng, *sides(rng, 18, 3)), _right_product),
             Task("cache", 4, RUN, lambda rng: _blocked(rng, 32, 32, 32), _few_misses, rounds=1),
