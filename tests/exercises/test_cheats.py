@@ -122,6 +122,7 @@ CHEATS = {
     "exit": "raise SystemExit(0)",
     "exit in a call": "def conv2d(*_, **options):\n    raise SystemExit(0)",
     "interrupt": "def conv2d(*_, **options):\n    raise KeyboardInterrupt",
+    "closed output": "import os\ndef conv2d(*_, **options):\n    os.closerange(3, 99)",
     "signal": "import signal\ndef conv2d(*_, **options):\n    signal.raise_signal(9)",
     "recursion": "def conv2d(*a, **options):\n    return conv2d(*a, **options)",
     "error that lies": """
@@ -139,7 +140,8 @@ CHEATS = {
         import numpy
         def conv2d(x, w, **options):
             return numpy.array([[[[4.0], [10.0]]]])""",
-    "huge": "import numpy\ndef conv2d(*_, **options):\n    return numpy.zeros(1 << 24)",
+    "huge": "import numpy\ndef conv2d(*_, **options):\n    return numpy.zeros(1 << 21)",
+    "millions of parts": "def conv2d(*_, **options):\n    return [[]] * 5_000_000",
     "deep": """
         def conv2d(*_, **options):
             nest = []

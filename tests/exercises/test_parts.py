@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+import minicnn
 from minicnn.exercises import language, simulator
+from minicnn.exercises.confinement import _visible
 from minicnn.exercises.exercise import Call, call
 from minicnn.exercises.grading import judged
 from minicnn.exercises.simulator import KernelError
@@ -19,6 +25,7 @@ from minicnn.exercises.worker import BLANK, Library, Packages, why
 
 Solution = Callable[[str], str]
 
+SOLUTIONS = Path(__file__).parent / "solutions"
 FEW = {"overfit", "blocked_matmul"}  # of which one draw takes long
 
 
@@ -145,3 +152,45 @@ def test_packages_that_are_not_named_are_not_found() -> None:
     assert finder.find_spec("numpy.linalg", np.__path__) is None, "Python's own finder has it"
     with pytest.raises(ModuleNotFoundError, match="graded without minicnn, which holds the answers"):
         finder.find_spec("minicnn")
+
+
+# Numba's own simulator -------------------------------------------------------------------------------------
+
+LAUNCHES = """
+import sys
+from pathlib import Path
+import numpy as np
+from minicnn.exercises.table import EXERCISES
+
+for name, exercise in EXERCISES.items():
+    if exercise.kernels == "cuda":
+        names = {}
+        exec(compile((Path(sys.argv[1]) / f"{name}.py").read_text("utf-8"), name, "exec"), names)
+        for task in exercise.tasks:
+            given = task.draw(np.random.default_rng(1))
+            kernel, grid, block, arrays = given.arguments
+            names[kernel][grid, block](*arrays)
+            task.judge(given, {"arrays": arrays, "reads": 0, "barriers": 0, "shared": 0})
+        print(name)
+"""
+
+
+def test_kernels_of_solutions_are_those_of_numba() -> None:
+    """What the grader runs means the same to Numba, which compiles it for a GPU."""
+    pytest.importorskip("numba")
+    variables = {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(Path(minicnn.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHES, str(SOLUTIONS)], env=os.environ | variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [name for name, exercise in EXERCISES.items() if exercise.kernels == "cuda"]
+
+
+def test_what_is_hidden_is_left_out_wherever_it_lies(tmp_path: Path) -> None:
+    for name in ("site/numpy/core", "site/minicnn/ops", "lib/python/site-packages/minicnn", "lib/python/json"):
+        (tmp_path / name).mkdir(parents=True)
+    site, lib = tmp_path / "site", tmp_path / "lib"
+    hidden = [str(site / "minicnn"), str(lib / "python" / "site-packages")]
+    assert list(_visible(str(site), hidden)) == [str(site / "numpy")]
+    assert list(_visible(str(lib), hidden)) == [str(lib / "python" / "json")]
+    assert list(_visible(str(site / "minicnn"), hidden)) == list(_visible(str(tmp_path / "nowhere"), hidden)) == []

@@ -143,11 +143,10 @@ class Process:
 
     def close(self) -> None:
         """End it and what it has started."""
-        with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
+        self._process.kill()
         self._process.wait()
         self._requests.put(None)
         self._reader.join(1)  # what it has started may live on and hold the pipe

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 HEAD = struct.Struct("<QQ")  # bytes of the tree, and of the arrays
-MOST = 1 << 26  # bytes of a message
+MOST = 1 << 23  # bytes of a message
 KINDS = "biufc"  # of the dtypes of arrays: numbers
 
 
