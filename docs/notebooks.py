@@ -4,6 +4,7 @@
     python docs/notebooks.py --run    # run the pages first, and write anew what they print where it has changed
 
 A `python` block of a page is a cell of code, a `text` block right below it what the cell prints, and all else is text.
+The first cell installs the library where it is missing. Cells say how they are slides: `jupyter nbconvert --to slides`.
 A test compares notebooks and pages, and runs the cells. In what is printed "..." stands for anything, as times differ.
 """
 
@@ -23,6 +24,14 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 PAGES = sorted((DOCS / "steps").glob("*.md"))
 NOTEBOOKS = DOCS.parent / "examples" / "notebooks"
+
+INSTALL = """\
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("minicnn") is None:  # as on Colab and Binder
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "minicnn-arrays[numba]"], check=True)"""
 
 BLOCK = re.compile(r"(?:^<!-- needs: ([\w, ]+) -->\n)?^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 
@@ -52,8 +61,10 @@ def cells(page: str) -> Iterator[Cell]:
 def notebook(page: Path) -> str:
     """The notebook of a page, as JSON (nbformat 4.5)."""
     made: list[dict[str, Any]] = []
-    for number, cell in enumerate(cells(page.read_text("utf-8")), 1):
-        common = {"id": f"cell-{number}", "metadata": {"needs": cell.needs} if cell.needs else {}}
+    for number, cell in enumerate([Cell(INSTALL, True), *cells(page.read_text("utf-8"))]):
+        slide = "skip" if number == 0 else "-" if cell.code else "slide"  # code stands below the text before it
+        metadata = {"slideshow": {"slide_type": slide}} | ({"needs": cell.needs} if cell.needs else {})
+        common = {"id": f"cell-{number}", "metadata": metadata}
         if cell.code:
             stream = {"output_type": "stream", "name": "stdout", "text": lines(cell.prints)}
             outputs = [stream] if cell.prints else []

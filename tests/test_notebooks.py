@@ -89,3 +89,13 @@ def test_links_of_pages_lead_to_the_same_places_from_notebooks(maker: ModuleType
         text = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (maker.NOTEBOOKS / target).exists(), f"{page.stem} links to {target}"
+
+
+def test_a_notebook_installs_the_library_where_it_is_missing_and_makes_slides(maker: ModuleType) -> None:
+    for page in PAGES:
+        first, *others = json.loads(maker.notebook(page))["cells"]
+        assert 'find_spec("minicnn") is None' in "".join(first["source"])
+        assert first["metadata"]["slideshow"] == {"slide_type": "skip"}
+        for cell in others:
+            shown = cell["metadata"]["slideshow"]["slide_type"]
+            assert shown == ("slide" if cell["cell_type"] == "markdown" else "-")

@@ -9,10 +9,13 @@ from typing import Any
 
 import click
 
-from minicnn.cli.options import Name, Number, named_backends
+from minicnn.cli.options import Name, Number
 from minicnn.cli.tables import console, table
 from minicnn.exercises.exercise import LIMIT_S, skeleton
 from minicnn.files import write_file
+
+FOLDER = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def names() -> Sequence[str]:
@@ -26,34 +29,56 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked:
         from minicnn.exercises.table import EXERCISES
 
-        rows = [[name, str(e.points), e.title] for name, e in EXERCISES.items()]
-        console().print(table("Exercises", ["exercise", "points", "what is to be written"], rows))
+        for chapter in dict.fromkeys(e.chapter for e in EXERCISES.values()):
+            rows = [[name, e.title] for name, e in EXERCISES.items() if e.chapter == chapter]
+            console().print(table(chapter, ["exercise", "what is to be written"], rows))
         ctx.exit()
 
 
 @click.command()
-@click.argument("exercise", type=Name("An exercise", names))
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("exercise", type=Name("An exercise", names), required=False)
+@click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--start", is_flag=True, help="Write the file to be filled in into the folder PATH, and grade nothing.")
+@click.option("--hint", type=click.IntRange(min=1), metavar="N", help="Print the hints up to the N-th; grade nothing.")
 @click.option(
     "--list", "-l", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the exercises."
 )
-@click.option("--backends", metavar="A,B,..", help="Backends on whose arrays it is tried. Default: all that are found.")
+@click.option("--libraries", metavar="A,B,..", help="Array libraries on which it is tried. Default: all installed.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Draw the arguments that a result was seen with.")
 @click.option(
     "--limit", "limit_s", type=Number(min=1), default=LIMIT_S, show_default=True, metavar="S",
     help="Seconds that all checks may take together.",
 )  # fmt: skip
+@click.option("--class", "folder", type=FOLDER, metavar="FOLDER", help="Grade FOLDER/STUDENT/.../EXERCISE.py.")
+@click.option("--csv", "csv_path", type=FILE, metavar="FILE", help="Write the grades of a class as a table.")
+@click.option("--nbgrader", "nbgrader_path", type=FILE, metavar="FILE", help="Write them as nbgrader exports grades.")
+@click.option("--gradescope", "gradescope_path", type=FILE, metavar="FILE", help="Write Gradescope's results.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def grade(
-    ctx: click.Context, /, exercise: str, path: Path, start: bool, backends: str | None, limit_s: float, as_json: bool
-) -> int:
-    """Grade the file PATH, a solution of EXERCISE.
+    ctx: click.Context, /, exercise: str | None, path: Path | None, start: bool, hint: int | None,
+    libraries: str | None, seed: int | None, limit_s: float, folder: Path | None, csv_path: Path | None,
+    nbgrader_path: Path | None, gradescope_path: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Grade the file PATH, a solution of EXERCISE, or a whole class.
 
-    Gradients are compared with finite differences in float64, results with the library's own on the arrays of every
-    backend, and times with those of the library or of a naive implementation, as ratios. The file runs in a process of
-    its own. The exit code is 1 unless all points are reached.
+    The file runs in a process of its own, without files and network, which gets arguments drawn anew for each call and
+    has no answers. Results are compared here, also on the arrays of other libraries, and the clock is here. The exit
+    code is 1 unless all points are reached; for a class it is 0.
     """
+    chosen = None if libraries is None else libraries.split(",")
+    if folder is not None:
+        _class(folder, exercise, {"libraries": chosen, "limit_s": limit_s, "seed": seed}, csv_path, nbgrader_path)
+        return 0
+    if csv_path or nbgrader_path:
+        raise click.UsageError("--csv and --nbgrader hold the grades of a class. Received: no --class. Name it.", ctx)
+    if exercise is None:
+        raise click.UsageError("Missing argument 'EXERCISE'.", ctx)
+    if hint is not None:
+        _hint(exercise, hint)
+        return 0
+    if path is None:
+        raise click.UsageError("Missing argument 'PATH'.", ctx)
     if start:
         _start(exercise, path)
         return 0
@@ -65,8 +90,12 @@ def grade(
         raise click.UsageError(message, ctx)
     from minicnn.exercises import grading
 
-    chosen = None if backends is None else named_backends(ctx, backends)
-    found = grading.grade(exercise, path, backends=chosen, limit_s=limit_s)
+    try:
+        found = grading.grade(exercise, path, libraries=chosen, limit_s=limit_s, seed=seed)
+    except ValueError as error:
+        _for_gradescope(gradescope_path, grading.refused(exercise, error))
+        raise
+    _for_gradescope(gradescope_path, found)
     if found.printed:
         click.echo(found.printed.rstrip("\n"), err=True)
     if as_json:
@@ -76,6 +105,37 @@ def grade(
     return int(found.points < found.of)
 
 
+def _class(
+    folder: Path, exercise: str | None, options: dict[str, Any], csv_path: Path | None, nbgrader_path: Path | None
+) -> None:
+    """Grade a class, with a line for each submission as soon as it is graded."""
+    from minicnn.exercises.reports import Entry, as_csv, as_nbgrader, class_grades
+
+    entries: list[Entry] = []
+    for entry in class_grades(folder, exercise, **options):
+        entries.append(entry)
+        found = entry.grade
+        click.echo(f"{entry.student}  {found.exercise}  {found.points} of {found.of}")
+    for path, written in ((csv_path, as_csv), (nbgrader_path, as_nbgrader)):
+        if path is not None:
+            write_file(path, written(entries).encode(), folders=True)
+
+
+def _for_gradescope(path: Path | None, found: Any) -> None:
+    if path is not None:
+        from minicnn.exercises.reports import as_gradescope
+
+        write_file(path, as_gradescope(found).encode(), folders=True)
+
+
+def _hint(exercise: str, level: int) -> None:
+    from minicnn.exercises.table import EXERCISES
+
+    hints = EXERCISES[exercise].hints
+    for number, text in enumerate(hints[:level], 1):
+        click.echo(f"{number} of {len(hints)}: {text}")
+
+
 def _start(exercise: str, folder: Path) -> None:
     path = folder / f"{exercise}.py"
     if path.exists():
@@ -83,7 +143,7 @@ def _start(exercise: str, folder: Path) -> None:
             f"--start replaces no file. Received: {path}, which is there. Name another folder, or remove it."
         )
     write_file(path, skeleton(exercise).encode(), folders=True)
-    click.echo(f"{path}: fill in the blank, then minicnn grade {exercise} {path}")
+    click.echo(f"{path}: fill in the blank, then minicnn grade {exercise} {path}; --hint 1 prints a hint")
 
 
 def _show(found: Any) -> None:
@@ -91,4 +151,4 @@ def _show(found: Any) -> None:
     out = console()
     out.print(table(found.exercise, ["check", "points", "what was found"], rows))
     out.print()
-    out.print(f"{found.points} of {found.of} points")
+    out.print(f"{found.points} of {found.of} points; the same arguments again: --seed {found.seed}")

@@ -1,5 +1,5 @@
-"""Exercises: each blanks a primitive's reference, gradient or kernel, and a grader compares what is filled in.
+"""The course: exercises, each a file with a blank, and a grader that draws the arguments and knows the answers.
 
-A skeleton, `skeletons/NAME.py`, holds the docstrings and the blank. Checks, each worth some points, compare what is
-filled in with the library's own primitive, with difference quotients, on every backend's arrays, and its speed.
+A skeleton, `skeletons/NAME.py`, holds the text and the blank; its entry in `course` holds tasks, answers, hints and
+common mistakes. What is filled in runs in a process of its own, which has neither the answers nor the library.
 """

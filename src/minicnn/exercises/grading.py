@@ -1,29 +1,29 @@
-"""Grading: a submission runs in a process of its own, within a time limit, and is given points for each check."""
+"""Grading: a submission computes in a process of its own, and the grader draws the arguments and knows the answers."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-from collections import deque
+import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from minicnn.bench.worker import ended
-from minicnn.exercises.exercise import LIMIT_S
+import numpy as np
+
+from minicnn.exercises import language
+from minicnn.exercises.comparison import compare, explained
+from minicnn.exercises.exercise import LIMIT_S, Call, Exercise, Speed, Task, WrongError, examples
+from minicnn.exercises.process import PACKAGES, EndedError, Process
 from minicnn.exercises.table import EXERCISES
+from minicnn.exercises.worker import BLANK
 from minicnn.extras import install
 
-PRINTED = 8  # pieces of so many characters are kept of what a submission prints
-PIECE = 1000
+LIBRARIES = tuple(PACKAGES)
+BOUTS, TIMES = 3, 5  # of the measurement of speed: calls of a bout
+FLOPS, BANDWIDTH = 1e14, 1e13  # per second: no CPU is faster, so a shorter time is not that of the work
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,13 @@ class Grade:
     Attributes:
         exercise: Name of the exercise.
         outcomes: Those of its checks, in order.
+        seed: Seed from which the arguments were drawn.
         printed: The end of what the submission printed.
     """
 
     exercise: str
     outcomes: tuple[Outcome, ...]
+    seed: int
     printed: str
 
     @property
@@ -70,91 +72,255 @@ class Grade:
     def facts(self) -> dict[str, Any]:
         """All that as plain data."""
         checks = [asdict(outcome) for outcome in self.outcomes]
-        return {"exercise": self.exercise, "points": self.points, "of": self.of, "checks": checks}
+        return {"exercise": self.exercise, "points": self.points, "of": self.of, "seed": self.seed, "checks": checks}
 
 
-def grade(name: str, path: Path, *, backends: Sequence[str] | None = None, limit_s: float = LIMIT_S) -> Grade:
+def grade(
+    name: str, path: Path, *, libraries: Sequence[str] | None = None, limit_s: float = LIMIT_S, seed: int | None = None
+) -> Grade:
     """Judge a submission.
 
     Args:
         name: A name in `EXERCISES`.
         path: The file.
-        backends: Backends on whose arrays it is tried, all that are found if None.
+        libraries: Array libraries on which it is tried, all of `LIBRARIES` that are installed if None.
         limit_s: Seconds that it may take in all.
+        seed: Seed of the arguments, to repeat what was seen; drawn by the system if None.
 
     Raises:
         ValueError: If the file is no submission: it cannot be read, imported, or does not define what is asked for.
-        ImportError: If the exercise needs a package that is missing; says what to install.
+        ImportError: If the exercise or a library needs a package that is missing; says what to install.
     """
     exercise = EXERCISES[name]
     if exercise.needs and find_spec(exercise.needs) is None:
         raise ImportError(f"The exercise {name} needs {exercise.needs}: {install(exercise.needs)}.")
-    _check_syntax(path)
-    with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
-        results = Path(folder) / "results"
-        results.touch()
-        order = {
-            "exercise": name, "path": str(path.resolve()), "results": str(results),
-            "backends": None if backends is None else list(backends),
-        }  # fmt: skip
-        how, printed = _run(json.dumps(order), {**os.environ, **exercise.environment}, limit_s)
-        told = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
-    if told and "refused" in told[0]:
-        raise ValueError(f"A submission to {name} {told[0]['refused']}")
-    judged = {facts["name"]: Outcome(**facts) for facts in told}  # a submission that forks is judged more than once
-    outcomes = []
-    for check in exercise.checks:
-        outcome = judged.get(check.name)
-        if outcome is None:
-            outcome = Outcome(check.name, 0, check.points, how)
-            how = "not judged, as the process had ended"
-        outcomes.append(outcome)
-    return Grade(name, tuple(outcomes), printed)
-
-
-def _check_syntax(path: Path) -> None:
+    text = _source(path)
+    seed = int.from_bytes(os.urandom(6), "little") if seed is None else seed
+    grader = _Grader(name, exercise, text, seed, time.monotonic() + limit_s, _installed(libraries))
     try:
-        compile(path.read_bytes(), str(path), "exec")  # bytes, which say themselves how they are encoded
-    except (SyntaxError, ValueError) as error:  # a ValueError where it has null bytes
+        return grader.grade()
+    except WrongError as error:
+        raise ValueError(
+            f"A submission to {name} can be run. Received: {path}: {error}. Mend it, or begin with the skeleton: "
+            f"minicnn grade --start {name} FOLDER."
+        ) from error
+    finally:
+        grader.close()
+
+
+def refused(name: str, why: object) -> Grade:
+    """Grade without points of what is no submission."""
+    first, *others = EXERCISES[name].checks
+    outcomes = [Outcome(first[0], 0, first[1], str(why)), *(Outcome(n, 0, points, "not run") for n, points in others)]
+    return Grade(name, tuple(outcomes), 0, "")
+
+
+def _source(path: Path) -> bytes:
+    text = path.read_bytes()  # which says itself how it is encoded
+    try:
+        compile(text, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # a ValueError where it has null bytes
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         where = f"{line}: {error.msg if isinstance(error, SyntaxError) else error}"
         raise ValueError(
             f"A submission is a Python file. Received: {path}{where}. Mend it, or begin anew with --start."
         ) from error
+    return text
 
 
-def _run(order: str, environment: dict[str, str], limit_s: float) -> tuple[str, str]:
-    """Run the judge in a process of its own; how it ended, in words, and the end of what it printed."""
-    printed: deque[str] = deque(maxlen=PRINTED)
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "minicnn.exercises", order], env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    reader = threading.Thread(target=_keep, args=(process.stdout, printed), daemon=True)
-    reader.start()
+def _installed(libraries: Sequence[str] | None) -> list[str]:
+    if libraries is None:
+        return [name for name in LIBRARIES if find_spec(name) is not None]
+    for name in libraries:
+        if name not in LIBRARIES or find_spec(name) is None:
+            there = ", ".join(n for n in LIBRARIES if find_spec(n) is not None)
+            raise ValueError(f"--libraries are of {there}, which are installed. Received: {name!r}. Choose of these.")
+    return list(libraries)
+
+
+class _Grader:
+    def __init__(
+        self, name: str, exercise: Exercise, text: bytes, seed: int, deadline: float, libraries: Sequence[str]
+    ) -> None:
+        self._name, self._exercise, self._seed, self._deadline = name, exercise, seed, deadline
+        self._functions = sorted({task.function for task in exercise.tasks})
+        self._text, self._libraries, self._printed = text, libraries, ""
+        if exercise.kernels:
+            self._text = language.translated(text, exercise.kernels).encode()
+            self._functions = [language.RUN]
+        self._examples = {task.name: self._drawn(task) for task in exercise.tasks}
+        self._process: Process | None = None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._printed = self._process.printed
+            self._process = None
+
+    def grade(self) -> Grade:
+        """All checks in order. What is wrong is neither tried on other libraries nor timed."""
+        outcomes: list[Outcome] = []
+        try:
+            self._process = self._started()  # whose errors say that it is no submission
+        except EndedError as error:
+            outcomes = [Outcome(name, 0, points, str(error)) for name, points in self._exercise.checks]
+            return Grade(self._name, tuple(outcomes), self._seed, self._printed)
+        for number, task in enumerate(self._exercise.tasks):
+            if any(o.name == task.after and not o.points for o in outcomes):
+                outcomes.append(Outcome(task.name, 0, task.points, f"not tried, as {task.after!r} is wrong"))
+                continue
+            outcomes.append(self._outcome(task.name, task.points, lambda n=number, t=task: self._values(n, t)))
+        last: list[tuple[str, int, Any]] = []
+        if self._exercise.libraries:
+            last.append(("libraries", self._exercise.libraries, self._parity))
+        if self._exercise.speed is not None:
+            last.append(("speed", self._exercise.speed.points, self._timed))
+        for name, points, judge in last:
+            if any(o.points < o.of for o in outcomes):
+                outcomes.append(Outcome(name, 0, points, "not tried, as the results are wrong"))
+            else:
+                outcomes.append(self._outcome(name, points, judge))
+        self.close()
+        return Grade(self._name, tuple(outcomes), self._seed, self._printed)
+
+    def _outcome(self, name: str, points: int, judge: Any) -> Outcome:
+        try:
+            if time.monotonic() >= self._deadline:
+                return Outcome(name, 0, points, "not judged, as the time was over")
+            if self._process is None:
+                self._process = self._started()
+            return Outcome(name, points, points, judge())
+        except WrongError as error:
+            notes = " ".join([str(error), *getattr(error, "__notes__", [])])
+            return Outcome(name, 0, points, notes)
+        except EndedError as error:
+            self.close()
+            return Outcome(name, 0, points, str(error))
+
+    def _started(self, library: str = "numpy", text: bytes | None = None) -> Process:
+        needs = {"numba": ["numba", "llvmlite"]}.get(self._exercise.needs, [])
+        return Process(
+            self._text if text is None else text, self._functions, library=library, needs=needs,
+            kernels=self._exercise.kernels, deadline=self._deadline,
+        )  # fmt: skip
+
+    def _drawn(self, task: Task) -> list[tuple[str, Call]]:
+        """The examples of the docstrings that belong to a task: to the first one of their function."""
+        first = next(t for t in self._exercise.tasks if t.function == task.function)
+        return [(line, given) for line, name, given in examples(self._name) if name == task.function and task is first]
+
+    def _call(self, process: Process, function: str, given: Call) -> Any:
+        names = {"xp": None} if self._exercise.libraries else {}
+        answer = process.call(function, given.arguments, {**given.options, **names}, not self._exercise.kernels)
+        if answer.changed:
+            raise WrongError(f"{function} changes an argument ({given}): make a new one")
+        if answer.views:
+            raise WrongError(f"a result of {function} is a view of an argument ({given}): copy it")
+        return answer.result
+
+    def _values(self, number: int, task: Task) -> str:
+        assert self._process is not None  # noqa: S101 - for the checker of types
+        for line, given in self._examples[task.name]:
+            try:
+                judged(self._exercise, task.function, given, self._call(self._process, task.function, given), None)
+            except WrongError as error:
+                if str(error) != BLANK:
+                    error.add_note(f"(the example of its docstring: {line})")
+                raise
+        for turn in range(task.rounds):
+            given = task.draw(np.random.default_rng([self._seed, number, turn]))
+            judged(self._exercise, task.function, given, self._call(self._process, task.function, given), task)
+        return f"{task.rounds + len(self._examples[task.name])} calls are right"
+
+    def _parity(self) -> str:
+        """In float32 on the arrays of every library the results are the answers in float64, but for rounding."""
+        for library in self._libraries:
+            assert self._process is not None  # noqa: S101 - for the checker of types
+            try:
+                with nullcontext(self._process) if library == "numpy" else self._started(library) as process:
+                    for number, task in enumerate(self._exercise.tasks):
+                        given = _single(task.draw(np.random.default_rng([self._seed, number, 99])))
+                        found = self._call(process, task.function, given)
+                        judged(self._exercise, task.function, given, found, None, "float32")
+            except (WrongError, EndedError) as error:
+                error.add_note(f"(on arrays of {library})")
+                raise
+        return f"the same in float32 on arrays of {', '.join(self._libraries)}"
+
+    def _timed(self) -> str:
+        """The least time of fresh calls, each of whose results is checked, beside that of the yardstick."""
+        speed = self._exercise.speed
+        assert speed is not None  # noqa: S101 - for the checker of types
+        assert self._process is not None  # noqa: S101
+        least = max(speed.flops / FLOPS, speed.bytes / BANDWIDTH)
+        ours, theirs = list[float](), list[float]()
+        with self._started(text=self._yardstick(speed)) as yardstick:
+            for bout in range(BOUTS):
+                for turn in range(TIMES):
+                    given = _single(speed.draw(np.random.default_rng([self._seed, 1000 + bout, turn])))
+                    for process, times in ((self._process, ours), (yardstick, theirs)):
+                        names = {"xp": None} if self._exercise.libraries else {}
+                        answer = process.call(speed.function, given.arguments, {**given.options, **names}, False)
+                        judged(self._exercise, speed.function, given, answer.result, None, "float32")
+                        times.append(answer.seconds)
+                ratio, name = min(ours) / min(theirs), _function(speed, given)
+                said = f"{name} takes {ratio:.2g} times as long as {speed.name}, of at most {speed.bar:g}"
+                if min(ours) < least:
+                    raise WrongError(f"{name} took {min(ours):.2g} s, less than any machine takes ({least:.2g} s)")
+                if ratio <= speed.bar:
+                    return said
+        raise WrongError(said)
+
+    def _yardstick(self, speed: Speed) -> bytes:
+        if self._exercise.kernels:
+            return language.translated(speed.yardstick.encode(), self._exercise.kernels).encode()
+        return speed.yardstick.encode()
+
+
+def judged(
+    exercise: Exercise, function: str, given: Call, found: Any, task: Task | None, dtype: str = "float64"
+) -> None:
+    """Judge a result, which may be anything.
+
+    Args:
+        exercise: The exercise,
+        function: the function of it,
+        given: its arguments
+        found: and its result.
+        task: Judges it, if it has a judge of its own; else, or if None, the answer does.
+        dtype: Floating-point type of the arrays.
+
+    Raises:
+        WrongError: If it is not right.
+    """
+    if task is not None and task.judge is not None:
+        try:
+            task.judge(given, found)
+        except Exception as error:
+            if isinstance(error, WrongError):
+                raise
+            raise WrongError(f"{function}(...) is no such result: {type(error).__name__}") from error
+        return
+    right = exercise.answer(function, given)
     try:
-        process.wait(limit_s)
-        how = f"{ended(process.returncode)} here"
-    except subprocess.TimeoutExpired:
-        how = f"stopped here after {limit_s:g} s, the limit of all checks together (--limit)"
-    finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                _kill(process)
-            process.wait()
-    reader.join(1)  # what it has started may live on and hold the pipe
-    return how, "".join(printed)
+        compare(f"{function}(...)", found, right, given, dtype)
+    except WrongError as error:
+        said = explained(found, right, given, exercise.mistakes.get(function, ()), exercise.namespace())
+        if said:
+            raise WrongError(f"{str(error).partition(':')[0]}: {said}") from error
+        raise
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill a process and what it has started."""
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
+def _function(speed: Speed, given: Call) -> str:
+    return str(given.arguments[0]) if speed.function == language.RUN else speed.function
 
 
-def _keep(pipe: IO[str], printed: deque[str]) -> None:
-    """Read a pipe to its end, and keep the last pieces."""
-    with pipe:
-        printed.extend(iter(lambda: pipe.read(PIECE), ""))
+def _single(given: Call) -> Call:
+    """Arguments with floating-point arrays in float32."""
+
+    def single(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(single(v) for v in value)
+        return value.astype("float32") if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+
+    return Call(tuple(single(a) for a in given.arguments), given.options)

@@ -1,4 +1,3 @@
-import numpy as np
 from numba import njit
 
 
@@ -6,4 +5,4 @@ from numba import njit
 def bias_relu(x, bias, out):
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
-            out[n, c] = max(x[n, c] + bias[c], np.float32(0))
+            out[n, c] = max(x[n, c] + bias[c], 0)

@@ -7,7 +7,7 @@ namespace of the arrays, as the Python Array API has them (https://data-apis.org
 xp.concat, xp.reshape, xp.matmul ... JAX's arrays cannot be written to, so build results from parts. A loop over the
 taps (i, j) of the kernel is fine, one over pixels is too slow.
 
-The library's own: minicnn/ops/convolution.py. Grade this file by: minicnn grade convolution FILE
+Grade this file by: minicnn grade convolution FILE
 """
 
 
@@ -23,5 +23,11 @@ def conv2d(x, w, *, strides, padding, xp):
 
     Returns:
         y (N, OH, OW, F), OH = (H + top + bottom - KH) // SH + 1 and OW likewise, with the dtype of x.
+
+    Example:
+        >>> conv2d(np.array([[[[1.0], [2.0], [4.0]]]]), np.array([[[[1.0]], [[10.0]]]]), strides=(1, 1),
+        ...        padding=((0, 0), (0, 0)), xp=np)
+        array([[[[21.],
+                 [42.]]]])
     """
     raise NotImplementedError  # the blank

@@ -7,7 +7,7 @@ Logits may be as large as 1,000, of which no format knows the exponential: subtr
 It runs on the arrays of NumPy, PyTorch, JAX and others: take functions of `xp`
 (https://data-apis.org/array-api/latest).
 
-The library's own: minicnn/ops/losses.py. Grade this file by: minicnn grade cross_entropy FILE
+Grade this file by: minicnn grade cross_entropy FILE
 """
 
 
@@ -21,6 +21,10 @@ def softmax_cross_entropy(logits, labels, *, xp):
 
     Returns:
         Losses in nats, shape (...), with the dtype of the logits.
+
+    Example:
+        >>> softmax_cross_entropy(np.zeros((2, 4)), np.array([0, 3], "int32"), xp=np)  # log(4)
+        array([1.38629436, 1.38629436])
     """
     raise NotImplementedError  # the blank
 
@@ -36,5 +40,9 @@ def softmax_cross_entropy_gradient(dy, logits, labels, *, xp):
 
     Returns:
         Shape (..., K), with the dtype of the logits.
+
+    Example:
+        >>> softmax_cross_entropy_gradient(np.ones(1), np.zeros((1, 4)), np.array([2], "int32"), xp=np)
+        array([[ 0.25,  0.25, -0.75,  0.25]])
     """
     raise NotImplementedError  # the blank

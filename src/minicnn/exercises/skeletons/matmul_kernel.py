@@ -1,20 +1,22 @@
 """Exercise: a matrix product as a CUDA kernel with tiles in shared memory.
 
-It is graded in Numba's simulator of CUDA, without a GPU: a block of SIDE x SIDE threads makes SIDE x SIDE elements of
-c, each thread one; the grid has as many blocks as cover c. A naive thread reads a row of a and a column of b from the
-GPU's memory. Here the threads of a block bring one tile of each into shared memory, wait for each other
-(cuda.syncthreads), add up SIDE products each, wait again, and go on to the next tiles. So every number is read once a
-block instead of SIDE times.
+A block of SIDE x SIDE threads makes SIDE x SIDE elements of c, each thread one; the grid has as many blocks as cover c.
+A naive thread reads a row of a and a column of b from the GPU's memory. Here the threads of a block bring one tile of
+each into shared memory, wait for each other (cuda.syncthreads), add up SIDE products each, wait again, and go on to the
+next tiles. So every number is read once a block instead of SIDE times.
+
+It is graded without a GPU: the grader runs each thread, counts reads, and sees races and accesses beyond an array. On a
+GPU the same text is compiled by Numba.
 
 The sides of the matrices need not be multiples of SIDE: neither read nor write beyond their ends, but let all threads
 of a block come to every barrier.
 
-The library's own: minicnn/backends/numba_cuda/kernels/matmul.py. Grade this file by: minicnn grade matmul_kernel FILE
+Grade this file by: minicnn grade matmul_kernel FILE
 """
 
 from numba import cuda, float32
 
-SIDE = 4  # of a block and of a tile; a compile-time constant, as shared memory must be. On a GPU it would be 16 or 32.
+SIDE = 4  # of a block and of a tile; on a GPU it would be 16 or 32. Leave it as it is.
 
 
 @cuda.jit

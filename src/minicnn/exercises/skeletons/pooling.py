@@ -7,7 +7,7 @@ gets from each of them is added up.
 It runs on the arrays of NumPy, PyTorch, JAX and others: take functions of `xp`
 (https://data-apis.org/array-api/latest), and build results from parts, as JAX's arrays cannot be written to.
 
-The library's own: minicnn/ops/pooling.py. Grade this file by: minicnn grade pooling FILE
+Grade this file by: minicnn grade pooling FILE
 """
 
 
@@ -22,6 +22,11 @@ def max_pool2d(x, *, kernel, strides, xp):
 
     Returns:
         y (N, OH, OW, C), OH = (H - KH) // SH + 1 and OW likewise.
+
+    Example:
+        >>> max_pool2d(np.array([[[[1.0], [5.0], [2.0]]]]), kernel=(1, 2), strides=(1, 1), xp=np)
+        array([[[[5.],
+                 [5.]]]])
     """
     raise NotImplementedError  # the blank
 
@@ -38,5 +43,12 @@ def max_pool2d_gradient(dy, x, *, kernel, strides, xp):
 
     Returns:
         dx (N, H, W, C).
+
+    Example:
+        >>> max_pool2d_gradient(np.array([[[[1.0], [10.0]]]]), np.array([[[[1.0], [5.0], [2.0]]]]), kernel=(1, 2),
+        ...                     strides=(1, 1), xp=np)  # both windows find the 5
+        array([[[[ 0.],
+                 [11.],
+                 [ 0.]]]])
     """
     raise NotImplementedError  # the blank
