@@ -80,9 +80,9 @@ def test_a_judge_takes_any_result(name: str, result: str) -> None:
     """What a submission returns may be anything, and the grader says so instead of failing."""
     exercise = EXERCISES[name]
     for number, task in enumerate(exercise.tasks):
-        given = task.draw(np.random.default_rng(number))
+        case = task.draw(np.random.default_rng(number))
         with pytest.raises(WrongError):
-            judged(exercise, task.function, given, ast.literal_eval(result), task)
+            judged(exercise, task.function, case, ast.literal_eval(result), task)
 
 
 @pytest.mark.parametrize(
