@@ -141,7 +141,7 @@ CHEATS = {
         def conv2d(x, w, **options):
             return numpy.array([[[[4.0], [10.0]]]])""",
     "huge": "import numpy\ndef conv2d(*_, **options):\n    return numpy.zeros(1 << 21)",
-    "millions of parts": "def conv2d(*_, **options):\n    return [[]] * 5_000_000",
+    "long text": "def conv2d(*_, **options):\n    return 'x' * (1 << 24)",
     "deep": """
         def conv2d(*_, **options):
             nest = []
@@ -410,6 +410,21 @@ def test_a_kernel_holds_nothing_but_loops_and_numbers(line: str) -> None:
 def test_a_file_of_kernels_holds_nothing_else(text: str) -> None:
     with pytest.raises(WrongError, match="Received"):
         translated(text.encode(), "cuda")
+
+
+def test_a_kernel_that_calls_a_library_is_told(graded: Graded) -> None:
+    text = (
+        "import numpy as np\nfrom numba import njit\n\n@njit\ndef bias_relu(x, bias, out):\n    np.maximum(x, 0, out)\n"
+    )
+    with pytest.raises(ValueError, match=r"bias_relu can be run. .* a kernel calls range, min, .* \(line 6\)"):
+        graded("bias_relu", text)
+    outside = text.replace("    np.maximum(x, 0, out)", "    out[0, 0] = 1").replace(
+        "import numpy", "x = open('x')\nimport numpy"
+    )
+    with pytest.raises(
+        ValueError, match=r"a file of kernels holds imports, constants and functions. Received: x = open"
+    ):
+        graded("bias_relu", outside)
 
 
 def test_speed_is_the_only_check_that_needs_a_clock() -> None:

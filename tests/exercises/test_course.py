@@ -37,6 +37,7 @@ def test_a_solution_gets_all_points(name: str, graded: Graded, solution: Solutio
     assert grade.points == grade.of == 10, grade
 
 
+@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("name", EXERCISES)
 def test_a_skeleton_gets_no_points(name: str, graded: Graded) -> None:
     needed(name)
@@ -80,11 +81,12 @@ def test_a_judge_takes_any_result(name: str, result: str) -> None:
     """What a submission returns may be anything, and the grader says so instead of failing."""
     exercise = EXERCISES[name]
     for number, task in enumerate(exercise.tasks):
-        given = task.draw(np.random.default_rng(number))
+        case = task.draw(np.random.default_rng(number))
         with pytest.raises(WrongError):
-            judged(exercise, task.function, given, ast.literal_eval(result), task)
+            judged(exercise, task.function, case, ast.literal_eval(result), task)
 
 
+@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "lost", "said"), [(name, *row) for name, rows in MISTAKES.items() for row in rows]
 )

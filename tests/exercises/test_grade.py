@@ -34,13 +34,13 @@ def test_from_the_skeleton_to_ten_points(solution: Solution) -> None:
 def test_json_and_the_seed(solution: Solution) -> None:
     Path("x.py").write_text(solution("cross_entropy").replace("- xp.max(logits, axis=-1, keepdims=True)", ""), "utf-8")
     args = ("grade", "cross_entropy", "x.py", "--libraries", "numpy", "--json")
-    result = minicnn(*args, "--seed", "7")
-    found = json.loads(result.stdout)
-    assert result.exit_code == 1
-    assert (found["exercise"], found["seed"], found["of"]) == ("cross_entropy", 7, 10)
-    assert found["points"] == sum(check["points"] for check in found["checks"])
-    assert "it holds infinities or NaN" in next(c["text"] for c in found["checks"] if c["name"] == "large logits")
-    assert json.loads(minicnn(*args, "--seed", "7").stdout) == found
+    printed = minicnn(*args, "--seed", "7")
+    result = json.loads(printed.stdout)
+    assert printed.exit_code == 1
+    assert (result["exercise"], result["seed"], result["of"]) == ("cross_entropy", 7, 10)
+    assert result["points"] == sum(check["points"] for check in result["checks"])
+    assert "it holds infinities or NaN" in next(c["text"] for c in result["checks"] if c["name"] == "large logits")
+    assert json.loads(minicnn(*args, "--seed", "7").stdout) == result
 
 
 def test_hints_come_in_levels() -> None:
@@ -134,7 +134,7 @@ X = np.random.default_rng(0).standard_normal((8, 5, 6, 3))
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("result", "said"),
     [
         (X * 8, "it is exactly 8 times what it should be: you did not divide by the batch (8, the first axis"),
         (X / 8, "it is exactly 1/8 of what it should be, as if divided by the batch"),
@@ -151,9 +151,9 @@ X = np.random.default_rng(0).standard_normal((8, 5, 6, 3))
         (None, "should be an array. It is NoneType"),
     ],
 )
-def test_a_difference_says_what_the_mistake_is(found: object, said: str) -> None:
+def test_a_difference_says_what_the_mistake_is(result: object, said: str) -> None:
     with pytest.raises(WrongError) as error:
-        compare("f(...)", found, X, call(X))
+        compare("f(...)", result, X, call(X))
     assert said in str(error.value)
 
 
@@ -166,7 +166,7 @@ def test_padding_is_named_where_only_edges_are_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "right", "said"),
+    ("result", "right", "said"),
     [
         ((1.0,), (1.0, 2.0), "should be a tuple of 2. It is a tuple of 1"),
         ({"a": 1}, {"b": 1}, "should have the keys ['b']"),
@@ -177,9 +177,9 @@ def test_padding_is_named_where_only_edges_are_wrong() -> None:
         (np.array([1, 2]), np.array([1, 3]), "f(...)[1] is 2 and should be 3"),
     ],
 )
-def test_plain_results_are_compared_part_by_part(found: object, right: object, said: str) -> None:
+def test_plain_results_are_compared_part_by_part(result: object, right: object, said: str) -> None:
     with pytest.raises(WrongError) as error:
-        compare("f(...)", found, right, Call(()))
+        compare("f(...)", result, right, Call(()))
     assert said in str(error.value)
 
 

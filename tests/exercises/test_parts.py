@@ -39,10 +39,10 @@ def test_answers_and_solution_agree_on_many_draws(name: str, solution: Solution)
         exec(compile(solution(name), name, "exec"), module.__dict__)
     for seed in range(1 if name in FEW else 8):
         for number, task in enumerate(exercise.tasks):
-            given = task.draw(np.random.default_rng([seed, number]))
-            arguments = copy.deepcopy(given.arguments)
-            found = getattr(module, task.function)(*arguments, **given.options, **exercise.namespace())
-            judged(exercise, task.function, given, found, task)
+            case = task.draw(np.random.default_rng([seed, number]))
+            arguments = copy.deepcopy(case.arguments)
+            result = getattr(module, task.function)(*arguments, **case.options, **exercise.namespace())
+            judged(exercise, task.function, case, result, task)
 
 
 def test_draws_differ_from_each_other() -> None:
@@ -60,14 +60,14 @@ HEAD = "@cuda.jit\ndef kernel(x):\n    s = cuda.shared.array(4, float32)\n    t 
 def launched(body: str, size: int = 4) -> dict[str, Any]:
     text = HEAD + "".join(f"    {line}\n" for line in body.split("\n"))
     module = simulator.load(language.translated(text.encode(), "cuda"), "cuda")
-    found: dict[str, Any] = module.run("kernel", (1, 1), (4, 1), [np.arange(size, dtype="float32")])
-    return found
+    result: dict[str, Any] = module.run("kernel", (1, 1), (4, 1), [np.arange(size, dtype="float32")])
+    return result
 
 
 def test_threads_hand_on_what_they_have_through_shared_memory() -> None:
-    found = launched("s[t] = x[t]\ncuda.syncthreads()\nx[t] = s[3 - t] + cuda.gridDim.x + cuda.gridsize(1)")
-    assert found["arrays"][0].tolist() == [8, 7, 6, 5]
-    assert (found["reads"], found["writes"], found["barriers"], found["shared"]) == (4, 4, 1, 8)
+    result = launched("s[t] = x[t]\ncuda.syncthreads()\nx[t] = s[3 - t] + cuda.gridDim.x + cuda.gridsize(1)")
+    assert result["arrays"][0].tolist() == [8, 7, 6, 5]
+    assert (result["reads"], result["writes"], result["barriers"], result["shared"]) == (4, 4, 1, 8)
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ def test_a_cache_forgets_the_line_that_was_not_used_for_longest() -> None:
 # The worker ----------------------------------------------------------------------------------------------
 
 
-def called(function: Callable[..., Any], given: Call, library: str = "numpy", looked_at: bool = True) -> dict[str, Any]:
+def called(function: Callable[..., Any], case: Call, library: str = "numpy", looked_at: bool = True) -> dict[str, Any]:
     module = ModuleType("submission")
     module.f = function  # type: ignore[attr-defined]
-    return Library(library).call(module, "f", given.arguments, dict(given.options), looked_at, "submission.py")  # type: ignore[no-any-return]
+    return Library(library).call(module, "f", case.arguments, dict(case.options), looked_at, "submission.py")  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch", "jax"])
 def test_arrays_go_to_a_library_and_back(library: str) -> None:
     pytest.importorskip(library)
-    given = call([np.ones((2, 3), "float32")], {"a": (np.arange(3, dtype="int32"), 7)}, xp=None)
+    case = call([np.ones((2, 3), "float32")], {"a": (np.arange(3, dtype="int32"), 7)}, xp=None)
     seen = []
 
     def function(arrays: Any, named: Any, *, xp: Any) -> Any:
         seen.append(type(arrays[0]).__module__.partition(".")[0])
         return {"sum": xp.sum(arrays[0]), "both": (arrays[0] + 1, named["a"][0]), "plain": [named["a"][1], "x"]}
 
-    reply = called(function, given, library)
+    reply = called(function, case, library)
     result = reply["result"]
     assert seen == [{"jax": "jaxlib"}.get(library, library)]
     assert float(result["sum"]) == 6
@@ -128,15 +128,15 @@ def test_arrays_go_to_a_library_and_back(library: str) -> None:
 
 
 def test_changed_arguments_and_views_are_seen_wherever_they_are() -> None:
-    given = call([np.zeros(3)], {"a": (np.zeros(2),)})
-    assert called(lambda x, y: x[0][:1], given)["views"] is True
-    assert called(lambda x, y: {"v": [y["a"][0]]}, given)["views"] is True
-    assert called(lambda x, y: x[0] + 1, given)["views"] is False
-    assert called(lambda x, y: y["a"][0].fill(1), given)["changed"] is True
-    assert called(lambda x, y: x.append(1), given)["changed"] is True
-    assert called(lambda x, y: y.pop("a"), given)["changed"] is True
-    assert "changed" not in called(lambda x, y: x[0] + 1, given, looked_at=False)
-    assert given.arguments[1]["a"][0].tolist() == [0, 0], "a submission gets copies"
+    case = call([np.zeros(3)], {"a": (np.zeros(2),)})
+    assert called(lambda x, y: x[0][:1], case)["views"] is True
+    assert called(lambda x, y: {"v": [y["a"][0]]}, case)["views"] is True
+    assert called(lambda x, y: x[0] + 1, case)["views"] is False
+    assert called(lambda x, y: y["a"][0].fill(1), case)["changed"] is True
+    assert called(lambda x, y: x.append(1), case)["changed"] is True
+    assert called(lambda x, y: y.pop("a"), case)["changed"] is True
+    assert "changed" not in called(lambda x, y: x[0] + 1, case, looked_at=False)
+    assert case.arguments[1]["a"][0].tolist() == [0, 0], "a submission gets copies"
 
 
 def test_errors_are_one_line() -> None:

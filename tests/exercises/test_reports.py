@@ -71,24 +71,24 @@ def test_one_exercise_of_a_class(folder: Path) -> None:
 def test_results_for_gradescope() -> None:
     Path("schedule.py").write_text(skeleton("schedule"), "utf-8")
     assert minicnn("grade", "schedule", "schedule.py", "--gradescope", "results/results.json").exit_code == 1
-    found = json.loads(Path("results/results.json").read_text("utf-8"))
-    assert found["score"] == 0
-    assert found["extra_data"]["seed"] > 0
-    test = found["tests"][1]
+    result = json.loads(Path("results/results.json").read_text("utf-8"))
+    assert result["score"] == 0
+    assert result["extra_data"]["seed"] > 0
+    test = result["tests"][1]
     assert (test["name"], test["number"], test["score"], test["max_score"]) == ("cosine", "2", 0, 3)
     assert test["status"] == "failed"
-    assert found["tests"][1]["output"].startswith("the blank is not filled in yet")
-    assert sum(test["max_score"] for test in found["tests"]) == 10
-    assert {test["visibility"] for test in found["tests"]} == {"visible"}
+    assert result["tests"][1]["output"].startswith("the blank is not filled in yet")
+    assert sum(test["max_score"] for test in result["tests"]) == 10
+    assert {test["visibility"] for test in result["tests"]} == {"visible"}
 
 
 def test_what_cannot_be_run_has_results_for_gradescope_too() -> None:
     Path("adam.py").write_text("import nothing_of_that_name", "utf-8")
     error_of(minicnn("grade", "adam", "adam.py", "--gradescope", "results.json"), 1)
-    found = json.loads(Path("results.json").read_text("utf-8"))
-    assert found["score"] == 0
-    assert "No module named 'nothing_of_that_name'" in found["tests"][0]["output"]
-    assert found["tests"][1]["output"] == "not run"
+    result = json.loads(Path("results.json").read_text("utf-8"))
+    assert result["score"] == 0
+    assert "No module named 'nothing_of_that_name'" in result["tests"][0]["output"]
+    assert result["tests"][1]["output"] == "not run"
 
 
 @pytest.mark.parametrize(

@@ -91,18 +91,18 @@ def grade(
     from minicnn.exercises import grading
 
     try:
-        found = grading.grade(exercise, path, libraries=chosen, limit_s=limit_s, seed=seed)
+        result = grading.grade(exercise, path, libraries=chosen, limit_s=limit_s, seed=seed)
     except ValueError as error:
         _for_gradescope(gradescope_path, grading.refused(exercise, error))
         raise
-    _for_gradescope(gradescope_path, found)
-    if found.printed:
-        click.echo(found.printed.rstrip("\n"), err=True)
+    _for_gradescope(gradescope_path, result)
+    if result.printed:
+        click.echo(result.printed.rstrip("\n"), err=True)
     if as_json:
-        click.echo(json.dumps(found.facts(), indent=2))
+        click.echo(json.dumps(result.facts(), indent=2))
     else:
-        _show(found)
-    return int(found.points < found.of)
+        _show(result)
+    return int(result.points < result.of)
 
 
 def _class(
@@ -114,18 +114,18 @@ def _class(
     entries: list[Entry] = []
     for entry in class_grades(folder, exercise, **options):
         entries.append(entry)
-        found = entry.grade
-        click.echo(f"{entry.student}  {found.exercise}  {found.points} of {found.of}")
+        result = entry.grade
+        click.echo(f"{entry.student}  {result.exercise}  {result.points} of {result.of}")
     for path, written in ((csv_path, as_csv), (nbgrader_path, as_nbgrader)):
         if path is not None:
             write_file(path, written(entries).encode(), folders=True)
 
 
-def _for_gradescope(path: Path | None, found: Any) -> None:
+def _for_gradescope(path: Path | None, result: Any) -> None:
     if path is not None:
         from minicnn.exercises.reports import as_gradescope
 
-        write_file(path, as_gradescope(found).encode(), folders=True)
+        write_file(path, as_gradescope(result).encode(), folders=True)
 
 
 def _hint(exercise: str, level: int) -> None:
@@ -146,9 +146,9 @@ def _start(exercise: str, folder: Path) -> None:
     click.echo(f"{path}: fill in the blank, then minicnn grade {exercise} {path}; --hint 1 prints a hint")
 
 
-def _show(found: Any) -> None:
-    rows = [[o.name, f"{o.points} of {o.of}", o.text] for o in found.outcomes]
+def _show(result: Any) -> None:
+    rows = [[o.name, f"{o.points} of {o.of}", o.text] for o in result.outcomes]
     out = console()
-    out.print(table(found.exercise, ["check", "points", "what was found"], rows))
+    out.print(table(result.exercise, ["check", "points", "what was found"], rows))
     out.print()
-    out.print(f"{found.points} of {found.of} points; the same arguments again: --seed {found.seed}")
+    out.print(f"{result.points} of {result.of} points; the same arguments again: --seed {result.seed}")

@@ -139,9 +139,9 @@ class Exercise:
         checks += [("libraries", self.libraries)] if self.libraries else []
         return checks + ([("speed", self.speed.points)] if self.speed else [])
 
-    def answer(self, function: str, given: Call) -> Any:
+    def answer(self, function: str, case: Call) -> Any:
         """The right result of a call."""
-        return self.answers[function](*given.arguments, **given.options, **self.namespace())
+        return self.answers[function](*case.arguments, **case.options, **self.namespace())
 
     def namespace(self) -> dict[str, Any]:
         """The argument `xp`, where functions take it."""
@@ -157,7 +157,7 @@ def skeleton(name: str) -> str:
 
 def examples(name: str) -> list[tuple[str, str, Call]]:
     """The calls whose results the docstrings of an exercise's file show: the line, the function and the arguments."""
-    found = []
+    calls = []
     tree = ast.parse(skeleton(name))
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -168,8 +168,8 @@ def examples(name: str) -> list[tuple[str, str, Call]]:
                 raise ValueError(f"an example is one call. Received: {example.source}. Mend skeletons/{name}.py.")
             arguments = tuple(_evaluated(a) for a in line.args)
             options = {str(k.arg): _evaluated(k.value) for k in line.keywords if k.arg != "xp"}
-            found.append((example.source.strip(), line.func.id, Call(arguments, options)))
-    return found
+            calls.append((example.source.strip(), line.func.id, Call(arguments, options)))
+    return calls
 
 
 def _evaluated(node: ast.expr) -> Any:

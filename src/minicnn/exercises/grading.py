@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,16 +96,15 @@ def grade(
         raise ImportError(f"The exercise {name} needs {exercise.needs}: {install(exercise.needs)}.")
     text = _source(path)
     seed = int.from_bytes(os.urandom(6), "little") if seed is None else seed
-    grader = _Grader(name, exercise, text, seed, time.monotonic() + limit_s, _installed(libraries))
+    deadline, chosen = time.monotonic() + limit_s, _installed(libraries)
     try:
-        return grader.grade()
+        with closing(_Grader(name, exercise, text, seed, deadline, chosen)) as grader:
+            return grader.grade()
     except WrongError as error:
         raise ValueError(
             f"A submission to {name} can be run. Received: {path}: {error}. Mend it, or begin with the skeleton: "
             f"minicnn grade --start {name} FOLDER."
         ) from error
-    finally:
-        grader.close()
 
 
 def refused(name: str, why: object) -> Grade:
@@ -148,10 +147,11 @@ class _Grader:
         if exercise.kernels:
             self._text = language.translated(text, exercise.kernels).encode()
             self._functions = [language.RUN]
-        self._examples = {task.name: self._drawn(task) for task in exercise.tasks}
+        self._examples = {task.name: self._shown(task) for task in exercise.tasks}
         self._process: Process | None = None
 
     def close(self) -> None:
+        """End the process, and keep what it has printed."""
         if self._process is not None:
             self._process.close()
             self._printed = self._process.printed
@@ -204,32 +204,32 @@ class _Grader:
             kernels=self._exercise.kernels, deadline=self._deadline,
         )  # fmt: skip
 
-    def _drawn(self, task: Task) -> list[tuple[str, Call]]:
+    def _shown(self, task: Task) -> list[tuple[str, Call]]:
         """The examples of the docstrings that belong to a task: to the first one of their function."""
         first = next(t for t in self._exercise.tasks if t.function == task.function)
-        return [(line, given) for line, name, given in examples(self._name) if name == task.function and task is first]
+        return [(line, case) for line, name, case in examples(self._name) if name == task.function and task is first]
 
-    def _call(self, process: Process, function: str, given: Call) -> Any:
+    def _call(self, process: Process, function: str, case: Call) -> Any:
         names = {"xp": None} if self._exercise.libraries else {}
-        answer = process.call(function, given.arguments, {**given.options, **names}, not self._exercise.kernels)
+        answer = process.call(function, case.arguments, {**case.options, **names}, not self._exercise.kernels)
         if answer.changed:
-            raise WrongError(f"{function} changes an argument ({given}): make a new one")
+            raise WrongError(f"{function} changes an argument ({case}): make a new one")
         if answer.views:
-            raise WrongError(f"a result of {function} is a view of an argument ({given}): copy it")
+            raise WrongError(f"a result of {function} is a view of an argument ({case}): copy it")
         return answer.result
 
     def _values(self, number: int, task: Task) -> str:
         assert self._process is not None  # noqa: S101 - for the checker of types
-        for line, given in self._examples[task.name]:
+        for line, case in self._examples[task.name]:
             try:
-                judged(self._exercise, task.function, given, self._call(self._process, task.function, given), None)
+                judged(self._exercise, task.function, case, self._call(self._process, task.function, case), None)
             except WrongError as error:
                 if str(error) != BLANK:
                     error.add_note(f"(the example of its docstring: {line})")
                 raise
         for turn in range(task.rounds):
-            given = task.draw(np.random.default_rng([self._seed, number, turn]))
-            judged(self._exercise, task.function, given, self._call(self._process, task.function, given), task)
+            case = task.draw(np.random.default_rng([self._seed, number, turn]))
+            judged(self._exercise, task.function, case, self._call(self._process, task.function, case), task)
         return f"{task.rounds + len(self._examples[task.name])} calls are right"
 
     def _parity(self) -> str:
@@ -239,9 +239,9 @@ class _Grader:
             try:
                 with nullcontext(self._process) if library == "numpy" else self._started(library) as process:
                     for number, task in enumerate(self._exercise.tasks):
-                        given = _single(task.draw(np.random.default_rng([self._seed, number, 99])))
-                        found = self._call(process, task.function, given)
-                        judged(self._exercise, task.function, given, found, None, "float32")
+                        case = _single(task.draw(np.random.default_rng([self._seed, number, 99])))
+                        result = self._call(process, task.function, case)
+                        judged(self._exercise, task.function, case, result, None, "float32")
             except (WrongError, EndedError) as error:
                 error.add_note(f"(on arrays of {library})")
                 raise
@@ -257,13 +257,13 @@ class _Grader:
         with self._started(text=self._yardstick(speed)) as yardstick:
             for bout in range(BOUTS):
                 for turn in range(TIMES):
-                    given = _single(speed.draw(np.random.default_rng([self._seed, 1000 + bout, turn])))
+                    case = _single(speed.draw(np.random.default_rng([self._seed, 1000 + bout, turn])))
                     for process, times in ((self._process, ours), (yardstick, theirs)):
                         names = {"xp": None} if self._exercise.libraries else {}
-                        answer = process.call(speed.function, given.arguments, {**given.options, **names}, False)
-                        judged(self._exercise, speed.function, given, answer.result, None, "float32")
+                        answer = process.call(speed.function, case.arguments, {**case.options, **names}, False)
+                        judged(self._exercise, speed.function, case, answer.result, None, "float32")
                         times.append(answer.seconds)
-                ratio, name = min(ours) / min(theirs), _function(speed, given)
+                ratio, name = min(ours) / min(theirs), _function(speed, case)
                 said = f"{name} takes {ratio:.2g} times as long as {speed.name}, of at most {speed.bar:g}"
                 if min(ours) < least:
                     raise WrongError(f"{name} took {min(ours):.2g} s, less than any machine takes ({least:.2g} s)")
@@ -278,15 +278,15 @@ class _Grader:
 
 
 def judged(
-    exercise: Exercise, function: str, given: Call, found: Any, task: Task | None, dtype: str = "float64"
+    exercise: Exercise, function: str, case: Call, result: Any, task: Task | None, dtype: str = "float64"
 ) -> None:
     """Judge a result, which may be anything.
 
     Args:
         exercise: The exercise,
         function: the function of it,
-        given: its arguments
-        found: and its result.
+        case: its arguments
+        result: and its result.
         task: Judges it, if it has a judge of its own; else, or if None, the answer does.
         dtype: Floating-point type of the arrays.
 
@@ -295,27 +295,27 @@ def judged(
     """
     if task is not None and task.judge is not None:
         try:
-            task.judge(given, found)
+            task.judge(case, result)
         except Exception as error:
             if isinstance(error, WrongError):
                 raise
             raise WrongError(f"{function}(...) is no such result: {type(error).__name__}") from error
         return
-    right = exercise.answer(function, given)
+    right = exercise.answer(function, case)
     try:
-        compare(f"{function}(...)", found, right, given, dtype)
+        compare(f"{function}(...)", result, right, case, dtype)
     except WrongError as error:
-        said = explained(found, right, given, exercise.mistakes.get(function, ()), exercise.namespace())
+        said = explained(result, right, case, exercise.mistakes.get(function, ()), exercise.namespace())
         if said:
             raise WrongError(f"{str(error).partition(':')[0]}: {said}") from error
         raise
 
 
-def _function(speed: Speed, given: Call) -> str:
-    return str(given.arguments[0]) if speed.function == language.RUN else speed.function
+def _function(speed: Speed, case: Call) -> str:
+    return str(case.arguments[0]) if speed.function == language.RUN else speed.function
 
 
-def _single(given: Call) -> Call:
+def _single(case: Call) -> Call:
     """Arguments with floating-point arrays in float32."""
 
     def single(value: Any) -> Any:
@@ -323,4 +323,4 @@ def _single(given: Call) -> Call:
             return type(value)(single(v) for v in value)
         return value.astype("float32") if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
-    return Call(tuple(single(a) for a in given.arguments), given.options)
+    return Call(tuple(single(a) for a in case.arguments), case.options)

@@ -80,10 +80,10 @@ class Process:
         folder = os.path.realpath(self._folder.name)
         path = Path(folder) / "submission.py"
         path.write_bytes(text)
-        found = places([*PACKAGES[library], *needs])
+        packages = places([*PACKAGES[library], *needs])
         order = {
             "path": str(path), "functions": list(functions), "library": library, "kernels": kernels,
-            "packages": found, "hidden": hidden(found.get("*", [])),
+            "packages": packages, "hidden": hidden(packages.get("*", [])),
         }  # fmt: skip
         variables = {**os.environ, "NUMBA_CACHE_DIR": folder, "TMPDIR": folder, "JAX_PLATFORMS": "cpu"}
         self._process = subprocess.Popen(
@@ -197,16 +197,16 @@ class Process:
 
 def places(names: Sequence[str]) -> dict[str, list[str]]:
     """Folders in which packages lie, by name."""
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for name in names:
         if name == "*":
-            found[name] = sorted({folder for folders in list(found.values()) for folder in folders})
+            paths[name] = sorted({folder for folders in list(paths.values()) for folder in folders})
             continue
         spec = find_spec(name)
         if spec is None or not spec.submodule_search_locations:
             raise ImportError(f"The process of a submission needs {name}, which is not installed. Install it.")
-        found[name] = [os.path.dirname(os.path.realpath(path)) for path in spec.submodule_search_locations]
-    return found
+        paths[name] = [os.path.dirname(os.path.realpath(path)) for path in spec.submodule_search_locations]
+    return paths
 
 
 def hidden(shown: Sequence[str]) -> list[str]:

@@ -55,18 +55,18 @@ def submissions(folder: Path, exercise: str | None = None) -> list[tuple[str, st
     Raises:
         ValueError: If there are none.
     """
-    found = [
+    files = [
         (student.name, path.stem, path)
         for student in sorted(p for p in folder.glob("*") if p.is_dir())
         for path in sorted(student.rglob("*.py"))
         if (path.stem in EXERCISES if exercise is None else path.stem == exercise)
     ]
-    if not found:
+    if not files:
         raise ValueError(
             f"A class is a folder with a folder for each student, which holds EXERCISE.py. Received: {folder}, without "
             f"{'an exercise' if exercise is None else f'{exercise}.py'}. Lay files out as STUDENT/convolution.py."
         )
-    return found
+    return files
 
 
 def class_grades(
@@ -84,10 +84,10 @@ def class_grades(
     """
     for student, name, path in submissions(folder, exercise):
         try:
-            found = grade(name, path, libraries=libraries, limit_s=limit_s, seed=seed)
+            result = grade(name, path, libraries=libraries, limit_s=limit_s, seed=seed)
         except ValueError as error:
-            found = refused(name, error)
-        yield Entry(student, path, found)
+            result = refused(name, error)
+        yield Entry(student, path, result)
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
@@ -106,7 +106,7 @@ def as_nbgrader(entries: Sequence[Entry]) -> str:
     return _table(NBGRADER, rows)
 
 
-def as_gradescope(found: Grade) -> str:
+def as_gradescope(result: Grade) -> str:
     """The file results.json of one submission."""
     tests = [
         {
@@ -114,12 +114,12 @@ def as_gradescope(found: Grade) -> str:
             "status": "passed" if outcome.points == outcome.of else "failed", "output": outcome.text,
             "output_format": "text", "visibility": "visible",
         }
-        for number, outcome in enumerate(found.outcomes, 1)
+        for number, outcome in enumerate(result.outcomes, 1)
     ]  # fmt: skip
     facts = {
-        "score": found.points, "output": f"{found.exercise}: {found.points} of {found.of} points",
+        "score": result.points, "output": f"{result.exercise}: {result.points} of {result.of} points",
         "output_format": "text", "visibility": "visible", "stdout_visibility": "hidden",
-        "extra_data": {"seed": found.seed}, "tests": tests,
+        "extra_data": {"seed": result.seed}, "tests": tests,
     }  # fmt: skip
     return json.dumps(facts, indent=2)
 

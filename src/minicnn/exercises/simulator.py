@@ -51,9 +51,9 @@ def load(text: str, kind: str) -> Any:
 
 
 def _executed(text: str, names: dict[str, Any]) -> dict[str, Any]:
-    found = {"__builtins__": names, "__name__": "kernels", **names}
-    exec(compile(text, "<kernels>", "exec"), found)
-    return found
+    namespace = {"__builtins__": names, "__name__": "kernels", **names}
+    exec(compile(text, "<kernels>", "exec"), namespace)
+    return namespace
 
 
 def _count(kernel: Any, arrays: list[Any]) -> dict[str, Any]:

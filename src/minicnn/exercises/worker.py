@@ -58,7 +58,7 @@ def main(order: dict[str, Any]) -> None:
     folders = [os.path.join(f, n) if n != "*" else f for n, fs in packages.items() for f in fs]
     folders += [f"{path}.libs" for path in folders if os.path.isdir(f"{path}.libs")]
     here = [os.path.join(folder, name) for name in ("wire.py", "simulator.py", "__pycache__")]
-    listed = [place for found in packages.values() for place in found]
+    listed = [place for result in packages.values() for place in result]
     confined = confinement.landlock([*standard, *folders, *here], listed, order["hidden"], os.getcwd())
     confinement.limit_resources()
     sys.meta_path.append(Packages(packages))

@@ -70,25 +70,25 @@ def _graph(rng: Rng, size: int) -> dict[str, list[str]]:
 
 def _depended_on(graph: Mapping[str, Sequence[str]], result: str) -> list[str]:
     """An order of the values on which a result depends."""
-    found: dict[str, None] = {}
+    visited: dict[str, None] = {}
     stack = [(result, iter(graph[result]))]
     while stack:
         rest = stack[-1][1]
-        following = next((n for n in rest if n not in found), None)
+        following = next((n for n in rest if n not in visited), None)
         if following is None:
-            found[stack.pop()[0]] = None
+            visited[stack.pop()[0]] = None
         else:
             stack.append((following, iter(graph[following])))
-    return list(found)
+    return list(visited)
 
 
-def _ordered(given: Call, found: Any) -> None:
-    graph, result = given.arguments
-    needed = _depended_on(graph, result)
-    if not isinstance(found, list) or sorted(map(str, found)) != sorted(needed):
+def _ordered(case: Call, result: Any) -> None:
+    graph, last = case.arguments
+    needed = _depended_on(graph, last)
+    if not isinstance(result, list) or sorted(map(str, result)) != sorted(needed):
         raise WrongError(f"order(...) should be a list of the {len(needed)} values that the result needs, each once")
     seen: set[str] = set()
-    for name in found:
+    for name in result:
         late = [n for n in graph[name] if n not in seen]
         if late:
             raise WrongError(f"{name!r} is computed from {late[0]!r}, and stands before it")
@@ -156,12 +156,12 @@ def _point(rng: Rng) -> tuple[str, Array]:
     return list(SLOPES)[rng.integers(3)], rng.standard_normal(int(rng.integers(3, 7)))
 
 
-def _near(given: Call, found: Any) -> None:
-    name, x = given.arguments
+def _near(case: Call, result: Any) -> None:
+    name, x = case.arguments
     right = SLOPES[name](x)
-    if not isinstance(found, np.ndarray) or found.shape != x.shape:
+    if not isinstance(result, np.ndarray) or result.shape != x.shape:
         raise WrongError("numeric_gradient(...) should be an array of the shape of x")
-    error = float(np.abs(found - right).max() / np.abs(right).max())
+    error = float(np.abs(result - right).max() / np.abs(right).max())
     if not error < 1e-7:
         off = ": it is that of a difference to one side" if 1e-7 < error < 1e-3 else ""
         raise WrongError(f"numeric_gradient({name!r}, ...) has a relative error of {error:.2g}, of at most 1e-07{off}")

@@ -39,9 +39,9 @@ def launch(name: str, grid: tuple[int, int], block: tuple[int, int], *arrays: An
 def right_arrays(answer: Callable[..., Any]) -> Callable[[Call, Any], None]:
     """Judge of a launch: the arrays are those that a function makes of them."""
 
-    def judge(given: Call, found: Any) -> None:
-        name, *_, arrays = given.arguments
-        for number, (ours, right) in enumerate(zip(found["arrays"], answer(*arrays), strict=True)):
+    def judge(case: Call, result: Any) -> None:
+        name, *_, arrays = case.arguments
+        for number, (ours, right) in enumerate(zip(result["arrays"], answer(*arrays), strict=True)):
             if isinstance(right, np.ndarray) and not np.allclose(ours, right, rtol=1e-5, atol=1e-5):
                 place = tuple(int(i) for i in np.argwhere(~np.isclose(ours, right, rtol=1e-5, atol=1e-5))[0])
                 shapes = ", ".join("x".join(map(str, a.shape)) for a in arrays if isinstance(a, np.ndarray))
@@ -58,10 +58,10 @@ def counted(
 ) -> Callable[[Call, Any], None]:
     """Judge that also counts the elements read from memory."""
 
-    def both(given: Call, found: Any) -> None:
-        judge(given, found)
-        if found["reads"] > most(given):
-            raise WrongError(f"{found['reads']:,} elements are read from memory, of at most {most(given):,}: {remedy}")
+    def both(case: Call, result: Any) -> None:
+        judge(case, result)
+        if result["reads"] > most(case):
+            raise WrongError(f"{result['reads']:,} elements are read from memory, of at most {most(case):,}: {remedy}")
 
     return both
 
@@ -83,11 +83,11 @@ def _blocked(rng: Rng, n: int, k: int, m: int) -> Call:
     return call("matmul", [drawn(rng, n, k), drawn(rng, k, m), np.zeros((n, m), "float32")])
 
 
-def _few_misses(given: Call, found: Any) -> None:
-    _right_product(given, found)
-    if found["misses"] > MISSES:
+def _few_misses(case: Call, result: Any) -> None:
+    _right_product(case, result)
+    if result["misses"] > MISSES:
         raise WrongError(
-            f"{found['misses']:,} lines are brought into the cache, of at most {MISSES:,}: by plain loops it is "
+            f"{result['misses']:,} lines are brought into the cache, of at most {MISSES:,}: by plain loops it is "
             "33,920, and 1,152 if a block of each matrix stays in it"
         )
 
@@ -126,8 +126,8 @@ def _any(rng: Rng) -> Call:
 _right_product = right_arrays(lambda a, b, c: (a, b, a @ b))
 
 
-def _tiles(given: Call) -> int:
-    a, b, _ = given.arguments[3]
+def _tiles(case: Call) -> int:
+    a, b, _ = case.arguments[3]
     return int(1.2 * 2 * a.shape[0] * a.shape[1] * b.shape[1] / SIDE)
 
 
@@ -148,16 +148,16 @@ def _block_sums(x: Array, sums: Array) -> tuple[Array, Array]:
 _right_reduction = right_arrays(_block_sums)
 
 
-def _tree(given: Call, found: Any) -> None:
-    _right_reduction(given, found)
-    blocks, most = given.arguments[1][0], 5  # one barrier after loading, and one after each round of 8, 4, 2, 1
-    if found["barriers"] > most * blocks:
+def _tree(case: Call, result: Any) -> None:
+    _right_reduction(case, result)
+    blocks, most = case.arguments[1][0], 5  # one barrier after loading, and one after each round of 8, 4, 2, 1
+    if result["barriers"] > most * blocks:
         raise WrongError(
-            f"{found['barriers'] // blocks} barriers a block, of at most {most}: halve the length each round"
+            f"{result['barriers'] // blocks} barriers a block, of at most {most}: halve the length each round"
         )
-    if found["shared"] > 40 * blocks:
+    if result["shared"] > 40 * blocks:
         raise WrongError(
-            f"a block accesses shared memory {found['shared'] // blocks} times, of at most 40: half of the threads add"
+            f"a block accesses shared memory {result['shared'] // blocks} times, of at most 40: half of the threads add"
         )
 
 
@@ -194,7 +194,7 @@ EXERCISES = {
             Task("values", 3, RUN, lambda rng: _bias_relu(rng, 5, 3), _right_bias_relu),
             Task("any shape", 3, RUN, lambda rng: _bias_relu(rng, *sides(rng, 40, 2)), _right_bias_relu),
             Task("one pass", 4, RUN, lambda rng: _bias_relu(rng, 24, 16), counted(
-                _right_bias_relu, lambda given: 2 * 24 * 16, "each element of x once, and of the bias once a row",
+                _right_bias_relu, lambda case: 2 * 24 * 16, "each element of x once, and of the bias once a row",
             )),
         ),
         {},
@@ -244,7 +244,7 @@ EXERCISES = {
             Task("any width", 2, RUN, lambda rng: _rows(rng, 3, int(rng.integers(1, WIDTH + 1))), _right_softmax),
             Task("large logits", 2, RUN, lambda rng: _rows(rng, 2, 9, 300.0), _right_softmax),
             Task("reads", 3, RUN, lambda rng: _rows(rng, 3, WIDTH), counted(
-                _right_softmax, lambda given: 3 * WIDTH, "keep the row in shared memory",
+                _right_softmax, lambda case: 3 * WIDTH, "keep the row in shared memory",
             )),
         ),
         {},
@@ -261,7 +261,7 @@ EXERCISES = {
             Task("whole tiles", 3, RUN, lambda rng: _image(rng, 10, 6), _right_image),
             Task("edges", 3, RUN, lambda rng: _image(rng, *(n + 2 for n in sides(rng, 10, 2))), _right_image),
             Task("reads", 4, RUN, lambda rng: _image(rng, 10, 10), counted(
-                _right_image, lambda given: 4 * 36 + 64 * 9, "the tile and its halo once a block, 36 elements, and w",
+                _right_image, lambda case: 4 * 36 + 64 * 9, "the tile and its halo once a block, 36 elements, and w",
             )),
         ),
         {},

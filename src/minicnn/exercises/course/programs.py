@@ -93,20 +93,20 @@ def _together(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _planned(small: bool) -> Any:
-    def judge(given: Call, found: Any) -> None:
-        lives, sizes = given.arguments
+    def judge(case: Call, result: Any) -> None:
+        lives, sizes = case.arguments
         if (
-            not isinstance(found, dict)
-            or set(found) != set(lives)
-            or any(type(p) is not int or p < 0 for p in found.values())
+            not isinstance(result, dict)
+            or set(result) != set(lives)
+            or any(type(p) is not int or p < 0 for p in result.values())
         ):
             raise WrongError("plan(...) should be a dict from each value to the byte at which it begins")
         for a in lives:
             for b in lives:
-                apart = found[a] + sizes[a] <= found[b] or found[b] + sizes[b] <= found[a]
+                apart = result[a] + sizes[a] <= result[b] or result[b] + sizes[b] <= result[a]
                 if a < b and _together(lives[a], lives[b]) and not apart:
                     raise WrongError(f"{a} and {b} live at the same time and overlap in memory")
-        total, most = max(found[v] + sizes[v] for v in found), _first_fit(lives, sizes)
+        total, most = max(result[v] + sizes[v] for v in result), _first_fit(lives, sizes)
         if small and total > most:
             raise WrongError(f"the plan needs {total} bytes, and one that places large values first {most}")
 
@@ -193,14 +193,14 @@ def _tree_sum(parts: list[Array]) -> Array:
     return parts[0]
 
 
-def _same_bits(given: Call, found: Any) -> None:
-    right = _tree_sum(*given.arguments)
-    if not isinstance(found, np.ndarray) or found.dtype != right.dtype or found.shape != right.shape:
+def _same_bits(case: Call, result: Any) -> None:
+    right = _tree_sum(*case.arguments)
+    if not isinstance(result, np.ndarray) or result.dtype != right.dtype or result.shape != right.shape:
         raise WrongError(f"tree_sum(...) should be an array {right.shape} of float32")
-    if found.tobytes() != right.tobytes():
-        left = found.tobytes() == sum(given.arguments[0][1:], given.arguments[0][0]).tobytes()
+    if result.tobytes() != right.tobytes():
+        left = result.tobytes() == sum(case.arguments[0][1:], case.arguments[0][0]).tobytes()
         said = ": it is added from left to right" if left else ""
-        raise WrongError(f"the sum of {len(given.arguments[0])} parts has other bits than that of the tree{said}")
+        raise WrongError(f"the sum of {len(case.arguments[0])} parts has other bits than that of the tree{said}")
 
 
 def _schedule(ranks: int) -> list[list[tuple[int, int]]]:

@@ -172,11 +172,11 @@ def _network_gradients(
 
 
 def _loss_below(most: float) -> Any:
-    def judge(given: Call, found: Any) -> None:
-        x, labels, *weights = given.arguments
-        if not isinstance(found, tuple | list) or [np.shape(f) for f in found] != [w.shape for w in weights]:
+    def judge(case: Call, result: Any) -> None:
+        x, labels, *weights = case.arguments
+        if not isinstance(result, tuple | list) or [np.shape(f) for f in result] != [w.shape for w in weights]:
             raise WrongError(f"overfit(...) should be w1, b1, w2, b2, of the shapes {[w.shape for w in weights]}")
-        logits = _logits(x, *found)[1]
+        logits = _logits(x, *result)[1]
         logits = logits - logits.max(axis=1, keepdims=True)
         loss = float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(x)), labels]).mean())
         if not loss < most:
@@ -201,15 +201,15 @@ def _running(batches: Sequence[Array], momentum: float) -> tuple[Array, Array]:
     return mean, variance
 
 
-def _epochs(given: Call, found: Any) -> None:
-    n, size, epochs, _ = given.arguments
+def _epochs(case: Call, result: Any) -> None:
+    n, size, epochs, _ = case.arguments
     try:
-        orders = [[place for batch in epoch for place in batch] for epoch in found]
-        sizes = {len(batch) for epoch in found for batch in epoch[:-1]}
+        orders = [[place for batch in epoch for place in batch] for epoch in result]
+        sizes = {len(batch) for epoch in result for batch in epoch[:-1]}
     except TypeError:
         raise WrongError("shuffled_epochs(...) should be a list of epochs, each a list of batches of places") from None
     if len(orders) != epochs or not sizes <= {size} or any(sorted(order) != list(range(n)) for order in orders):
-        raise WrongError(f"each of {epochs} epochs should have each of {n} places once, in batches of {size} ({given})")
+        raise WrongError(f"each of {epochs} epochs should have each of {n} places once, in batches of {size} ({case})")
     if len({tuple(order) for order in orders}) < epochs:
         raise WrongError("two epochs have the same order")
 
