@@ -30,7 +30,7 @@ from typing import Any, TextIO
 import numpy as np
 from gpu_steps import SIZES, build
 
-from minicnn.loop.adapters import as_data
+from minicnn.data.forms import as_data
 from minicnn.loop.prefetch import Run
 from minicnn.loop.totals import Totals
 

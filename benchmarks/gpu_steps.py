@@ -45,8 +45,8 @@ from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import planned_launch
 from minicnn.backends._gpu.source import Source
 from minicnn.bench import stopwatch
+from minicnn.data.forms import as_data
 from minicnn.jobs.settings import DEFAULT, RECIPES
-from minicnn.loop.adapters import as_data
 from minicnn.loop.totals import Totals
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
