@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -111,10 +112,12 @@ def one_torch_thread() -> Iterator[None]:
 
 @pytest.fixture
 def registry() -> Iterator[None]:
-    """Forgets the primitives that a test defines."""
+    """Forgets the primitives that a test defines, and their kernels."""
+    from minicnn.kernels.elements import ELEMENTS
     from minicnn.ops import REGISTRY
 
-    before = dict(REGISTRY)
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [(t, dict(t)) for t in (REGISTRY, ELEMENTS)]
     yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
+    for table, before in tables:
+        table.clear()
+        table.update(before)
