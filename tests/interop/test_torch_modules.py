@@ -122,6 +122,22 @@ def test_layers_have_the_names_of_the_modules_and_one_used_twice_is_shared() -> 
         np.testing.assert_allclose(model.predict(x.numpy()), module(x).numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_pooling_on_images_of_two_sizes_reaches_over_each_border_as_it_must() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pool, self.norm = nn.MaxPool2d(2, ceil_mode=True), nn.BatchNorm2d(1).eval()
+
+        def forward(self, x: Any) -> Any:
+            return self.pool(self.norm(self.pool(x)))
+
+    module, x = Twice(), torch.rand(2, 1, 7, 5)
+    model = from_torch(module, (1, 7, 5), backend="numpy")
+    assert (module.training, module.norm.training) == (True, False)
+    with torch.no_grad():
+        np.testing.assert_allclose(model.predict(x.numpy()), module(x).numpy(), rtol=1e-5)
+
+
 def test_everything_without_a_counterpart_is_named_at_once() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

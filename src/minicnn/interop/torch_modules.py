@@ -81,11 +81,12 @@ def from_torch(
         from torch import fx
     except ImportError as error:
         raise ImportError(f"from_torch reads PyTorch's modules with it: {install('torch')}.", name="torch") from error
-    training = module.training
+    modes = [(part, part.training) for part in module.modules()]
     try:  # auxiliary outputs of a training have no use here
         graph = fx.symbolic_trace(module.eval()).graph
     finally:
-        module.train(training)
+        for part, training in modes:
+            part.training = training
     modules = dict(module.named_modules())
     layers: dict[str, Layer] = {}
     applications, unknown = {}, []
@@ -281,7 +282,10 @@ def _surrounded(module: Any, layer: Layer, x: Any) -> Any:
                 _beyond(n, k, s, p)
                 for n, k, s, p in zip(x.trial()[1:], layer.pool_size, layer.strides, (height, width), strict=True)
             ]
-            layer.padding = ((height, height + beyond[0]), (width, width + beyond[1]))
+            padding = ((height, height + beyond[0]), (width, width + beyond[1]))
+            if layer._callers and padding != layer.padding:  # one module on images of two sizes
+                layer = type(layer)(layer.pool_size, layer.strides, padding, **FIRST)
+            layer.padding = padding
     return layer(x)
 
 
