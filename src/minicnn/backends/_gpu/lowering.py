@@ -55,7 +55,7 @@ class _Lowering(Writer):
         return self.load(root, place)
 
     def part(self, group: FusionGroup, threads: int) -> Part:
-        """What the blocks of a group do."""
+        """Statements of the blocks of a group."""
         self.functions, self.locals, self._defined = {}, {}, []
         if group.anchor.op.name == "row_region":
             statements: Sequence[Statement] = [self._region(group)]
@@ -97,7 +97,7 @@ class _Lowering(Writer):
 
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
-    """What was chosen for a tile, by name."""
+    """Choices for a tile, by name."""
     defaults = {f.name: f.default for f in fields(tile)}
     named_fields = (
         (f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in ("blocks", "threads", "score")

@@ -72,7 +72,7 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def shown(self) -> Printer:
-        """What prints what a region adds to expressions, too."""
+        """Printer that knows the names of a region, too."""
 
     def _show(self, node: Node, x: Expr) -> str:
         """Text of an expression of a node's inputs."""
