@@ -194,7 +194,7 @@ class Writer:
         return Store(self.array(value), I, x)
 
     def width(self, group: FusionGroup) -> int:
-        """Number of neighbours that a thread makes: where values are stored in 16 bits, up to 16 bytes of each."""
+        """Neighbours that a thread makes, a number: of values stored in 16 bits, up to 16 bytes of each."""
         tiles, total = self.plan.tiles, group.anchor
         alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
         if not tiles.pipelined or group.tile is not None or group.reference or alone:
@@ -207,7 +207,7 @@ class Writer:
         return width
 
     def elements(self, group: FusionGroup, threads: int) -> list[Statement]:
-        """Statements of a thread for a group without a tile: one element of each value, or some neighbours one by one."""
+        """Statements of a thread for a group without a tile: of one element of each value, or of some neighbours."""
         place, first = Name("i", PLACE), Name("first", PLACE)
         if (width := self.width(group)) == 1:
             return [
