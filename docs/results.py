@@ -28,8 +28,7 @@ from minicnn.bench.store import Store
 from minicnn.bench.study import recall, recall_all
 from minicnn.studies import get_study
 from minicnn.studies.mlp.pages import iteration
-from minicnn.studies.platforms.pages import EPOCH, epoch, times
-from minicnn.studies.platforms.variants import seen
+from minicnn.studies.platforms.pages import EPOCH, epoch, seen, times
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"

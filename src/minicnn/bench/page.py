@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minicnn.bench.timing import Spread
@@ -156,6 +156,7 @@ class Figure:
     columns: int = 2
 
 
+CLAIMS = "claims"  # name of their table
 Block = Section | Words | Table | Figure | Repeat
 
 
@@ -189,7 +190,7 @@ class Page:
             for c in claims
         ]  # fmt: skip
         self.section("What was claimed, and what we find")
-        self.table("claims", "The claims of the source", columns, rows)
+        self.table(CLAIMS, "The claims of the source", columns, rows)
         self.blocks.append(Repeat())
 
     def table(
@@ -204,16 +205,33 @@ class Page:
         _unique(name, self.figures)
         self.blocks.append(Figure(name, title, panels, caption, columns))
 
-    def refused(self, reasons: Mapping[str, str], where: str = "here") -> None:
-        """Say which candidates have no figures though they are here: refused, or failed; see `Comparison.out`.
+    def refused(self, *reasons: Mapping[str, str], where: str = "here") -> list[Words]:
+        """Note which candidates have no figures though they are here: refused, or failed; see `Comparison.out`.
 
         Args:
             reasons: Why, by candidate.
             where: Where they have none, if not in the whole study.
+
+        Returns:
+            A sentence about each, for the page.
         """
-        self.refusals |= reasons
-        for name, why in reasons.items():
-            self.words(f"`{name}` has no figures {where}: {why}")
+        said = []
+        for some in reasons:
+            self.refusals |= some
+            said += [Words(f"`{name}` has no figures {where}: {why}") for name, why in some.items()]
+        return said
+
+    def extend(self, blocks: Sequence[Block]) -> None:
+        """Add blocks; of several tables of claims the later ones are numbered, and the way to repeat is said once."""
+        for block in blocks:
+            if isinstance(block, Repeat) and any(isinstance(b, Repeat) for b in self.blocks):
+                continue
+            if isinstance(block, Table) and block.name == CLAIMS:
+                count = sum(table.name.startswith(CLAIMS) for table in self.tables)
+                block = replace(block, name=f"{CLAIMS}-{count + 1}") if count else block
+            if isinstance(block, Table | Figure):
+                _unique(block.name, self.tables if isinstance(block, Table) else self.figures)
+            self.blocks.append(block)
 
     @property
     def tables(self) -> list[Table]:

@@ -80,7 +80,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     for run in runs:
         for name, result in run.results.items():
             if name.startswith(LAYERS):
-                page.refused(result["refused"])
+                page.blocks += page.refused(result["refused"])
     _layers(page, runs, every)
     strategies(page, runs)
     lanes.present(page, runs)

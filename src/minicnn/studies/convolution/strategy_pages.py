@@ -104,7 +104,7 @@ def strategies(page: Page, runs: Sequence[Run]) -> None:
         page.words(_memory_words(base))
         for at in [at for of in there for at in run.results[of]["points"]]:
             for name, found in at["candidates"].items():
-                page.refused(
+                page.blocks += page.refused(
                     {f"{way} on {name}": text for way, text in found["refused"].items()},
                     where=f"for {in_words(at['problem'])}",
                 )

@@ -46,7 +46,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     page.claims(claims(runs))
     for run in runs:
         for result in run.results.values():
-            page.refused(result["out"])
+            page.blocks += page.refused(result["out"])
     tables.present(page, runs)
 
 

@@ -13,8 +13,7 @@ from minicnn.bench.figures import FAMILIES, OWN, Mark, duration, family
 from minicnn.bench.figures import PUBLISHED as HOLLOW
 from minicnn.bench.page import Cell
 from minicnn.studies.kernels.levels import BASE, BLOCKS, LEVELS, OPTIMISATIONS
-from minicnn.studies.platforms.pages import epoch, times
-from minicnn.studies.platforms.variants import seen
+from minicnn.studies.platforms.pages import epoch, seen, times
 
 EPOCH = 60_000  # samples
 epoch_of = partial(epoch, samples=EPOCH)

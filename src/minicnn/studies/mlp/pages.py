@@ -53,7 +53,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         )  # fmt: skip
         page.claims(claims(found, sweeps.lead(data, runs)))
         for _, result in found:
-            page.refused(result["out"])
+            page.blocks += page.refused(result["out"])
         _times(page, data, found)
         _accuracy(page, data, found)
         by_operation.present(page, data, found)

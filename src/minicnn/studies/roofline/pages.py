@@ -51,7 +51,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     for run in runs:
         for name in NETWORKS:
             refused = run.results.get(f"training-{name}", {"refused": {}})["refused"]
-            page.refused({f"{c} ({name})": why for c, why in refused.items()})
+            page.blocks += page.refused({f"{c} ({name})": why for c, why in refused.items()})
     _verdicts(page, every)
     trained.present(page, runs, every)
     tables.ceilings(page, runs)
