@@ -11,22 +11,25 @@ A file has paragraphs with empty lines between them, which may go on over severa
 - `<!-- name -->` begins a part that is rendered by itself, such as once for each machine.
 - All else are words.
 
-`{name}` and `{name:format}` stand for values. `duration` is a format of seconds; numbers in a list are written as a span, the
-least and the largest, texts one after the other. A paragraph, or a part of it in [[double brackets]], is left out
-where one of its values is None or an empty list.
+Columns whose keys have a `*`, such as `{*_seconds}`, are there once for each group of the table, such as each data set.
+
+`{name}` and `{name:format}` stand for values. `duration` is a format of seconds; numbers in a list are written as a
+span, the least and the largest, texts one after the other. A paragraph, or a part of it in [[double brackets]], is left
+out where one of its values is None or an empty list.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 from minicnn.bench.figures import duration
-from minicnn.bench.page import Block, Cell, Claim, Column, Figure, Page, Panel, Section, Table, Words, span
+from minicnn.bench.page import Block, Cell, Claim, Column, Figure, Page, Panel, Table, Words, span
 
 Rows = Sequence[Mapping[str, Cell]]
 
@@ -38,8 +41,8 @@ class Content:
     Attributes:
         values: Values by name.
         rows: Rows of tables by name.
-        columns: Further columns of tables, after those of the template, by name.
-        panels: Panels of figures by name; how many lie beside each other is `beside`.
+        groups: What the `*` of columns stands for, by name of the table.
+        panels: Panels of figures by name.
         blocks: Blocks by name.
         holds: Whether our figures confirm a claim, by key; None, or no entry, where they cannot be compared.
         beside: Panels beside each other, by figure; two where nothing is said.
@@ -47,7 +50,7 @@ class Content:
 
     values: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, Rows] = field(default_factory=dict)
-    columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     panels: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
     blocks: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     holds: Mapping[str, bool | None] = field(default_factory=dict)
@@ -90,10 +93,15 @@ class Template:
             page.blocks += blocks
         return page.blocks
 
-    def words(self, content: Mapping[str, Any], part: str) -> str:
-        """The text of a part that is words alone, such as the title of a panel; empty if all of it is left out."""
-        texts = (fill(" ".join(paragraph.split()), content) for paragraph in self._parts[part])
-        return " ".join(filter(None, texts))
+    def words(self, part: str, values: Mapping[str, Any]) -> str:
+        """The first paragraph of a part whose values are there, such as the title of a panel; empty without any.
+
+        Args:
+            part: Name of the part.
+            values: Values by name; what is not among them is None.
+        """
+        known = defaultdict(lambda: None, values)
+        return next(filter(None, (fill(" ".join(p.split()), known) for p in self._parts[part])), "")
 
 
 def fill(text: str, values: Mapping[str, Any]) -> str | None:
@@ -159,15 +167,22 @@ def _blocks(paragraph: str, content: Content) -> Iterator[Block]:
         if panels := content.panels.get(name):
             yield Figure(name, title, panels, text, content.beside.get(name, 2))
     elif rows := content.rows.get(name):
-        columns = [*_columns([line for line in rest if line.startswith("|")], content.values)]
-        yield Table(name, title, [*columns, *content.columns.get(name, ())], rows, text)
+        lines = [line for line in rest if line.startswith("|")]
+        yield Table(name, title, _columns(lines, content.values, content.groups.get(name, ())), rows, text)
 
 
-def _columns(lines: Sequence[str], values: Mapping[str, Any]) -> Iterable[Column]:
+def _columns(lines: Sequence[str], values: Mapping[str, Any], groups: Sequence[str]) -> list[Column]:
     """The columns that a line of heads and a line of cells describe."""
+    single, grouped = [], []
     for head, cell in zip(*map(_cells, lines), strict=True):
         ((_, key, spec, _),) = Formatter().parse(cell)
-        yield Column(key or "", fill(head, values) or "", f"{{:{spec}}}" if spec else "{}")
+        column = Column(key or "", fill(head, values) or "", f"{{:{spec}}}" if spec else "{}")
+        (grouped if "*" in column.key else single).append(column)
+    return single + [
+        replace(column, key=column.key.replace("*", group), head=column.head.replace("*", group))
+        for group in groups
+        for column in grouped
+    ]
 
 
 def _claim(line: str, content: Content) -> Claim:

@@ -181,8 +181,9 @@ def _rows(found: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict[s
 
 def _sums(run: Run, name: str, rows: Epochs) -> dict[str, Cell]:
     """What a training came to."""
-    return {"candidate": run.label(name), "epochs": len(rows), "seen": seen(rows),
-            "accuracy": 100 * rows[-1]["test_accuracy"], "best": 100 * max(e["test_accuracy"] for e in rows)}  # fmt: skip
+    accuracies = [100 * row["test_accuracy"] for row in rows]
+    return {"candidate": run.label(name), "epochs": len(rows), "seen": seen(rows), "accuracy": accuracies[-1],
+            "best": max(accuracies)}  # fmt: skip
 
 
 def _variants(runs: Sequence[Run], data: str) -> list[dict[str, Cell]]:
@@ -206,7 +207,7 @@ def _panels(found: Found, values: Mapping[str, Any], data: str) -> dict[str, lis
     marks = [Mark(run.label(name), epoch(rows), family(name)) for run, name, rows in each]
     marks += [Mark(f"published: {name}", p.epoch_s, HOLLOW) for name, p in PUBLISHED.items()]
     marks += [Mark(name, seconds, OWN) for name, seconds in OWN_S.items()]
-    finding = TEMPLATE.words(values, "finding")
+    finding = TEMPLATE.words("finding", values)
     panels = {f"epochs-{data}": [Panel(finding, partial(figures.dots, marks=marks), len(marks))]}
     if each:
         memory = [Mark(run.label(name), max(e["peak_mb"] for e in rows), family(name)) for run, name, rows in each]
