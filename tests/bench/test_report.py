@@ -22,7 +22,7 @@ from minicnn.bench import Column, Missing, Page, Panel, Run, Setting, Spread, Ta
 from minicnn.bench.drawing import drawing_of, to_png, to_svg
 from minicnn.bench.figures import Mark
 from minicnn.bench.markdown import files_of, to_page
-from minicnn.bench.page import Claim, span
+from minicnn.bench.page import Claim, Figure, Section, Words, claimed, span
 from minicnn.bench.report import Chapter, to_html_page
 from minicnn.bench.tables import to_csv, to_html, to_json, to_markdown
 
@@ -77,21 +77,15 @@ def test_markdown_and_html_show_spread_and_reasons_once() -> None:
 
 def chapter() -> Chapter:
     page = Page()
-    page.section("Speed")
-    page.words("`numpy` takes 2 < 3 ms.")
-    page.table(TABLE.name, TABLE.title, TABLE.columns, TABLE.rows, TABLE.note)
+    page.extend([Section("Speed"), Words("`numpy` takes 2 < 3 ms."), TABLE])
     series = {"numpy": ([1, 2, 3], [1.0, 2.0, 4.0], "#0072B2"), "torch": ([1, 2, 3], [1.0, 1.5, 4.0], "#D55E00")}
     marks = [Mark("a", Spread(2, 1, 3, 9), figures.TORCH), Mark("b", 1.0, figures.PUBLISHED)]
-    page.figure(
-        "all",
-        "Everything",
-        [
-            Panel("Lines", lambda axes: figures.paths(axes, series, "epoch", "time (s)")),
-            Panel("Dots", lambda axes: figures.dots(axes, marks)),
-            Panel("Stacked", lambda axes: figures.stacked(axes, {"a": {"x": 1, "y": 2}, "b": {"y": 1}}, "time (s)")),
-        ],
-        "A caption.",
-    )
+    panels = [
+        Panel("Lines", lambda axes: figures.paths(axes, series, "epoch", "time (s)")),
+        Panel("Dots", lambda axes: figures.dots(axes, marks)),
+        Panel("Stacked", lambda axes: figures.stacked(axes, {"a": {"x": 1, "y": 2}, "b": {"y": 1}}, "time (s)")),
+    ]
+    page.extend([Figure("all", "Everything", panels, "A caption.")])
     machine = {
         "cpu": "Some CPU", "cores": 2, "memory_mb": 2048, "system": "Linux", "blas": "openblas", "threads": {"gomp": 2},
         "environment": {}, "versions": {"python": "3.11", "numpy": "2.4"}, "devices": {"cupy cuda:0": "H200"},
@@ -100,13 +94,17 @@ def chapter() -> Chapter:
 
     study = get_study("platforms")
     setting = Setting(study.quick, ("numpy",), {"cupy": "no <GPU>"}, ("fashion_mnist",), quick=True)
-    page.claims([
+    claims = [
         Claim("it is fast", "table 1", "2 s", "1 s", True, "a better machine"),
         Claim("it is small", "table 2", "2 MB", None, None, "not looked at"),
-    ])  # fmt: skip
+    ]
+    page.extend(claimed(claims))
     rows = [{"name": str(i), "ms": float(i)} for i in range(30)]
-    page.table("few", "Some rows", TABLE.columns, rows[:20])
-    page.table("many", "Many <rows>", TABLE.columns, rows, "Long.")
+    few, many = (
+        Table("few", "Some rows", TABLE.columns, rows[:20]),
+        Table("many", "Many <rows>", TABLE.columns, rows, "Long."),
+    )
+    page.extend([few, many])
     return Chapter("platforms", study, [Run(setting, {}, machine)], page)
 
 
@@ -127,9 +125,9 @@ def test_svg_follows_light_and_dark_and_png_is_one() -> None:
 def test_names_of_tables_and_figures_are_their_own() -> None:
     page = chapter().page
     with pytest.raises(ValueError, match="Received: 'times' twice"):
-        page.table("times", "", [], [])
+        page.extend([Table("times", "", [], [])])
     with pytest.raises(ValueError, match="Received: 'all' twice"):
-        page.figure("all", "", [])
+        page.extend([Figure("all", "", [])])
 
 
 def test_every_candidate_is_of_a_family() -> None:
@@ -320,7 +318,7 @@ def test_results_that_were_measured_beside_other_programs_say_so() -> None:
 def test_names_stand_on_one_line_and_claims_do_not() -> None:
     page = Page()
     for name, text in (("long", "the kernels are faster than those of " + "others, " * 8), ("short", "it is fast")):
-        page.table(name, name, [Column("claim", "claim"), Column("n", "n")], [{"claim": text, "n": 1}])
+        page.extend([Table(name, name, [Column("claim", "claim"), Column("n", "n")], [{"claim": text, "n": 1}])])
     long, short = map(to_html, page.tables)
     assert '<td class="s">the kernels' in long
     assert "<td>it is fast</td>" in short

@@ -15,6 +15,7 @@ import pytest
 
 from minicnn.bench import Measurement, Page, Run, Setting, Store, Study
 from minicnn.bench import study as module
+from minicnn.bench.page import Words
 from minicnn.bench.store import Record
 from minicnn.bench.study import changed, measure, recall, recall_all
 
@@ -99,7 +100,7 @@ class Journal:
         return {"square": i * i}
 
     def present(self, page: Page, runs: Sequence[Run]) -> None:
-        page.words(str([r["square"] for run in runs for r in run.results.values()]))
+        page.extend([Words(str([r["square"] for run in runs for r in run.results.values()]))])
 
     @property
     def study(self) -> Study:

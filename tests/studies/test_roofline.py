@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +138,9 @@ def test_the_call_of_a_copy_is_told_from_its_bytes(call: float, rate: float) -> 
 def test_copies_that_are_mostly_the_call_say_so() -> None:
     rates = {str(n): [2 * n / (10e-6 + 2 * n / 1e12)] * 3 for n in (2**13, 2**15, 2**22, 2**24)}  # 10 us and 1 TB/s
     found = {"copies": {"numpy": rates, "cupy": rates}, "caches": {"L1": 2**17}, "l2": {"cupy": 2**26}}
-    page, machine = Page(), {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}}
+    machine = {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}}
     setting = Setting(roofline.Sizes(), ("numpy", "cupy"), {}, ("tiny_imagenet",))
-    tables.ceilings(page, [Run(setting, {"ceilings": found | {"products": {}, "launches": {}}}, machine)])
-    rows = next(table for table in page.tables if table.name == "copies").rows
+    rows, _ = tables.copies([Run(setting, {"ceilings": found | {"products": {}, "launches": {}}}, machine)])
     call = ", mostly the call"
     assert [row["level"] for row in rows] == [
         f"L1{call}",
@@ -411,14 +411,21 @@ def test_the_published_nan_is_judged_by_learning_rates_at_which_only_the_larger_
 ) -> None:
     tried = [(batch, rate) for batch in (64, 128) for rate in (0.01, 0.1)]
     runs = [{"batch": b, "rate": r, "losses": [5.3] * (2 if (b, r) in lost else 9)} for b, r in tried]
-    claim = trained.diverging_claim([run_with({"diverging": {"candidate": "numba", "steps": 9, "runs": runs}})])
-    assert claim.verdict == verdict
-    assert str(claim.ours).endswith("batch 128: NaN from a learning rate of 0.1")
-    assert trained.diverging_claim([run_with({})]).verdict == "not measured"
+    diverging = {"candidate": "numba", "steps": 9, "runs": runs}
+    claim, rows = of_squeezenet(run_with({"diverging": diverging}))
+    assert claim["verdict"] == verdict
+    assert str(claim["ours"]).endswith("batch 128: NaN from a learning rate of 0.1")
+    assert (rows[1]["rate_0.01"], rows[1]["rate_0.1"]) == ("5.300", "no number after step 2")
+    assert of_squeezenet(run_with({}))[0]["verdict"] == "not measured"
+
+
+def of_squeezenet(run: Run) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """The claim on SqueezeNet's losses, and the rows of their table."""
     page = Page()
-    trained._diverging(page, [run_with({"diverging": {"candidate": "numba", "steps": 9, "runs": runs}})])
-    large = page.tables[0].rows[1]
-    assert (large["rate_0.01"], large["rate_0.1"]) == ("5.300", "no number after step 2")
+    pages.present(page, [run])
+    tables = {table.name: table.rows for table in page.tables}
+    claim = next(row for row in tables["claims"] if str(row["claim"]).startswith("SqueezeNet"))
+    return claim, tables.get("diverging", ())
 
 
 def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
@@ -426,14 +433,13 @@ def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
     seconds = {"32": {"numba": [1.0], "cupy": [0.01]}, "64": {"numba": [1.6], "cupy": [0.01]}}
     inputs = {batch: {name: [0.0] for name in times} for batch, times in seconds.items()}
     run = run_with({"counts-resnet18": counted, "training-resnet18": {"steps": seconds, "inputs": inputs}}, gpu=True)
-    page = Page()
     every = list(steps.steps([run]))
-    trained._machines(page, every)
-    trained._sweep(page, every)
-    row = page.tables[0].rows[0]
+    row: Any = trained.machines(every)[0]
+    panels, where = trained.sweep(every)
     assert (row["cpu"], row["cpu_batch"], row["gpu"], row["gpu_batch"]) == ("numba, 2 cores", 64, "cupy, H200", 64)
     assert row["ratio"] == pytest.approx(160)
-    assert [panel.title for panel in page.figures[0].panels] == ["ResNet-18"]
+    assert [panel.title for panel in panels] == ["ResNet-18"]
+    assert where == "GPU: H200; CPU: 2 cores"
 
 
 @pytest.mark.parametrize("where", ["results", "h100/results"])

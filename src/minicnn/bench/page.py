@@ -172,39 +172,6 @@ class Page:
     blocks: list[Block] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
 
-    def section(self, title: str) -> None:
-        """Begin a section."""
-        self.blocks.append(Section(title))
-
-    def words(self, text: str) -> None:
-        """Add a paragraph."""
-        self.blocks.append(Words(text))
-
-    def claims(self, claims: Sequence[Claim]) -> None:
-        """Add the claims of the source with our verdicts, and after them how to repeat the study."""
-        columns = [Column("claim", "claim (where)"), Column("published", "published"), Column("ours", "ours"),
-                   Column("verdict", "verdict"), Column("why", "why")]  # fmt: skip
-        rows = [
-            {"claim": f"{c.text} ({c.place})", "published": c.published, "ours": c.ours, "verdict": c.verdict,
-             "why": c.why}
-            for c in claims
-        ]  # fmt: skip
-        self.section("What was claimed, and what we find")
-        self.table(CLAIMS, "The claims of the source", columns, rows)
-        self.blocks.append(Repeat())
-
-    def table(
-        self, name: str, title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], note: str = ""
-    ) -> None:
-        """Add a table; see `Table`."""
-        _unique(name, self.tables)
-        self.blocks.append(Table(name, title, columns, rows, note))
-
-    def figure(self, name: str, title: str, panels: Sequence[Panel], caption: str = "", columns: int = 2) -> None:
-        """Add a figure; see `Figure`."""
-        _unique(name, self.figures)
-        self.blocks.append(Figure(name, title, panels, caption, columns))
-
     def refused(self, *reasons: Mapping[str, str], where: str = "here") -> list[Words]:
         """Note which candidates have no figures though they are here: refused, or failed; see `Comparison.out`.
 
@@ -242,6 +209,18 @@ class Page:
     def figures(self) -> list[Figure]:
         """The figures."""
         return [b for b in self.blocks if isinstance(b, Figure)]
+
+
+def claimed(claims: Sequence[Claim]) -> list[Block]:
+    """The claims of the source with our verdicts, and after them how to repeat the study."""
+    columns = [Column("claim", "claim (where)"), Column("published", "published"), Column("ours", "ours"),
+               Column("verdict", "verdict"), Column("why", "why")]  # fmt: skip
+    rows = [
+        {"claim": f"{c.text} ({c.place})", "published": c.published, "ours": c.ours, "verdict": c.verdict, "why": c.why}
+        for c in claims
+    ]
+    section = Section("What was claimed, and what we find")
+    return [section, Table(CLAIMS, "The claims of the source", columns, rows), Repeat()]
 
 
 def file_name(text: str) -> str:

@@ -29,7 +29,7 @@ from string import Formatter
 from typing import Any
 
 from minicnn.bench.figures import duration
-from minicnn.bench.page import Block, Cell, Claim, Column, Figure, Page, Panel, Table, Words, span
+from minicnn.bench.page import Block, Cell, Claim, Column, Figure, Panel, Section, Table, Words, claimed, span
 
 Rows = Sequence[Mapping[str, Cell]]
 
@@ -80,18 +80,18 @@ class Template:
         Raises:
             KeyError: If the content lacks a value that the template names.
         """
-        page = Page()
+        blocks: list[Block] = []
         section: str | None = None
         for paragraph in self._parts[part]:
             if paragraph.startswith("## "):
                 section = fill(paragraph[3:], content.values)
                 continue
-            blocks = list(_blocks(paragraph, content))
-            if blocks and section is not None:
-                page.section(section)
-                section = None
-            page.blocks += blocks
-        return page.blocks
+            for block in _blocks(paragraph, content):
+                if section is not None:
+                    blocks.append(Section(section))
+                    section = None
+                blocks.append(block)
+        return blocks
 
     def words(self, part: str, values: Mapping[str, Any]) -> str:
         """The first paragraph of a part whose values are there, such as the title of a panel; empty without any.
@@ -150,9 +150,7 @@ def _blocks(paragraph: str, content: Content) -> Iterator[Block]:
         yield from content.blocks[inserted[1]]
         return
     if paragraph.startswith("|"):
-        page = Page()
-        page.claims([_claim(line, content) for line in paragraph.splitlines()[2:]])
-        yield from page.blocks
+        yield from claimed([_claim(line, content) for line in paragraph.splitlines()[2:]])
         return
     shown = re.match(r"(!?)\[(?!\[)([^\]]*)\]\((\S+)\)\s*", paragraph)
     if shown is None:
