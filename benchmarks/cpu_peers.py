@@ -135,7 +135,7 @@ def torch_module(name: str, case: Case, weights: dict[str, np.ndarray[Any, Any]]
     """A case's network of PyTorch's modules, which have no dropout, with minicnn's weights."""
     import torch
 
-    from minicnn.bench import torch_networks
+    from minicnn.measure import torch_networks
 
     if not case.layers:
         return torch_networks.build(name, case.image, case.classes, weights).train()

@@ -65,7 +65,7 @@ def torch_bytes(name: str, sizes: dict[str, int], *, compiled: bool) -> dict[str
     import torch
     from torch import nn
 
-    from minicnn.bench import torch_networks
+    from minicnn.measure import torch_networks
 
     torch.zeros(1, device="cuda")
     free = torch.cuda.mem_get_info()[0]

@@ -44,11 +44,11 @@ from minicnn.backends._gpu.device import KB
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import planned_launch
 from minicnn.backends._gpu.source import Source
-from minicnn.bench import stopwatch
 from minicnn.data.forms import as_data
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.totals import Totals
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import stopwatch
 from minicnn.optimizers import SGD
 from minicnn.zoo import get_model
 

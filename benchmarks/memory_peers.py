@@ -66,7 +66,7 @@ def torch_losses(name: str, threads: int, steps: int) -> tuple[int, list[float]]
     import numpy as np
     import torch
 
-    from minicnn.bench import torch_networks
+    from minicnn.measure import torch_networks
 
     torch.set_num_threads(threads)
     start = peak()

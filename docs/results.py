@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from minicnn import studies
-from minicnn.bench import Run, Spread
-from minicnn.bench.figures import duration
-from minicnn.bench.report import command
-from minicnn.bench.store import Store
-from minicnn.bench.study import recall, recall_all
+from minicnn.measure import Run, Spread
+from minicnn.measure.figures import duration
+from minicnn.measure.report import command
+from minicnn.measure.store import Store
+from minicnn.measure.study import recall, recall_all
 from minicnn.studies import get_study
 from minicnn.studies.mlp.pages import iteration
 from minicnn.studies.platforms.pages import EPOCH, epoch, seen, times

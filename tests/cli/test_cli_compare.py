@@ -18,7 +18,7 @@ from minicnn.cli import candidates, compare, worker
 from minicnn.cli.candidates import Result
 from minicnn.jobs.job import load_samples
 from minicnn.jobs.settings import Settings
-from minicnn.jobs.spread import Spread
+from minicnn.measure.spread import Spread
 from support.command_line import done, error_of, minicnn, settings_of
 
 FILES = {"compare.json", "compare.csv", "compare.png"}

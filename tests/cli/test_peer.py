@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.bench import torch_peer as peer
 from minicnn.cli.worker import after_one_step
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
+from minicnn.measure import torch_peer as peer
 from support.command_line import settings_of
 
 torch = pytest.importorskip("torch")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from minicnn import machine
-from minicnn.bench import Figure, Panel, drawing
-from minicnn.bench.candidates import Field, find
-from minicnn.bench.worker import CandidateError, Worker, describe
 from minicnn.cli import study
+from minicnn.measure import Figure, Panel, drawing
+from minicnn.measure.candidates import Field, find
+from minicnn.measure.worker import CandidateError, Worker, describe
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def same_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: Field) 
 
 @pytest.fixture(autouse=True)
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole as SVG: `tests/bench/test_report.py` draws single panels and PNG, and each drawing takes a second."""
+    """The whole as SVG: `tests/measure/test_report.py` draws single panels and PNG, and each drawing takes a second."""
     render, drawn = drawing._render, dict[str, tuple[bytes, list[drawing.Spot]]]()
 
     def once(figure: Figure, _: Sequence[Panel], form: str) -> tuple[bytes, list[drawing.Spot]]:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from minicnn.bench import CandidateError, Page, Run, Setting
 from minicnn.layers import Conv2D
+from minicnn.measure import CandidateError, Page, Run, Setting
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, lanes, parallelism, strategy_pages, sweeps

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from minicnn import backends
-from minicnn.bench import Page, Run, Setting, Store
-from minicnn.bench.drawing import to_svg
-from minicnn.bench.page import Words
-from minicnn.bench.study import recall
+from minicnn.measure import Page, Run, Setting, Store
+from minicnn.measure.drawing import to_svg
+from minicnn.measure.page import Words
+from minicnn.measure.study import recall
 from minicnn.studies import ORDER, convolution, get_study, kernels, mlp, names, platforms
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
 

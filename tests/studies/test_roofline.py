@@ -16,9 +16,9 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.path import Path as Way
 
 from minicnn import ops, zoo
-from minicnn.bench import Page, Run, Setting, Spread, Store
-from minicnn.bench.study import recall
 from minicnn.data import DataError
+from minicnn.measure import Page, Run, Setting, Spread, Store
+from minicnn.measure.study import recall
 from minicnn.program import Program
 from minicnn.studies import get_study, roofline
 from minicnn.studies.roofline import ceilings, counting, images, pages, steps, tables, trained, training

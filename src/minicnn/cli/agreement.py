@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.cli.candidates import Result
-from minicnn.jobs.parity import FEW, largest_difference, smallest_share
 from minicnn.loop.tracing import PRECISIONS
+from minicnn.measure.parity import FEW, largest_difference, smallest_share
 from minicnn.tolerance import EPSILON, tolerance
 
 ACCURACY = 0.003  # share of the test samples by which two correct trainings may differ

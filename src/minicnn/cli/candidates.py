@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from minicnn import backends
-from minicnn.bench.torch_peer import takes_part
-from minicnn.bench.utilisation import Others, disturbance
-from minicnn.bench.worker import ended
 from minicnn.cli.errors import DEBUG, INTERRUPTED, one_line
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
-from minicnn.jobs.spread import Spread, disturbed
+from minicnn.measure.spread import Spread, disturbed
+from minicnn.measure.torch_peer import takes_part
+from minicnn.measure.utilisation import Others, disturbance
+from minicnn.measure.worker import ended
 
 SLOW = ("array_api_strict",)  # takes part only when named
 REFERENCE = "numpy"

@@ -65,7 +65,7 @@ def _backend(name: str, settings: Settings, samples: job.Samples, tell: Tell) ->
 
 
 def _peer(name: str, settings: Settings, samples: job.Samples, tell: Tell) -> tuple[dict[str, Any], Weights]:
-    from minicnn.bench import torch_peer
+    from minicnn.measure import torch_peer
 
     # Its first weights are those of minicnn's model, in NumPy arrays.
     model = job.make_model(settings, samples, job.open_backend("numpy", settings.precision))

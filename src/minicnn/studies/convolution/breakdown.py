@@ -16,11 +16,11 @@ import numpy as np
 from minicnn import layers as kinds
 from minicnn import zoo
 from minicnn.backends.base import Array, Backend
-from minicnn.bench import CandidateError, Worker, stopwatch, torch_peer
-from minicnn.bench.candidates import PEERS, backend_of
-from minicnn.bench.operations import NodeTime, apart, step_inputs, step_times
-from minicnn.bench.worker import together
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import CandidateError, Worker, stopwatch, torch_peer
+from minicnn.measure.candidates import PEERS, backend_of
+from minicnn.measure.operations import NodeTime, apart, step_inputs, step_times
+from minicnn.measure.worker import together
 from minicnn.models import Model
 from minicnn.optimizers import SGD
 from minicnn.program.graph import Program
@@ -90,7 +90,7 @@ class Layers:
         if not self._peer:
             self._model = model
         else:
-            from minicnn.bench import torch_networks
+            from minicnn.measure import torch_networks
 
             self._module = torch_networks.build(name, self._x.shape[1:], classes, weights)
             self._order: Any = None  # of the axes of its images, once it is known which is the faster

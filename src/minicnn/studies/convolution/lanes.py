@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minicnn.bench import Panel, Run, Spread, Worker, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell
-from minicnn.bench.worker import together
 from minicnn.machine import cores
+from minicnn.measure import Panel, Run, Spread, Worker, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Cell
+from minicnn.measure.worker import together
 from minicnn.ops.strategies import Problem
 from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, Convolver, point_of
 

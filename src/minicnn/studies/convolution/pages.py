@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Page, Panel, Run, Spread, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import Mark, family
-from minicnn.bench.page import Block, Cell, span
-from minicnn.bench.template import Content
+from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import Mark, family
+from minicnn.measure.page import Block, Cell, span
+from minicnn.measure.template import Content
 from minicnn.ops.strategies import STRATEGIES
 from minicnn.studies.convolution import lanes, parallelism, strategy_pages
 from minicnn.studies.convolution.breakdown import PARTS, PHASES

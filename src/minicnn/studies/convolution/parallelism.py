@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.bench import Panel, Run, figures, local_ranks
-from minicnn.bench.figures import FAMILIES, PALETTE, PUBLISHED
-from minicnn.bench.page import Cell
 from minicnn.distribution import prediction
 from minicnn.distribution.prediction.evidence import PUBLISHED as SPEEDUPS
+from minicnn.measure import Panel, Run, figures, local_ranks
+from minicnn.measure.figures import FAMILIES, PALETTE, PUBLISHED
+from minicnn.measure.page import Cell
 
 NETWORKS = ("alexnet", "vgg16", "resnet50", "platforms")
 GPU, HOSTS = "h200", "infiniband,ranks_per_host=8,links_per_host=8,within=nvlink"

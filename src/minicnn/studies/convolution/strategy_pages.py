@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Page, Run, Spread, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Block, Cell, file_name
-from minicnn.bench.template import Content, Template
+from minicnn.measure import Page, Run, Spread, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Block, Cell, file_name
+from minicnn.measure.template import Content, Template
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, useful_flops
 

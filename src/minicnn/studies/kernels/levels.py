@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from minicnn.backends._gpu.options import NAIVE, Options
-from minicnn.bench import Setting
-from minicnn.bench.trainers import USUAL, ModelTrainer, Row, Trainer, trainer
 from minicnn.data import Loader
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Setting
+from minicnn.measure.trainers import USUAL, ModelTrainer, Row, Trainer, trainer
 
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 BASE = "numpy"  # computes the references, which every level is compared with

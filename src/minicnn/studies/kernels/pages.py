@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minicnn.bench import Page, Run
-from minicnn.bench.page import Block
-from minicnn.bench.template import Content
+from minicnn.measure import Page, Run
+from minicnn.measure.page import Block
+from minicnn.measure.template import Content
 from minicnn.studies.kernels import tables
 from minicnn.studies.kernels.tables import ALL, EPOCH, MEASURED, TEMPLATE, history, library, pick
 from minicnn.studies.platforms.pages import times

@@ -8,12 +8,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Panel, Run, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import FAMILIES, OWN, Mark, duration, family
-from minicnn.bench.figures import PUBLISHED as HOLLOW
-from minicnn.bench.page import Cell
-from minicnn.bench.template import Template
+from minicnn.measure import Panel, Run, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import FAMILIES, OWN, Mark, duration, family
+from minicnn.measure.figures import PUBLISHED as HOLLOW
+from minicnn.measure.page import Cell
+from minicnn.measure.template import Template
 from minicnn.studies.kernels.levels import BASE, BLOCKS, LEVELS, OPTIMISATIONS
 from minicnn.studies.platforms.pages import epoch, seen, times
 

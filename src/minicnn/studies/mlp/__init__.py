@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Comparison, Measurement, Setting, Study
-from minicnn.bench.trainers import Work, gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Comparison, Measurement, Setting, Study
+from minicnn.measure.trainers import Work, gradient_tolerance, settings_of, trainer
 from minicnn.studies.mlp import pages, sweeps
 
 SWEPT = ("hidden", "counts", "rounds")  # sizes of the sweeps alone

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minicnn.bench import Run, Spread
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell
+from minicnn.measure import Run, Spread
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Cell
 
 # What was published for NumPy and for CuPy.
 OPERATIONS_MS = {

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Page, Panel, Run, Spread, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import OWN, PUBLISHED, Mark, family
-from minicnn.bench.page import Cell
-from minicnn.bench.template import Content, Template
+from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import OWN, PUBLISHED, Mark, family
+from minicnn.measure.page import Cell
+from minicnn.measure.template import Content, Template
 from minicnn.studies.mlp import by_operation, sweeps
 from minicnn.studies.mlp.by_operation import OPERATIONS_MS, WITHOUT, operations
 

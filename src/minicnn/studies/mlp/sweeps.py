@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench import Panel, Run, Spread, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell
+from minicnn.measure import Panel, Run, Spread, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Cell
 
 SAME = 0.1  # a lead that is larger by less has not grown
 

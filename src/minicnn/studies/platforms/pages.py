@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Page, Panel, Run, Spread, figures
-from minicnn.bench.candidates import HYBRID, on_gpu
-from minicnn.bench.figures import OWN, Mark, family, quantity
-from minicnn.bench.figures import PUBLISHED as HOLLOW
-from minicnn.bench.page import Cell
-from minicnn.bench.template import Content, Template
-from minicnn.jobs.spread import disturbed
+from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure.candidates import HYBRID, on_gpu
+from minicnn.measure.figures import OWN, Mark, family, quantity
+from minicnn.measure.figures import PUBLISHED as HOLLOW
+from minicnn.measure.page import Cell
+from minicnn.measure.spread import disturbed
+from minicnn.measure.template import Content, Template
 from minicnn.studies.platforms.variants import VARIANTS
 
 EPOCH = 60_416  # samples of an epoch of MNIST, with the padding

@@ -91,7 +91,7 @@ def torch_count(name: str, image: Sequence[int] = IMAGE) -> dict[str, float]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from minicnn.bench import torch_networks
+    from minicnn.measure import torch_networks
 
     with torch.device("meta"):  # shapes alone: nothing is computed
         module = getattr(torch_networks, name)(image[2], CLASSES).train()

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench import Page, Panel, Run, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import quantity
-from minicnn.bench.page import Block, Cell, file_name
-from minicnn.bench.template import Content
+from minicnn.measure import Page, Panel, Run, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import quantity
+from minicnn.measure.page import Block, Cell, file_name
+from minicnn.measure.template import Content
 from minicnn.studies.roofline import tables, trained
 from minicnn.studies.roofline.ceilings import bandwidth, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from minicnn.bench import Missing, Run, Spread
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell
+from minicnn.measure import Missing, Run, Spread
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Cell
 from minicnn.studies.roofline.ceilings import call_s, launch_s, level_of, peaks
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
 

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Panel, Run, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import FAMILIES, KERNELS, TORCH, Mark, family, quantity
-from minicnn.bench.page import Cell
-from minicnn.bench.template import Template
+from minicnn.measure import Panel, Run, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import FAMILIES, KERNELS, TORCH, Mark, family, quantity
+from minicnn.measure.page import Cell
+from minicnn.measure.template import Template
 from minicnn.studies.roofline.counting import CLASSES, NETWORKS
 from minicnn.studies.roofline.steps import TITLES, Step, best_of, epoch_batch, epochs_of, largest, verdict_of
 from minicnn.studies.roofline.verdict import NAMES

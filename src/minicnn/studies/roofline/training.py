@@ -10,14 +10,14 @@ import numpy as np
 
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends.base import PlannedMemory, TimedLaunches
-from minicnn.bench import CandidateError, Comparison, Worker, awaken, stopwatch, torch_peer
-from minicnn.bench.candidates import PEERS, backend_of, on_gpu
-from minicnn.bench.memory import MB, allocated, footprint
-from minicnn.bench.operations import step_inputs
-from minicnn.bench.utilisation import utilisation
-from minicnn.bench.worker import together
 from minicnn.data import batch_indices, epoch_order
 from minicnn.machine import PeakMemory
+from minicnn.measure import CandidateError, Comparison, Worker, awaken, stopwatch, torch_peer
+from minicnn.measure.candidates import PEERS, backend_of, on_gpu
+from minicnn.measure.memory import MB, allocated, footprint
+from minicnn.measure.operations import step_inputs
+from minicnn.measure.utilisation import utilisation
+from minicnn.measure.worker import together
 from minicnn.program.graph import Node, Program
 from minicnn.program.memory import plan
 from minicnn.studies.roofline import counting
@@ -183,7 +183,7 @@ class Runner:
     def _begin_torch(self, batch: int) -> None:
         import torch
 
-        from minicnn.bench import torch_networks
+        from minicnn.measure import torch_networks
 
         torch_peer.at_its_best()
         weights = self._model.get_weights()

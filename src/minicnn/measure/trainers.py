@@ -1,6 +1,6 @@
 """Candidates that train one of the studies' networks: a model on a backend, or a peer, with the same methods.
 
-A trainer is made in a process of its own: see `minicnn.bench.comparison`. All start from the same weights and see the
+A trainer is made in a process of its own: see `minicnn.measure.comparison`. All start from the same weights and see the
 same batches.
 """
 
@@ -16,19 +16,19 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.bench import jax_peer, torch_peer
-from minicnn.bench.candidates import HYBRID, PEERS, backend_of
-from minicnn.bench.comparison import Comparison
-from minicnn.bench.hybrid import Hybrid
-from minicnn.bench.memory import MB, footprint, let_go, resident
-from minicnn.bench.operations import apart, step_inputs, step_times
-from minicnn.bench.timing import awaken, stopwatch
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
 from minicnn.jobs import job
-from minicnn.jobs.parity import Probe
 from minicnn.jobs.settings import Settings
 from minicnn.machine import PeakMemory
+from minicnn.measure import jax_peer, torch_peer
+from minicnn.measure.candidates import HYBRID, PEERS, backend_of
+from minicnn.measure.comparison import Comparison
+from minicnn.measure.hybrid import Hybrid
+from minicnn.measure.memory import MB, footprint, let_go, resident
+from minicnn.measure.operations import apart, step_inputs, step_times
+from minicnn.measure.parity import Probe
+from minicnn.measure.timing import awaken, stopwatch
 from minicnn.tolerance import EPSILON, tolerance
 
 # Forward passes, or steps, are timed together up to so many seconds, and so many of them.
@@ -206,8 +206,8 @@ def train(
         make: Makes a candidate's trainer from its name and the settings.
         settings: What to train and how.
         candidates: Their names.
-        rtol: See `minicnn.jobs.parity.parity`.
-        others: See `minicnn.jobs.parity.parity`.
+        rtol: See `minicnn.measure.parity.parity`.
+        others: See `minicnn.measure.parity.parity`.
 
     Returns:
         "history", rows of the epochs by candidate, and "out", why others are out.

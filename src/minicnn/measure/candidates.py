@@ -12,7 +12,7 @@ from typing import Any
 
 from minicnn import backends, machine
 from minicnn.backends.base import Backend
-from minicnn.bench.worker import Worker, describe
+from minicnn.measure.worker import Worker, describe
 
 SLOW = ("array_api_strict",)  # takes part only when named
 DEVICES = {"torch": ("cpu", "cuda", "mps"), "jax": ("cpu", "gpu")}
@@ -46,7 +46,7 @@ class Field:
             only: Backends that take part, with or without device, and with the peers of their libraries; or peers by
                 themselves; or hybrids of two backends; None for all but hybrids.
             peers: Peers that the study has.
-            hybrids: Whether it has hybrids: see `minicnn.bench.hybrid`.
+            hybrids: Whether it has hybrids: see `minicnn.measure.hybrid`.
         """
 
         def wanted(name: str) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench.timing import stopwatch
 from minicnn.jobs import job
 from minicnn.jobs.job import COLUMNS, Samples
 from minicnn.jobs.settings import Settings
+from minicnn.measure.timing import stopwatch
 
 NETWORKS = ("mlp", "platforms", "kernels")
 PRECISIONS = ("float32", "float64")
@@ -94,7 +94,7 @@ class TorchTrainer:
     ) -> None:
         import torch
 
-        from minicnn.bench import torch_networks
+        from minicnn.measure import torch_networks
 
         at_its_best()
         self._accuracy = accuracy

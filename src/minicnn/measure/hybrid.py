@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend, Executable
-from minicnn.bench.candidates import HYBRID
+from minicnn.measure.candidates import HYBRID
 from minicnn.program import Program
 from minicnn.program.graph import Node
 from minicnn.program.passes import remove_dead_nodes

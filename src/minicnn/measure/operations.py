@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend, Executable, Kernel, TimedLaunches
-from minicnn.bench.timing import stopwatch
+from minicnn.measure.timing import stopwatch
 from minicnn.models import Model
 from minicnn.program.graph import Node, Program, Value
 from minicnn.program.shares import shares

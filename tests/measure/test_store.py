@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Measurement, Page, Run, Setting, Store, Study
-from minicnn.bench import study as module
-from minicnn.bench.page import Words
-from minicnn.bench.store import Record
-from minicnn.bench.study import changed, measure, recall, recall_all
+from minicnn.measure import Measurement, Page, Run, Setting, Store, Study
+from minicnn.measure import study as module
+from minicnn.measure.page import Words
+from minicnn.measure.store import Record
+from minicnn.measure.study import changed, measure, recall, recall_all
 
 STAMP = {"cpu": "a", "versions": {"numpy": "2"}}
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from minicnn.bench import CandidateError, Comparison, Worker
+from minicnn.measure import CandidateError, Comparison, Worker
 from support.rivals import Rival
 
 

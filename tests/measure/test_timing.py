@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn.backends.numpy import NumpyBackend
-from minicnn.bench import Column, Spread, awaken, interleaved, stopwatch, timing
-from minicnn.jobs.spread import disturbed
+from minicnn.measure import Column, Spread, awaken, interleaved, stopwatch, timing
+from minicnn.measure.spread import disturbed
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([1.0, 1e3]))
@@ -64,7 +64,7 @@ def test_a_disturbed_epoch_is_marked_and_no_headline(times: list[float], median:
 
 
 def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
-    from minicnn.bench import Page, Run, Setting
+    from minicnn.measure import Page, Run, Setting
     from minicnn.studies import platforms
 
     def rows(*times: float) -> list[dict[str, float]]:

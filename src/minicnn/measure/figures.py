@@ -1,6 +1,6 @@
 """Figures: real units, error bars, colours for any colour vision, on light or dark paper.
 
-A panel draws into one matplotlib axes, with the helpers below or by itself, and `minicnn.bench.drawing` makes files
+A panel draws into one matplotlib axes, with the helpers below or by itself, and `minicnn.measure.drawing` makes files
 of panels. Lines and letters are drawn in INK on PAPER; in the SVGs these and the blues are variables that follow the
 reader's setting.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench.page import Panel
-from minicnn.bench.timing import Spread
+from minicnn.measure.page import Panel
+from minicnn.measure.timing import Spread
 
 INK, PAPER, GRID, DEEP, PALE = "#1c1d21", "#fdfdfe", "#d8dade", "#0b62c4", "#6aa9ee"
 DARK = {INK: "#e6e7ea", PAPER: "#15171b", GRID: "#3a3d44", DEEP: "#3f8ef0", PALE: "#a9cff9"}

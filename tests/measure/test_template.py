@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Page, Panel
-from minicnn.bench.page import Figure, Repeat, Section, Table, Words
-from minicnn.bench.template import Content, Template, fill
+from minicnn.measure import Page, Panel
+from minicnn.measure.page import Figure, Repeat, Section, Table, Words
+from minicnn.measure.template import Content, Template, fill
 from minicnn.studies import names
 
 PAGE = """

@@ -18,13 +18,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minicnn.bench import Column, Missing, Page, Panel, Run, Setting, Spread, Table, figures
-from minicnn.bench.drawing import drawing_of, to_png, to_svg
-from minicnn.bench.figures import Mark
-from minicnn.bench.markdown import files_of, to_page
-from minicnn.bench.page import Claim, Figure, Section, Words, claimed, span
-from minicnn.bench.report import Chapter, to_html_page
-from minicnn.bench.tables import to_csv, to_html, to_json, to_markdown
+from minicnn.measure import Column, Missing, Page, Panel, Run, Setting, Spread, Table, figures
+from minicnn.measure.drawing import drawing_of, to_png, to_svg
+from minicnn.measure.figures import Mark
+from minicnn.measure.markdown import files_of, to_page
+from minicnn.measure.page import Claim, Figure, Section, Words, claimed, span
+from minicnn.measure.report import Chapter, to_html_page
+from minicnn.measure.tables import to_csv, to_html, to_json, to_markdown
 
 WHY = "not on this machine: no GPU | <none>"
 TABLE = Table(

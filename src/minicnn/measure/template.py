@@ -28,8 +28,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from minicnn.bench.figures import duration
-from minicnn.bench.page import Block, Cell, Claim, Column, Figure, Panel, Section, Table, Words, claimed, span
+from minicnn.measure.figures import duration
+from minicnn.measure.page import Block, Cell, Claim, Column, Figure, Panel, Section, Table, Words, claimed, span
 
 Rows = Sequence[Mapping[str, Cell]]
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from minicnn.backends.base import Backend
-from minicnn.jobs.spread import Spread
+from minicnn.measure.spread import Spread
 
 __all__ = ["Spread", "awaken", "interleaved", "stopwatch"]
 

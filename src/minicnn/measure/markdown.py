@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from minicnn.bench.page import Block, Figure, Repeat, Section, Table, Words
-from minicnn.bench.report import Chapter, absent, commands, machine_facts, reservations
-from minicnn.bench.tables import to_markdown
+from minicnn.measure.page import Block, Figure, Repeat, Section, Table, Words
+from minicnn.measure.report import Chapter, absent, commands, machine_facts, reservations
+from minicnn.measure.tables import to_markdown
 
 SHOWN, FOLDED = 18, 26  # rows up to which a table is shown, and folded; one that is longer is a file of its own
 

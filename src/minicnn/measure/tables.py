@@ -10,8 +10,8 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from minicnn.bench.page import Cell, Column, Missing, Table
-from minicnn.bench.timing import Spread
+from minicnn.measure.page import Cell, Column, Missing, Table
+from minicnn.measure.timing import Spread
 
 NAME = 60  # letters of a name in the first column at most: names stand on one line, sentences on several
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from minicnn.bench.timing import Spread
+from minicnn.measure.timing import Spread
 
 
 @dataclass(frozen=True)

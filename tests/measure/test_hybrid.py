@@ -12,9 +12,9 @@ from backends.cupy.emulated import EmulatedBackend
 from backends.cupy.emulator import needs_gxx
 from minicnn import Input, Sequential
 from minicnn.backends import get_backend
-from minicnn.bench.hybrid import Hybrid, cut
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, MaxPooling2D, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.hybrid import Hybrid, cut
 from minicnn.optimizers import SGD
 from minicnn.program.graph import Node
 from minicnn.zoo import get_model

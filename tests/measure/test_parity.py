@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.jobs.parity import Probe, largest_difference, parity, smallest_share
+from minicnn.measure.parity import Probe, largest_difference, parity, smallest_share
 
 A = {"big": np.array([10.0, -20.0]), "small": np.array([1e-9, 0.0])}
 

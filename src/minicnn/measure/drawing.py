@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench.figures import DARK, GRID, HEIGHT, INK, NAMES, PAPER, SPOTS, WIDTH
-from minicnn.bench.page import Figure, Panel
 from minicnn.extras import needing
+from minicnn.measure.figures import DARK, GRID, HEIGHT, INK, NAMES, PAPER, SPOTS, WIDTH
+from minicnn.measure.page import Figure, Panel
 
 BAR = 0.22  # inches for each bar, where there are many
 LEAST = 2.0  # inches of the lowest panel

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
-from minicnn.bench import Worker
-from minicnn.bench.operations import apart, step_inputs, step_times
-from minicnn.bench.trainers import USUAL, Work, gradient_tolerance, settings_of, trainer
 from minicnn.jobs import job
-from minicnn.jobs.parity import parity
+from minicnn.measure import Worker
+from minicnn.measure.operations import apart, step_inputs, step_times
+from minicnn.measure.parity import parity
+from minicnn.measure.trainers import USUAL, Work, gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
 from support.numba_check import without_jit
 from support.small_training import compiled, digits

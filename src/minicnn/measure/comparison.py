@@ -9,10 +9,10 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.timing import interleaved
-from minicnn.bench.worker import CandidateError, Worker, together
-from minicnn.jobs.parity import Probe, doubtful, parity
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.parity import Probe, doubtful, parity
+from minicnn.measure.timing import interleaved
+from minicnn.measure.worker import CandidateError, Worker, together
 
 REFERENCE = "numpy"
 REST_S = 0.1  # after a measurement on the CPU: threads of BLAS and OpenMP keep the next candidate's cores busy

@@ -3,13 +3,13 @@
 A study says what to measure and how to present it; see `minicnn.studies`.
 """
 
-from minicnn.bench.comparison import Comparison
-from minicnn.bench.page import Column, Figure, Missing, Page, Panel, Table
-from minicnn.bench.store import Store
-from minicnn.bench.study import Measurement, Results, Run, Setting, Study
-from minicnn.bench.timing import Spread, awaken, interleaved, stopwatch
-from minicnn.bench.worker import CandidateError, Worker
-from minicnn.jobs.parity import Probe, parity
+from minicnn.measure.comparison import Comparison
+from minicnn.measure.page import Column, Figure, Missing, Page, Panel, Table
+from minicnn.measure.parity import Probe, parity
+from minicnn.measure.store import Store
+from minicnn.measure.study import Measurement, Results, Run, Setting, Study
+from minicnn.measure.timing import Spread, awaken, interleaved, stopwatch
+from minicnn.measure.worker import CandidateError, Worker
 
 __all__ = [
     "CandidateError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minicnn import backends
-from minicnn.bench.candidates import Field, backend_of, find, is_name, names, on_gpu
+from minicnn.measure.candidates import Field, backend_of, find, is_name, names, on_gpu
 
 FIELD = Field(
     ("numpy", "array_api_strict", "torch:cpu", "jax:cpu", "torch.nn:cpu", "torch.nn-loader:cpu"),

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench.drawing import Spot, drawing_of
-from minicnn.bench.page import Block, Figure, Page, Repeat, Section, Table, Words
-from minicnn.bench.study import Run, Setting, Study
-from minicnn.bench.tables import to_html, words
-from minicnn.bench.utilisation import disturbance
+from minicnn.measure.drawing import Spot, drawing_of
+from minicnn.measure.page import Block, Figure, Page, Repeat, Section, Table, Words
+from minicnn.measure.study import Run, Setting, Study
+from minicnn.measure.tables import to_html, words
+from minicnn.measure.utilisation import disturbance
 
 SHOWN = 18  # rows up to which a table is not folded
 

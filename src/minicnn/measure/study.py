@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from math import isfinite
 from typing import Any
 
-from minicnn.bench.candidates import is_name, on_gpu
-from minicnn.bench.page import Page
-from minicnn.bench.store import NOT_MEASURED, Record, Store, plain
-from minicnn.bench.utilisation import Others, disturbance
+from minicnn.measure.candidates import is_name, on_gpu
+from minicnn.measure.page import Page
+from minicnn.measure.store import NOT_MEASURED, Record, Store, plain
+from minicnn.measure.utilisation import Others, disturbance
 
 Results = Mapping[str, Any]
 PEER_NAMES = {"torch.nn": "PyTorch modules", "torch.nn-loader": "PyTorch DataLoader", "jax.lax": "plain JAX"}
@@ -134,8 +134,8 @@ class Study:
         measurements: What there is to measure for a setting, in order.
         present: Puts answer, figures, claims and tables on a page, from the results of one or several machines alone.
         others: Other data sets that it can work with.
-        peers: Peers that take part: see `minicnn.bench.candidates.PEERS`.
-        hybrids: Whether hybrids of two backends can take part: see `minicnn.bench.hybrid`.
+        peers: Peers that take part: see `minicnn.measure.candidates.PEERS`.
+        hybrids: Whether hybrids of two backends can take part: see `minicnn.measure.hybrid`.
         check: Raises a ValueError for sizes that cannot be measured together, or with its networks.
     """
 

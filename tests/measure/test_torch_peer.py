@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from minicnn.bench import torch_peer
-from minicnn.bench.trainers import first_weights, settings_of
 from minicnn.jobs import job
+from minicnn.measure import torch_peer
+from minicnn.measure.trainers import first_weights, settings_of
 
 torch = pytest.importorskip("torch")
 
-from minicnn.bench import torch_networks  # noqa: E402
+from minicnn.measure import torch_networks  # noqa: E402
 
 
 @pytest.mark.parametrize("slower", [torch.channels_last, torch.contiguous_format])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import utilisation as watched
-from minicnn.bench.utilisation import utilisation
 from minicnn.machine import cores
+from minicnn.measure import utilisation as watched
+from minicnn.measure.utilisation import utilisation
 
 
 class NVMLError(Exception):
