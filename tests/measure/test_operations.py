@@ -15,7 +15,8 @@ from minicnn.jobs import job
 from minicnn.measure import Worker
 from minicnn.measure.operations import apart, step_inputs, step_times
 from minicnn.measure.parity import parity
-from minicnn.measure.trainers import USUAL, Work, gradient_tolerance, settings_of, trainer
+from minicnn.measure.trainer import USUAL, Work
+from minicnn.measure.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
 from support.numba_check import without_jit
 from support.small_training import compiled, digits
@@ -142,11 +143,11 @@ def test_candidates_compute_the_same_and_go_on_as_if_nobody_had_looked(network: 
 
 def check_forward(model: Any, *peers: Any) -> None:
     """A forward pass is the same for all."""
-    expected = model.model.evaluate(model.x, model.y, len(model.x), return_dict=True)
+    expected = model.model.evaluate(*model.data, len(model.data[1]), return_dict=True)
     for peer in peers:
         loss, hits = peer.peer.forward(3)
         assert loss == pytest.approx(expected["loss"], rel=1e-4)
-        assert hits == round(expected["accuracy"] * len(model.x))
+        assert hits == round(expected["accuracy"] * len(model.data[1]))
     assert all(t.forward() > 0 for t in (model, *peers))
 
 

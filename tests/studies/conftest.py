@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from minicnn import machine
 from minicnn.cli import study
 from minicnn.measure import Figure, Panel, drawing
 from minicnn.measure.candidates import Field, find
-from minicnn.measure.worker import CandidateError, Worker, describe
+from support import in_process
 
 
 @pytest.fixture(scope="session")
@@ -42,26 +41,5 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates without processes of their own, each of which would load its library for seconds."""
-
-    def start(self: Any) -> None:
-        self._process, self._made = None, None
-        answer(self, lambda: setattr(self, "_made", self._make(*self._args)))
-
-    def answer(self: Any, call: Any) -> None:
-        try:
-            self._answer = True, call()
-        except Exception as error:
-            self._answer = False, describe(error)
-
-    def send(self: Any, method: str, *args: Any, **kwargs: Any) -> None:
-        answer(self, lambda: getattr(self._made, method)(*args, **kwargs))
-
-    def receive(self: Any) -> Any:
-        good, result = self._answer
-        if not good:
-            raise CandidateError(self.name, result)
-        return result
-
-    for method in (start, send, receive):
-        monkeypatch.setattr(Worker, method.__name__, method)
+    """Candidates without processes of their own."""
+    in_process.in_this_process(monkeypatch)

@@ -18,6 +18,7 @@ from matplotlib.path import Path as Way
 from minicnn import ops, zoo
 from minicnn.data import DataError
 from minicnn.measure import Page, Run, Setting, Spread, Store
+from minicnn.measure.parity import loss_parity
 from minicnn.measure.study import recall
 from minicnn.program import Program
 from minicnn.studies import get_study, roofline
@@ -279,11 +280,11 @@ def test_the_peer_trains_the_same(folder: str) -> None:
 
 def test_other_gradients_are_refused_but_not_what_rounding_makes() -> None:
     losses = {"cupy": [6.0, 3.5], "torch:cuda": [6.0, 3.395], "torch.nn:cuda": [6.0, 2.9], "jax:gpu": [6.1, 3.5]}
-    assert list(training.refused(losses, 0.0)) == ["torch:cuda", "torch.nn:cuda", "jax:gpu"]
-    found = training.refused(losses, 0.02)
+    assert list(loss_parity(losses, training.rtols(0.0))) == ["torch:cuda", "torch.nn:cuda", "jax:gpu"]
+    found = loss_parity(losses, training.rtols(0.02))
     assert list(found) == ["torch.nn:cuda", "jax:gpu"]
     assert found["torch.nn:cuda"].endswith("by 0.0e+00 (relative; at most 1e-04) and 1.7e-01 (relative; at most 6e-02)")
-    assert training.refused({"cupy": [6.0, float("nan")]}, 0.02), "a loss is a number"
+    assert loss_parity({"cupy": [6.0, float("nan")]}, training.rtols(0.02)), "a loss is a number"
 
 
 def test_losses_are_kept_up_to_the_first_that_is_no_number(folder: str) -> None:
@@ -319,7 +320,7 @@ def test_operations_that_the_peer_launches_are_counted(folder: str, monkeypatch:
     assert launched is not None
     assert launched > 3 * 26, "26 convolutions, forward and backward, each with an activation"
     x = torch.ones(3, requires_grad=True)
-    monkeypatch.setattr(peer, "_step", lambda: torch.relu(x).sum())
+    monkeypatch.setattr(peer, "step", lambda: torch.relu(x).sum())
     assert peer.launched() == 2, "what an operation calls is within it"
 
 

@@ -16,36 +16,27 @@ import numpy as np
 from minicnn.jobs import job
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
+from minicnn.measure.cases import CASES, Case
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
-# The layers with weights, and what follows each before the next: a convolution or a dense layer, ReLU, pooling.
-NETWORKS: dict[str, tuple[tuple[str, bool, bool], ...]] = {
-    "mlp": (("dense", True, False), ("dense", False, False)),
-    "platforms": (
-        ("conv", True, True),
-        ("conv", True, True),
-        ("dense", True, False),
-        ("dense", False, False),
-    ),
-    "kernels": (("conv", True, False), ("conv", True, True), ("dense", False, False)),
-}
 
-
-def logits(name: str, weights: Any, x: Any) -> Any:
-    """The network: images (N, H, W, C) from 0 to 1 to logits (N, classes)."""
+def logits(case: Case, weights: Any, x: Any) -> Any:
+    """The network of a case: pairs of kernel and bias, images (N, H, W, C) from 0 to 1, to logits (N, classes)."""
     import jax
     from jax import lax
 
-    for (kind, relu, pool), (kernel, bias) in zip(NETWORKS[name], weights, strict=True):
-        if kind == "conv":
-            x = lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        else:
-            x = x.reshape(len(x), -1) @ kernel
-        x = x + bias
-        x = jax.nn.relu(x) if relu else x
-        if pool:
-            x = lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    pairs = list(weights)
+    for one in case.convolutions:
+        kernel, bias = pairs.pop(0)
+        strides, window = (one.stride, one.stride), (1, one.pool, one.pool, 1)
+        x = lax.conv_general_dilated(x, kernel, strides, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = jax.nn.relu(x + bias)
+        x = lax.reduce_window(x, -np.inf, lax.max, window, window, "VALID") if one.pool else x
+    x = x.reshape(len(x), -1)
+    for i, (kernel, bias) in enumerate(pairs, start=1):
+        x = x @ kernel + bias
+        x = jax.nn.relu(x) if i < len(pairs) else x
     return x
 
 
@@ -58,22 +49,21 @@ class JaxTrainer:
         weights: First weights by path, in minicnn's layout and order.
         device: JAX's name of the platform.
         accuracy: Whether training and the forward pass by itself count hits.
+        precision: "highest", with which float32 means float32 on a GPU, too, or None for JAX's own choice there: TF32.
     """
 
     def __init__(
-        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True
-    ) -> None:
+        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True,
+        precision: str | None = "highest",
+    ) -> None:  # fmt: skip
         import jax
-        import jax.numpy as jnp
 
-        jax.config.update("jax_default_matmul_precision", "highest")  # float32 means float32 on a GPU, too
+        jax.config.update("jax_default_matmul_precision", precision)
         self.settings, self.samples, self._accuracy = settings, samples, accuracy
         self._device = jax.devices(device)[0]
-        self._paths = list(weights)
+        self._first = weights
         put = partial(jax.device_put, device=self._device)
-        arrays = [put(np.array(w)) for w in weights.values()]
-        self._weights = list(zip(arrays[::2], arrays[1::2], strict=True))
-        self._velocity = jax.tree.map(jnp.zeros_like, self._weights)
+        self.reset()
         self._count = len(samples["x_train"])
         self._batch = settings.batch_size or self._count
         parts = ("train", "val", *(["test"] if samples.held_out else []))
@@ -81,14 +71,31 @@ class JaxTrainer:
         self._scan = device != "cpu"
         self._compile()
 
+    def reset(self) -> None:
+        """Back to the first weights."""
+        import jax
+        import jax.numpy as jnp
+
+        arrays = [jax.device_put(np.array(w), self._device) for w in self._first.values()]
+        self._weights = self._arranged(arrays)
+        self._velocity = jax.tree.map(jnp.zeros_like, self._weights)
+
+    def _arranged(self, arrays: list[Any]) -> Any:
+        """Weights as `logits` takes them: pairs of kernel and bias."""
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
+
+    def logits(self, weights: Any, x: Any) -> Any:
+        """The network; images are from 0 to 1."""
+        return logits(CASES[self.settings.network], weights, x)
+
     def _compile(self) -> None:
         import jax
         import jax.numpy as jnp
 
-        rate, momentum, name = self.settings.learning_rate, self.settings.momentum, self.settings.network
+        rate, momentum = self.settings.learning_rate, self.settings.momentum
 
         def loss_and_hits(weights: Any, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
-            out = logits(name, weights, x if x.dtype == jnp.float32 else x.astype(jnp.float32) / 255)
+            out = self.logits(weights, x if x.dtype == jnp.float32 else x.astype(jnp.float32) / 255)
             chosen = jnp.take_along_axis(jax.nn.log_softmax(out), y[:, None], axis=1)
             return -chosen.mean(), (out.argmax(1) == y).sum() if accuracy else jnp.zeros((), jnp.int32)
 
@@ -178,7 +185,8 @@ class JaxTrainer:
 
     def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
         """Mean loss of the first batch of an epoch, and the gradients of the weights by path."""
-        (x, y), index = self._data["train"], job.batches(self.settings, self._count, epoch)[0]
+        import jax
+
+        (x, y), index = self._data["train"], job.probed(self.settings, self._count, epoch)
         (loss, _), found = self._differentiate(self._weights, x[index], y[index])
-        arrays = [np.asarray(g) for pair in found for g in pair]
-        return float(loss), dict(zip(self._paths, arrays, strict=True))
+        return float(loss), dict(zip(self._first, map(np.asarray, jax.tree.leaves(found)), strict=True))

@@ -1,9 +1,14 @@
-"""Whether candidates compute the same: the loss and the gradients of one batch from the same weights."""
+"""The gate before every time: whether candidates compute the same.
+
+`parity` compares the loss and the gradients of one batch from the same weights, `loss_parity` losses of several steps,
+where gradients alone would tell too little or, as behind many normalisations, rounding too much. Who fails is refused.
+After a training `checks` compares its epochs and its accuracy: an update may be wrong where gradients are right.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +17,8 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
+ACCURACY = 0.003  # share of the test samples by which two correct trainings may differ
+SMALL = 3  # test samples by which they may in any case
 FEW = 0.5  # share of an array's elements that differ, below which chance may have made it
 
 
@@ -59,6 +66,81 @@ def parity(
             found.append(f"its gradient of {path} differs from {reference}'s by {gradient:.1e}")
         if found:
             refused[name] = f"refused, because {' and '.join(found)} (relative; at most {allowed:.1e})"
+    return refused
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison of a training with the reference's.
+
+    Attributes:
+        what: What is compared.
+        difference: Its largest difference.
+        allowed: The most that it may be.
+    """
+
+    what: str
+    difference: float
+    allowed: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is a number, and allowed."""
+        return self.difference <= self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.difference:.1e} (at most {self.allowed:.1e})"
+
+
+def checks(
+    rows: Sequence[Mapping[str, float]], right: Sequence[Mapping[str, float]], accuracies: tuple[float, float],
+    *, drift: float, tests: int,
+) -> list[Check]:  # fmt: skip
+    """Compare a whole training with the reference's.
+
+    The loss of each epoch is the same within the tolerance for a sum of as many terms as all steps have: after k steps
+    a weight is the sum of its first value and k gradients. The test accuracies differ by at most 0.3 points, or three
+    samples.
+
+    Args:
+        rows: Epochs, each with its "loss".
+        right: The reference's.
+        accuracies: Test accuracies of both.
+        drift: Largest relative difference of a loss.
+        tests: Test samples.
+    """
+    off = [abs(a["loss"] - b["loss"]) / max(abs(b["loss"]), 1e-300) for a, b in zip(rows, right, strict=True)]
+    return [
+        Check("loss", float(np.max(off)), drift),  # NaN if one is
+        Check("test accuracy", abs(accuracies[0] - accuracies[1]), max(ACCURACY, SMALL / tests)),
+    ]
+
+
+def loss_parity(
+    losses: Mapping[str, Sequence[float]], rtols: Sequence[float], reference: str | None = None,
+    others: Mapping[str, Sequence[float]] = MappingProxyType({}), what: str = "losses",
+) -> dict[str, str]:  # fmt: skip
+    """Compare the losses of candidates with those of a reference.
+
+    Args:
+        losses: Losses by candidate, all of the same steps.
+        rtols: Largest relative difference of each loss.
+        reference: Name of the one that is taken to be right; the first if None.
+        others: The same for candidates that compute in another precision, by name.
+        what: What the losses are of, in words.
+
+    Returns:
+        For each candidate that computes something else, what differs; it is not to be timed.
+    """
+    refused = {}
+    right = losses[reference] if reference is not None else next(iter(losses.values()), ())
+    name_of_right = reference if reference is not None else next(iter(losses), "")
+    for name, own in losses.items():
+        allowed = others.get(name, rtols)
+        off = [abs(a - b) / max(abs(b), 1e-300) for a, b in zip(own, right, strict=True)]
+        if not all(a <= b for a, b in zip(off, allowed, strict=True)):
+            said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, allowed, strict=True))
+            refused[name] = f"its {what} differ from {name_of_right}'s by {said}"
     return refused
 
 

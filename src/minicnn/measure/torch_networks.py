@@ -1,19 +1,21 @@
 """The networks of minicnn.zoo as plain torch.nn modules, and weights carried from one library to the other.
 
 The deep networks are compared with them, and the tests take them as the oracle: they are written after the papers and
-torchvision's documentation, with none of minicnn's code. Modules are registered in the order in which they run, the
+torchvision's documentation, with none of minicnn's layers. Modules are registered in the order in which they run, the
 main path of a block before its shortcut, which is also the order of minicnn's weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from minicnn.measure.cases import CASES, Convolution
 
 Array = np.ndarray[Any, Any]
 
@@ -117,7 +119,7 @@ def load(network: nn.Module, arrays: Mapping[str, Array], image: tuple[int, int,
 def build(
     name: str, image: tuple[int, ...], classes: int, weights: Mapping[str, Array], dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """A network of the zoo with minicnn's weights, for images in (N, C, H, W).
+    """A network of the zoo or of a case with minicnn's weights, for images in (N, C, H, W).
 
     Args:
         name: Its name.
@@ -128,14 +130,17 @@ def build(
     """
     h, w, c = image
     widths = [a.shape for a in weights.values() if a.ndim == 2]
-    options: dict[str, Any] = {}
-    if name in ("alexnet", "overfeat", "vgg11", "vgg16"):
-        options["units"] = (widths[0][1], widths[1][1])
-    if name in ("mlp", "platforms", "kernels", "overfeat", "resnet9"):
-        options["features"] = widths[0][0]
-    if name == "mlp":
-        options["units"] = widths[0][1]
-    network = globals()[name](c, classes, **options).to(dtype)
+    case = CASES.get(name)
+    if case is not None and not case.deep:
+        network = plain(c, case.convolutions, [widths[0][0], *(units for _, units in widths)])
+    else:
+        options: dict[str, Any] = {}
+        if name in ("alexnet", "overfeat", "vgg11", "vgg16"):
+            options["units"] = (widths[0][1], widths[1][1])
+        if name in ("overfeat", "resnet9"):
+            options["features"] = widths[0][0]
+        network = globals()[name](c, classes, **options)
+    network = network.to(dtype)
     load(network, weights, image_before_dense(network, torch.zeros(1, c, h, w, dtype=dtype)))
     return network
 
@@ -197,21 +202,28 @@ def pooled() -> list[nn.Module]:
 # Networks: each takes the channels of the images and the number of classes ------------------------
 
 
+def plain(c: int, convolutions: Sequence[Convolution], widths: list[int]) -> nn.Sequential:
+    """Convolutions of a case with ReLU and max-pooling, then dense layers between widths."""
+    layers: list[nn.Module] = []
+    for one in convolutions:
+        layers += [*conv(c, one.filters, one.kernel, one.stride), *([nn.MaxPool2d(one.pool)] if one.pool else [])]
+        c = one.filters
+    return nn.Sequential(*layers, nn.Flatten(), *dense(widths))
+
+
 def mlp(c: int, classes: int, features: int = 784, units: int = 10) -> nn.Module:
     """mlp of the zoo: channels c of the images, the numbers of classes, of features and of hidden units."""
-    return nn.Sequential(nn.Flatten(), *dense([features, units, classes]))
+    return plain(c, (), [features, units, classes])
 
 
 def platforms(c: int, classes: int, features: int = 400) -> nn.Module:
     """platforms of the zoo: channels c of the images, the number of classes, and that of flattened features."""
-    convolutions = [*conv(c, 8, 3), nn.MaxPool2d(2), *conv(8, 16, 3), nn.MaxPool2d(2)]
-    return nn.Sequential(*convolutions, nn.Flatten(), *dense([features, 128, classes]))
+    return plain(c, CASES["platforms"].convolutions, [features, 128, classes])
 
 
 def kernels(c: int, classes: int, features: int = 4608) -> nn.Module:
     """kernels of the zoo: channels c of the images, the number of classes, and that of flattened features."""
-    convolutions = [*conv(c, 16, 3), *conv(16, 32, 3), nn.MaxPool2d(2)]
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(features, classes))
+    return plain(c, CASES["kernels"].convolutions, [features, classes])
 
 
 def lenet5(c: int, classes: int) -> nn.Module:

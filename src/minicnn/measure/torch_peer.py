@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn.jobs import job
-from minicnn.jobs.job import COLUMNS, Samples
+from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure.timing import stopwatch
 
-NETWORKS = ("mlp", "platforms", "kernels")
+NETWORKS = ("mlp", "platforms", "kernels")  # those for which `minicnn compare` has a peer
 PRECISIONS = ("float32", "float64")
 
 TRIED_ON, TRIALS = "cuda", 3  # where orders of axes are tried, and how often each
@@ -87,41 +86,90 @@ class TorchTrainer:
         weights: First weights by path, in minicnn's layout and order.
         device: PyTorch's name of the device.
         accuracy: Whether training and the forward pass by itself count hits.
+        channels_last: Whether images are in this order of axes; None for the faster one.
     """
 
     def __init__(
-        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True
-    ) -> None:
+        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True,
+        channels_last: bool | None = None,
+    ) -> None:  # fmt: skip
+        import torch
+
+        at_its_best()
+        self._accuracy, self._channels_last, self._first = accuracy, channels_last, weights
+        self.settings, self.samples, self.device = settings, samples, torch.device(device)
+        self._dtype = getattr(torch, settings.precision)
+        self._count = len(samples["x_train"])
+        self._batch = settings.batch_size or self._count
+        self._orders: dict[int, Any] = {}  # of the axes of images, by batch size
+        self._data: dict[str, tuple[Any, Any]] = {}
+        self.reset()
+
+    def reset(self, batch: int | None = None) -> None:
+        """Back to the first weights, for batches of a size; that of the settings if None."""
         import torch
 
         from minicnn.measure import torch_networks
 
-        at_its_best()
-        self._accuracy = accuracy
-        self.settings, self.samples, self.device = settings, samples, torch.device(device)
-        self._dtype = getattr(torch, settings.precision)
-        H, W, C = samples.input_shape
-        model = torch_networks.build(settings.network, (H, W, C), samples.num_classes, weights, self._dtype)
+        H, W, C = self.samples.input_shape
+        name, classes = self.settings.network, self.samples.num_classes
+        model = torch_networks.build(name, (H, W, C), classes, self._first, self._dtype)
         flat = torch_networks.image_before_dense(model, torch.zeros(1, C, H, W, dtype=self._dtype))
-        self._model = model.train().to(self.device)
-        self._arrays = partial(torch_networks.in_minicnn_order, paths=list(weights), image=flat)
-        self._count = len(samples["x_train"])
-        self._batch = settings.batch_size or self._count
-        self._order = torch.contiguous_format
-        x, y = (part[: self._batch] for part in self._on_device("train"))
-        self._order = faster_order(self._model, self._floating(x), y)
-        self._model = self._model.to(memory_format=self._order)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), settings.learning_rate, settings.momentum)
-        parts = ("train", "val", *(["test"] if samples.held_out else []))
-        self._data = {part: self._on_device(part) for part in parts}
+        self._arrays = partial(torch_networks.in_minicnn_order, paths=list(self._first), image=flat)
+        model = model.train().to(self.device)
+        self._order = self._orders[batch or self._batch] = self._order_of(model, batch or self._batch)
+        self._data.clear()
+        self._model = model.to(memory_format=self._order)
+        self.optimizer = torch.optim.SGD(self._model.parameters(), self.settings.learning_rate, self.settings.momentum)
 
-    def _on_device(self, part: str) -> tuple[Any, Any]:
-        """Images (N, C, H, W) in the module's order of axes, and labels."""
-        x, y = (self.samples[f"{axis}_{part}"].copy() for axis in "xy")
-        return on_device(x, y, self.device, self._order)
+    def _order_of(self, model: Any, batch: int) -> Any:
+        """The order of axes for batches of a size."""
+        import torch
+
+        if self._channels_last is not None:
+            return torch.channels_last if self._channels_last else torch.contiguous_format
+        if batch in self._orders:
+            return self._orders[batch]
+        self._order = torch.contiguous_format
+        x, y = self.place(np.arange(batch) % self._count)
+        return faster_order(model, self._floating(x), y)
+
+    def place(self, rows: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        """Training samples on the device: images (N, C, H, W) in the module's order of axes, and labels."""
+        return on_device(self.samples["x_train"][rows], self.samples["y_train"][rows], self.device, self._order)
+
+    def data(self, part: str) -> tuple[Any, Any]:
+        """All samples of a part, likewise; they stay on the device."""
+        part = "val" if part == "test" and not self.samples.held_out else part
+        if part not in self._data:
+            x, y = (self.samples[f"{axis}_{part}"].copy() for axis in "xy")
+            self._data[part] = on_device(x, y, self.device, self._order)
+        return self._data[part]
 
     def _floating(self, x: Any) -> Any:
         return x if x.is_floating_point() else x.to(self._dtype) / 255
+
+    def loss(self, x: Any, y: Any) -> Any:
+        """Mean loss of a batch on the device."""
+        return self._forward(x, y, accuracy=False)[0]
+
+    def hits(self, x: Any, y: Any) -> float:
+        """Share of a batch that the network classifies, as it is in training."""
+        import torch
+
+        with torch.no_grad():
+            return float(self._forward(x, y)[1]) / len(y)
+
+    def logits(self, batch: int) -> np.ndarray[Any, Any]:
+        """Logits of the test images, as the network is in prediction."""
+        import torch
+
+        x, _ = self.data("test")
+        self._model.eval()
+        with torch.no_grad():
+            found = [self._model(self._floating(part)).cpu() for part in x.split(batch)]
+        self._model.train()
+        return torch.cat(found).numpy()
 
     def _forward(self, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
         """Mean loss and number of hits; 0 hits if they are not counted."""
@@ -134,7 +182,7 @@ class TorchTrainer:
         """Batches (x, y) of an epoch."""
         import torch
 
-        x, y = self._data["train"]
+        x, y = self.data("train")
         batches = job.batches(self.settings, self._count, epoch)
         order = torch.from_numpy(np.concatenate(batches)).to(self.device)  # one copy an epoch
         for rows in order.split([len(batch) for batch in batches]):
@@ -143,14 +191,14 @@ class TorchTrainer:
     def whole(self, times: int) -> Iterator[tuple[Any, Any]]:
         """The whole training set as a batch, several times."""
         for _ in range(times):
-            yield self._data["train"]
+            yield self.data("train")
 
     def step(self, x: Any, y: Any) -> tuple[Any, Any]:
         """One training step; mean loss and number of hits before it."""
         loss, hits = self._forward(x, y, accuracy=self._accuracy)
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self._optimizer.step()
+        self.optimizer.step()
         return loss.detach(), hits
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
@@ -193,7 +241,7 @@ class TorchTrainer:
         """Loss and accuracy on "val" or "test" samples."""
         import torch
 
-        x, y = self._data[part if part in self._data else "val"]
+        x, y = self.data(part)
         with torch.no_grad():
             parts = [
                 (len(b), *self._forward(a, b)) for a, b in zip(x.split(self._batch), y.split(self._batch), strict=True)
@@ -203,14 +251,13 @@ class TorchTrainer:
 
     def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
         """Mean loss of the first batch of an epoch, and the gradients of the weights by path, in minicnn's layout."""
-        loss, _ = self._forward(*next(iter(self.chosen(epoch))))
-        self._optimizer.zero_grad()
+        whole = epoch and self._batch == self._count
+        loss = self.loss(
+            *(self.place(job.probed(self.settings, self._count, epoch)) if whole else next(self.chosen(epoch)))
+        )
+        self.optimizer.zero_grad()
         loss.backward()
         return float(loss.detach()), self._arrays(self._model, of=lambda weight: weight.grad)
-
-    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The weights by path, in minicnn's layout."""
-        return self._arrays(self._model)
 
 
 class LoaderTrainer(TorchTrainer):
@@ -223,20 +270,14 @@ class LoaderTrainer(TorchTrainer):
         device: PyTorch's name of the device.
         workers: Processes of the loader; 0 loads in the training's own.
         pinned: Whether batches are in memory that a GPU can copy from by itself.
+        options: See `TorchTrainer`.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        samples: Samples,
-        weights: Weights,
-        device: str = "cpu",
-        *,
-        workers: int = 0,
-        pinned: bool = False,
-        accuracy: bool = True,
-    ) -> None:
-        super().__init__(settings, samples, weights, device, accuracy=accuracy)
+        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, workers: int = 0,
+        pinned: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(settings, samples, weights, device, **options)
         from torch.utils.data import DataLoader
 
         images = Images(samples["x_train"], samples["y_train"], settings.precision)
@@ -274,39 +315,3 @@ class Images:
         image = torch.tensor(self._x[index]).permute(2, 0, 1)
         image = image if image.is_floating_point() else image.to(getattr(torch, self._precision)) / 255
         return image, int(self._y[index])
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What came out of a training: rows of epochs, the test, and weights after one step and at the end."""
-
-    rows: list[dict[str, Any]]
-    test: dict[str, float]
-    first: dict[str, np.ndarray[Any, Any]]
-    final: dict[str, np.ndarray[Any, Any]]
-
-
-def train(
-    settings: Settings, samples: Samples, weights: Weights, tell: Callable[[dict[str, Any]], None], device: str = "cpu"
-) -> Trained:
-    """Train the network with PyTorch.
-
-    Args:
-        settings: What to train and how.
-        samples: The samples.
-        weights: First weights by path, in minicnn's layout and order.
-        tell: Called with the row of each epoch.
-        device: PyTorch's name of the device.
-    """
-    once = TorchTrainer(settings, samples, weights, device)
-    once.step(*next(iter(once.chosen(0))))
-    trainer = TorchTrainer(settings, samples, weights, device)
-    rows: list[dict[str, Any]] = []
-    for epoch in range(settings.epochs):
-        row = trainer.train_epoch(epoch)
-        found = trainer.evaluate("val")
-        row |= {"epoch": epoch + 1, "val_loss": found["loss"], "val_accuracy": found["accuracy"]}
-        rows.append({column: row[column] for column in COLUMNS})
-        tell(rows[-1])
-    test = trainer.evaluate("test") if samples.held_out else found
-    return Trained(rows, test, once.weights(), trainer.weights())

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -16,8 +17,10 @@ from typing import Any
 
 from minicnn import machine
 
-# JAX would take three quarters of a GPU's memory, which candidates share.
-DEFAULTS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+DEFAULTS = {
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX would take three quarters of a GPU's memory, which all share
+    "PYTHONSAFEPATH": "1",  # no module of the folder that it runs in is Python's own of the same name
+}
 EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryError)
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 
@@ -99,13 +102,15 @@ class Worker:
             self._process.start()
         theirs.close()
 
-    def wait(self) -> None:
-        """Wait until the object is made.
+    def wait(self, patience: float | None = None) -> None:
+        """Wait until the object is made, for some seconds, or for as long as it takes.
 
         Raises:
             CandidateError: If it cannot be; the process has then ended.
         """
         try:
+            if not self._pipe.poll(patience):
+                raise CandidateError(self.name, f"not ready after {patience:g} seconds")
             self.receive()
         except BaseException:
             self.close()
@@ -162,35 +167,38 @@ class Worker:
 
 
 @contextmanager
-def together(workers: Mapping[str, Worker]) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
+def together(
+    workers: Mapping[str, Worker], patience: float | None = None
+) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
     """Context manager: several workers that start at the same time.
 
     Args:
         workers: Workers that have not started, by name.
+        patience: Seconds in which each must be ready, if there is a limit.
 
     Yields:
         Those whose objects could be made, and why the others could not.
     """
     ready: dict[str, Worker] = {}
     out: dict[str, str] = {}
-    patience = 0.0
+    start, leaving = time.monotonic(), 0.0
     try:
         for worker in workers.values():
             worker.start()
         for name, worker in workers.items():
             try:
-                worker.wait()
+                worker.wait(None if patience is None else max(start + patience - time.monotonic(), 0.0))
             except CandidateError as error:
                 out[name] = error.why
             else:
                 ready[name] = worker
         yield ready, out
-        patience = PATIENCE
+        leaving = PATIENCE
     finally:
         for worker in workers.values():
             worker.leave()
         for worker in workers.values():
-            worker.close(patience)
+            worker.close(leaving)
 
 
 def _restore(variable: str, value: str | None) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from minicnn.jobs.settings import Settings
 from minicnn.measure import Measurement, Setting, Study
 from minicnn.measure.candidates import PEERS
-from minicnn.measure.trainers import USUAL, Work, gradient_tolerance, settings_of, train, trainer
+from minicnn.measure.trainer import USUAL, Work
+from minicnn.measure.trainers import gradient_tolerance, settings_of, train, trainer
 from minicnn.studies.platforms import pages
 from minicnn.studies.platforms.variants import VARIANTS
 
