@@ -65,7 +65,7 @@ def template(tmp_path: Path) -> Template:
 def test_a_page_has_what_was_measured_in_the_order_of_the_template(template: Template) -> None:
     words, section, claims, repeat, title, times, dots = template.render(CONTENT)
     assert words == Words("numba is the fastest, as a page says.")
-    assert (section, title) == (Section("What was claimed, and what we find"), Section("Of mnist"))
+    assert (section, title) == (Section("The claims, and our findings"), Section("Of mnist"))
     assert isinstance(claims, Table)
     assert [(row["ours"], row["verdict"], row["why"]) for row in claims.rows] == [
         ("250 ms", "confirmed", "it is"), (None, "not measured", "nobody looked")

@@ -219,7 +219,7 @@ def claimed(claims: Sequence[Claim]) -> list[Block]:
         {"claim": f"{c.text} ({c.place})", "published": c.published, "ours": c.ours, "verdict": c.verdict, "why": c.why}
         for c in claims
     ]
-    section = Section("What was claimed, and what we find")
+    section = Section("The claims, and our findings")
     return [section, Table(CLAIMS, "The claims of the source", columns, rows), Repeat()]
 
 
