@@ -128,10 +128,11 @@ FIRST = """
 import sys, time
 start = time.perf_counter()
 import numpy as np
-from cpu_peers import Case
+from dataclasses import replace
 from gpu_steps import DEEP, SIZES, build
+from minicnn.measure.cases import CASES
 study, backend, precision, deep_batch = sys.argv[1:]
-deep = Case((), image=(64, 64, 3), classes=200, batch=int(deep_batch)) if study in DEEP else None
+deep = replace(CASES[study], batch=int(deep_batch)) if study in DEEP else None
 batch = SIZES[study][0] if deep is None else deep.batch
 import minicnn
 from minicnn.backends import get_backend

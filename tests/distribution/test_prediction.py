@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn import ops, zoo
-from minicnn.bench import local_ranks
 from minicnn.distribution import prediction
 from minicnn.distribution.prediction import (
     Conditions,
@@ -29,6 +28,7 @@ from minicnn.distribution.prediction import (
 from minicnn.distribution.prediction.links import sent, sums_of
 from minicnn.distribution.prediction.strategies import _cut
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import local_ranks
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 

@@ -11,8 +11,8 @@ from backends.cupy.networks import NETWORKS, data
 from minicnn import Sequential, get_backend, layers, losses, metrics, ops
 from minicnn.backends._gpu import staging
 from minicnn.backends._gpu.options import Options
-from minicnn.bench.operations import step_inputs, step_times
 from minicnn.loop.totals import Totals
+from minicnn.measure.operations import step_inputs, step_times
 from minicnn.program import Program
 from support.kernel_check import train_by_steps
 from support.overwritten import CASES, check_program, losses_with_heavy_ball

@@ -17,7 +17,7 @@ from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends._gpu.options import Options  # noqa: E402
 from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
-from minicnn.bench.operations import apart, step_inputs  # noqa: E402
+from minicnn.measure.operations import apart, step_inputs  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from support.engine import EngineSteps, assert_same  # noqa: E402
 

@@ -85,7 +85,7 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
     """Fit a rank's rates and the network between local ranks to measurements.
 
     Args:
-        found: The measurements, of `minicnn.bench.local_ranks.measure`.
+        found: The measurements, of `minicnn.measure.local_ranks.measure`.
         trace: Gives the Program of a step of what was trained on so many samples.
     """
     machine, ranks, steps = found["machine"], found["ranks"], found["alone"]
