@@ -166,7 +166,7 @@ class MiniCNN:
         from minicnn.optimizers import SGD
 
         case = CASES[name]
-        self._case, self._model = case, model(name, get_backend("torch" if DRY else kind, strict=not DRY))
+        self._model = model(name, get_backend("torch" if DRY else kind, strict=not DRY))
         self._model.compile(
             SGD(case.rate, momentum=case.momentum),
             SparseCategoricalCrossentropy(from_logits=True),
@@ -175,12 +175,10 @@ class MiniCNN:
         x, y = samples(case)
         self._whole = case.batch == len(y)
         if self._whole:
-            standardizer = self._model._standardizer(self._model._objective.losses)
-            self._feed, self._arrays = standardizer.batch(x, y)
+            self._run = self._model._training.standardizer().batch(x, y)
         else:
-            source = self._model._source(x, y, None, case.batch, "drop")
-            first = next(source.runs(shuffle=False, seed=0, epoch=0))
-            self._feed, self._arrays = first.feed, first.arrays
+            source = self._model._training.source(x, y, None, case.batch, last_batch="drop")
+            self._run = next(source.runs(shuffle=False, seed=0, epoch=0))
         self._model.get_weights()
         self._state = self._model.get_state()
 
@@ -192,10 +190,9 @@ class MiniCNN:
         """See `Trainer`."""
         from minicnn.loop.totals import Totals
 
-        rates = [self._case.rate] * len(index)
-        rows = None if self._whole else index
-        totals = self._model._engine.train_many(self._feed, self._arrays, Totals(), rows, rates)
-        return float(self._model._logs(totals)["loss"])
+        run = replace(self._run, steps=len(index), index=None if self._whole else index)
+        training = self._model._training
+        return float(training.logs(training.train(run, Totals()))["loss"])
 
 
 class Torch:
