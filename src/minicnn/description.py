@@ -34,6 +34,8 @@ def describe(model: Model) -> dict[str, Any]:
         "loss_weights": list(objective.loss_weights),
         "precision": model.precision,
     }  # fmt: skip
+    if compiled is not None and step.trainable != model._trainable_now():  # which the layers describe
+        compiled["trainable"] = list(step.trainable.values())
     graph = graph_to_config(model._graph)
     check_size(graph)
     return {

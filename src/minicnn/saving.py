@@ -56,7 +56,6 @@ def save_model(model: Model, path: Path) -> None:
         10
     """
     about = describe(model)
-    model._check_trainable()  # the optimizer's state is that of the weights that were trained
     variables = model._training.variables
     expected, there = expected_arrays(model), list(variables.cells)
     unknown = set(there) - set(expected) - {"step"}
@@ -193,6 +192,11 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
         model.compile(
             made["optimizer"], made["losses"], measured, loss_weights=made["loss_weights"], precision=precision
         )
+        if "trainable" in compiled:
+            flags, layers = compiled["trainable"], model._trainable_now()
+            if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
+                raise ValueError(f"a model is compiled with layers that are trainable or not, not {flags!r:.60}")
+            model._training.step.trainable = dict(zip(layers, flags, strict=True))
     return model
 
 

@@ -295,7 +295,7 @@ class Layer(Inspectable):
         bound = self._shallow()
         bound._trainable = trace.trainable
         for attribute, held in vars(self).items():
-            if attribute not in ("_trace", "_path", "_origin", "_callers"):
+            if attribute not in ("_trainable", "_trace", "_path", "_origin", "_callers"):
                 setattr(bound, attribute, _bound(held, attribute, trace, path))
         bound._trace, bound._path, bound._origin = trace, path, self
         return bound

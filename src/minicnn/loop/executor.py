@@ -12,10 +12,9 @@ import numpy as np
 from minicnn.backends._progress import clock
 from minicnn.backends.base import Array, Executable, ManySteps, State
 from minicnn.distribution import DataParallel
-from minicnn.loop.prefetch import Run
 from minicnn.loop.step import Step
 from minicnn.loop.totals import Totals
-from minicnn.loop.tracing import SCALE, Feed, StepKind
+from minicnn.loop.tracing import SCALE, Feed, Run, StepKind
 from minicnn.loop.variables import Variables
 from minicnn.program.graph import Program, Value
 

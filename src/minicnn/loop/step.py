@@ -48,6 +48,7 @@ class Supervised:
         precision: Name of the precision policy.
         trainable: Whether the model, and each layer in it, was trainable when it was compiled; as they are now if
             empty. The model is None.
+        warned: Whether it was said that layers are trainable now that were not then, or no longer.
         paths: Name of each weight, kept from one trace to the next.
     """
 
@@ -57,6 +58,7 @@ class Supervised:
     optimizer: Optimizer | None = None
     precision: str = "float32"
     trainable: dict[Layer | None, bool] = field(default_factory=dict)
+    warned: bool = False
     paths: dict[Weight, str] = field(default_factory=dict)
 
     def wired(self) -> Graph:

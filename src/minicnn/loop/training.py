@@ -253,7 +253,7 @@ class Training:
         """
         self.stop, self.position = False, (epochs.start, 0)
         callbacks("on_train_begin")
-        self.agree("training", callbacks.params | about)
+        self.agree("training", {**callbacks.params, **about})
         # Training that was stopped within an epoch and then resumed still has to end that epoch.
         while self.position[0] < epochs.stop and (self.position[1] or not self.stop):
             due = validation if validates(self.position[0] + 1) else None

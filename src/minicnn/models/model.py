@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, get_args
@@ -315,7 +316,6 @@ class Model(Functional):
         Raises:
             RuntimeError: If there are labels and the model is not compiled.
         """
-        self._check_trainable()
         with self._received(x, y) as (x, y):
             return self._training.trace(x, y, sample_weight, kernels)
 
@@ -325,15 +325,18 @@ class Model(Functional):
         """Whether the model, and each layer in it, is trainable; the model is None."""
         return {None if layer is self else layer: layer.trainable for layer in self._with_sublayers()}
 
-    def _check_trainable(self) -> None:
-        """Raise a RuntimeError if `trainable` of a layer was changed since the model was compiled."""
-        compiled = self._training.step.trainable
+    def _note_trainable(self) -> None:
+        """Warn, once after each compile, where `trainable` of a layer was set since."""
+        step, compiled = self._training.step, self._training.step.trainable
         changed = [layer or self for layer, now in self._trainable_now().items() if now is not compiled.get(layer, now)]
-        if changed:
-            raise RuntimeError(
-                "trainable is taken up by compile, as in Keras. Received: a model compiled before it was set, on "
-                f"{', '.join(sorted(repr(layer.name) for layer in changed)):.200}. Call compile() again, which begins "
-                "with new optimizer state."
+        if changed and not step.warned:
+            step.warned = True
+            warnings.warn(
+                "Training changes what was trainable when the model was compiled. Received: trainable set since then, "
+                f"on {', '.join(sorted(repr(layer.name) for layer in changed)):.200}. Call compile() again to take it "
+                "up, which begins with new optimizer state; nothing is to be done where another model is to leave "
+                "these layers alone.",
+                stacklevel=3,
             )
 
     def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
@@ -391,7 +394,7 @@ class Model(Functional):
         objective = Objective.of(loss, metrics, loss_weights, self.output_names)
         self._training.compile(
             precision, distribution, objective=objective, optimizer=get_optimizer(optimizer),
-            trainable=self._trainable_now(),
+            trainable=self._trainable_now(), warned=False,
         )  # fmt: skip
         if self.built:
             objective.check_outputs(self._graph.outputs)
@@ -465,7 +468,7 @@ class Model(Functional):
         seed = check_seed(self.seed if seed is None else seed)
         several = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         with self._training.alone(), self._training.together(), self._received(x, y) as (x, y):
-            self._check_trainable()
+            self._note_trainable()
             training = self._training
             if validation_split and (isinstance(x, Batches) or validation_data is not None):
                 raise ValueError(
@@ -512,7 +515,7 @@ class Model(Functional):
         """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
         training = self._training
         training.step.compiled()
-        self._check_trainable()
+        self._note_trainable()
         with training.together(), self._received(x, y) as (x, y):
             run = training.standardizer(class_weight).batch(x, y, sample_weight)
             return as_asked(training.logs(training.train(run, Totals())), return_dict)
