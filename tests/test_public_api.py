@@ -97,7 +97,7 @@ LAYERS = [v for v in public(minicnn.layers).values() if inspect.isclass(v)]
 def test_layers_document_all_arguments_and_shapes(layer: Any) -> None:
     text = inspect.getdoc(layer) or ""
     for name in inspect.signature(layer).parameters:
-        assert f"\n    {name}: " in text or (name == "limits" and not layer.limited), name
+        assert f"\n    {name}: " in text or (name == "limits" and not layer._limited), name
     if layer is not minicnn.Layer:
         assert text.count("Input shape:\n") == text.count("Output shape:\n") == 1
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minicnn import ops
+from minicnn.configured import Configured, register
 from minicnn.names import look_up
 from minicnn.ops.normalization import factor_for_squares
 from minicnn.program.graph import Value
 from minicnn.regularizers import EPSILON, Limit, finite
-from minicnn.setting import Setting
 
 
-class Constraint(Setting):
+class Constraint(Configured):
     """Gives what a weight becomes after a step; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, w: Value) -> Value:
@@ -100,6 +100,7 @@ class UnitNorm(Constraint):
 CONSTRAINTS: dict[str, type[Constraint]] = {
     "max_norm": MaxNorm, "min_max_norm": MinMaxNorm, "non_neg": NonNeg, "unit_norm": UnitNorm,
 }  # fmt: skip
+register(*CONSTRAINTS.values())
 
 
 def get_constraint(given: Limit) -> Callable[[Value], Value] | None:

@@ -15,7 +15,7 @@ class WrittenOut:
     """The signature of a class whose constructor hands on `**options`: the arguments by name that its base class takes.
 
     A metaclass has one as its `__signature__`. Of `**limits` of the base class only those that the class names are
-    among them: see `Layer.limited`.
+    among them: see `Layer._limited`.
     """
 
     def __get__(self, kind: type[Any], meta: type[Any]) -> inspect.Signature:
@@ -27,7 +27,7 @@ class WrittenOut:
             own = {parameter.name: parameter for parameter in parameters[:-1]}
             base = next(b.parameters for b in bases if "options" not in b.parameters)
             options = [p for p in base.values() if p.name not in own]
-            if not getattr(kind, "limited", ()):
+            if not getattr(kind, "_limited", ()):
                 options = [p for p in options if p.kind is not p.VAR_KEYWORD]
             by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
             parameters = [*own.values(), *(p for p in options if p.kind in by_name)]

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from minicnn.configured import Configured, register
 from minicnn.names import look_up
-from minicnn.setting import Setting
 
 # Standard deviation of a standard normal distribution cut off at +-2.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -21,7 +21,7 @@ Mode = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution = Literal["truncated_normal", "uniform", "untruncated_normal"]
 
 
-class Initializer(Setting):
+class Initializer(Configured):
     """Gives the first values of a weight; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -120,10 +120,7 @@ INITIALIZERS: dict[str, Initializer] = {
     "random_uniform": RandomUniform(),
 }
 
-# The classes that a saved model may name.
-INITIALIZER_CLASSES: dict[str, type[Initializer]] = {
-    c.__name__: c for c in (Constant, RandomNormal, RandomUniform, VarianceScaling)
-}
+register(Constant, RandomNormal, RandomUniform, VarianceScaling)
 
 
 def get_initializer(given: str | Initializer) -> Initializer:

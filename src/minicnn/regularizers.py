@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from minicnn import ops
+from minicnn.configured import Configured, register
 from minicnn.names import look_up
 from minicnn.ops.normalization import directions
 from minicnn.program.graph import Value
 from minicnn.schedules import is_rate
-from minicnn.setting import Setting
 
 EPSILON = 1e-7  # as in Keras
 
 
-class Regularizer(Setting):
+class Regularizer(Configured):
     """Gives a number that is added to the loss; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, w: Value) -> Value:
@@ -117,6 +117,8 @@ l1, l2, l1_l2 = L1, L2, L1L2  # Keras's other names
 REGULARIZERS: dict[str, type[Regularizer]] = {
     "l1": L1, "l2": L2, "l1_l2": L1L2, "orthogonal_regularizer": OrthogonalRegularizer,
 }  # fmt: skip
+
+register(*REGULARIZERS.values())
 
 Limit = str | Callable[[Value], Value] | None
 

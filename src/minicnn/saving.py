@@ -14,30 +14,21 @@ from typing import Any
 import numpy as np
 
 import minicnn
-from minicnn import metrics, schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
+from minicnn.configured import decode
 from minicnn.description import describe, expected_arrays
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
-from minicnn.layers.configured import decode
 from minicnn.layers.serialization import Budget, graph_from_config
-from minicnn.losses import LOSSES, Loss
+from minicnn.losses import Loss
 from minicnn.metrics import Metric
 from minicnn.models import Model, Sequential
-from minicnn.optimizers import OPTIMIZERS, Optimizer
-from minicnn.schedules import Schedule
-from minicnn.setting import CLASSES
+from minicnn.optimizers import Optimizer
 
 __all__ = ["SavedModelError", "load_model", "load_weights", "save_model", "save_weights"]
 
 _FORMAT = 1
 _MODEL, _WEIGHTS = "model", "weights"
-
-_KINDS = [
-    c for module in (metrics, schedules) for c in vars(module).values()
-    if isinstance(c, type) and issubclass(c, Metric | Schedule)
-]  # fmt: skip
-CLASSES.update({c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *_KINDS)})
 
 
 def save_model(model: Model, path: Path) -> None:
@@ -65,8 +56,8 @@ def save_model(model: Model, path: Path) -> None:
         10
     """
     about = describe(model)
-    model._check_trainable()  # the optimizer's state is that of the weights that were trained
-    expected, there = expected_arrays(model), model._engine.names()
+    variables = model._training.variables
+    expected, there = expected_arrays(model), list(variables.cells)
     unknown = set(there) - set(expected) - {"step"}
     if unknown:
         raise ValueError(
@@ -75,7 +66,7 @@ def save_model(model: Model, path: Path) -> None:
         )
     # State that training has not needed yet is zero.
     tensors = {
-        name: model._engine.get(name) if name in there else np.zeros(shape, dtype)
+        name: variables.get(name) if name in there else np.zeros(shape, dtype)
         for name, (shape, dtype) in expected.items()
     }
     write_tensors(path, tensors, {"kind": _MODEL, "format": _FORMAT, "minicnn": minicnn.__version__, **about})
@@ -109,7 +100,7 @@ def load_model(
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
         raise SavedModelError(path, wrong, remedy) from error
     _check(path, tensors, expected)
-    model._engine.restore(tensors, int(tensors.get("step", 0)))
+    model._training.executor.restore(tensors, int(tensors.get("step", 0)))
     return model
 
 
@@ -149,7 +140,7 @@ def load_weights(model: Model, path: Path, skip_mismatch: bool = False) -> None:
     tensors, about = _read(path, _MODEL, _WEIGHTS)
     if about["kind"] == _MODEL:
         tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}
-    dtype = model._engine.dtype  # the file may hold another precision
+    dtype = model._training.variables.dtype  # the file may hold another precision
     tensors = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in tensors.items()}
     expected = {p: (w.shape, dtype) for p, w in model._weights.items()}
     if skip_mismatch:
@@ -183,7 +174,7 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
     if about["class"] not in ("Model", "Sequential"):
         raise ValueError(f"a model is a Model or a Sequential, not {about['class']!r:.40}")
     inputs, outputs = graph_from_config(about["graph"], Budget(classes))
-    made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
+    made_of = Sequential._of_tensors if about["class"] == "Sequential" else Model
     model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
     model._trainable = about.get("trainable", True) is not False
     compiled = about["compile"]
@@ -201,6 +192,11 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
         model.compile(
             made["optimizer"], made["losses"], measured, loss_weights=made["loss_weights"], precision=precision
         )
+        if "trainable" in compiled:
+            flags, layers = compiled["trainable"], model._trainable_now()
+            if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
+                raise ValueError(f"a model is compiled with layers that are trainable or not, not {flags!r:.60}")
+            model._training.step.trainable = dict(zip(layers, flags, strict=True))
     return model
 
 

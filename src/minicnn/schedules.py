@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
-from minicnn.setting import Setting
+from minicnn.configured import Configured, register
 
 MOST = 3.4e38  # of float32, which rates become
 
 
-class Schedule(Setting):
+class Schedule(Configured):
     """A learning rate that depends on the number of steps taken."""
 
     def __call__(self, step: int) -> float:
@@ -224,6 +224,12 @@ class OneCycle(Schedule):
         if step < turn:
             return _cosine(initial, self.peak, step / turn)
         return _cosine(self.peak, initial / self.final_divisor, min((step - turn) / (self.steps - turn), 1.0))
+
+
+register(
+    CosineDecay, CosineDecayRestarts, ExponentialDecay, InverseTimeDecay, OneCycle, PiecewiseConstantDecay,
+    PolynomialDecay,
+)  # fmt: skip
 
 
 def _cosine(start: float, stop: float, done: float) -> float:

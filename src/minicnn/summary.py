@@ -10,7 +10,7 @@ from minicnn.program.graph import Node
 from minicnn.program.printing import engineering
 
 if TYPE_CHECKING:
-    from minicnn.models.network import Network
+    from minicnn.models import Model
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +36,7 @@ class Explanation:
         return html.block(f"{len(rows)} nodes, {kernels} of them by kernels", html.table(header, rows))
 
 
-def summary(model: Network, batch_size: int) -> str:
+def summary(model: Model, batch_size: int) -> str:
     """Table of the layers: name, class and whether it is frozen, output shape, weights, FLOPs of the forward pass.
 
     Args:
@@ -53,7 +53,7 @@ def summary(model: Network, batch_size: int) -> str:
     return "\n".join([lines[0], rule, *lines[1:], rule, foot])
 
 
-def page(model: Network) -> str:
+def page(model: Model) -> str:
     """The same as HTML, for a batch of one; of a model that is not built its layers."""
     if not model.built:
         return html.block(repr(model).strip("<>"), html.table(("layer",), [(layer,) for layer in model.layers]))
@@ -61,7 +61,7 @@ def page(model: Network) -> str:
     return html.block(repr(model).strip("<>"), html.table(header, rows), html.paragraph(foot))
 
 
-def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, str]], str]:
+def _layers(model: Model, batch_size: int) -> tuple[list[tuple[str, str, str, str]], str]:
     """Titles and rows of the table, and the line below."""
     program = model.program("predict", batch_size=batch_size)
     params: dict[str, int] = {}
@@ -73,7 +73,7 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
     for node in program.nodes:
         owner = node.scope.split("/")[0]
         flops[owner] = flops.get(owner, 0) + node.cost.flops
-    tensors = [*(t for call in model._calls for t in call.inputs), *model._outputs]
+    tensors = [*(t for call in model._graph.calls for t in call.inputs), *model.outputs]
     shapes = {model.layer_name(t.source.layer): str(t.shape) for t in tensors if t.source is not None}
     rows = [("layer", "output shape", "params", "FLOPs")]
     for layer in model.layers:
@@ -92,7 +92,7 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
     )
 
 
-def _share(model: Network) -> str:
+def _share(model: Model) -> str:
     """What of it this rank has, or one of as many ranks as there are shards would have."""
     distribution = model.distribution
     if distribution is None:
@@ -107,7 +107,7 @@ def _share(model: Network) -> str:
     return f"; each of {distribution.shards} ranks has {held:,} weights"
 
 
-def _trial(model: Network) -> str:
+def _trial(model: Model) -> str:
     """What sizes the figures are for where they are not known."""
     shapes = [" x ".join(map(str, t.trial())) for t in model.inputs if t.trials]
     return f" of {', '.join(shapes)}" if shapes else ""

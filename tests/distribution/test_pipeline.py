@@ -52,7 +52,11 @@ def test_every_optimizer_trains_in_stages(name: str) -> None:
         for size in (15, 14):
             model.train_on_batch(x[:size], y[:size])
         if isinstance(distribution, Pipeline):
-            held = {n: c.value.array is not None for n, c in model._engine._cells.items() if hasattr(c.value, "array")}
+            held = {
+                n: c.value.array is not None
+                for n, c in model._training.variables.cells.items()
+                if hasattr(c.value, "array")
+            }
             for path in model._weights:
                 assert all(there == held[path] for n, there in held.items() if n.endswith(f"/{path}")), held
         return digest(model), model.get_weights()
@@ -127,7 +131,7 @@ def test_a_rank_has_the_weights_of_its_layers_alone() -> None:
         model = made(distribution)
         summaries[distribution.rank] = model.summary(print_fn=None)
         model.train_on_batch(*(a[:15] for a in data()))
-        return [path for path in model._weights if model._engine._cells[path].value.array is not None]
+        return [path for path in model._weights if model._training.variables.cells[path].value.array is not None]
 
     first, second = on_ranks(2, work)
     assert {path.split("/")[0] for path in first} == {"conv2d", "batch_normalization", "conv2d_1"}
@@ -151,7 +155,11 @@ def test_the_program_of_a_rank_does_what_its_step_does(count: int) -> None:
         found = get_backend("numpy").compile(program)({v.name: given[v.name].copy() for v in program.inputs})
         model = made(Pipeline(CUTS, shards=SHARDS, communicator=stepwise.communicator(communicator.rank)))
         assert model.train_on_batch(x, y)[0] == pytest.approx(found["loss"])
-        held = {path: cell.value.array for path, cell in model._engine._cells.items() if hasattr(cell.value, "array")}
+        held = {
+            path: cell.value.array
+            for path, cell in model._training.variables.cells.items()
+            if hasattr(cell.value, "array")
+        }
         assert {path for path, array in held.items() if array is not None} == found.keys() & held.keys()
         for path in found.keys() & held.keys():
             np.testing.assert_array_equal(found[path], held[path])

@@ -64,11 +64,12 @@ def in_blocks(node: Node, xp: Namespace) -> Callable[..., Array] | None:
 
 def _blocks(node: Node) -> _Blocks | None:
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
-    x, y, kernel = {
-        "conv2d": (node.inputs[0], node.outputs[0], node.inputs[1].shape[:2]),
-        "conv2d_input_gradient": (node.outputs[0], node.inputs[0], node.inputs[1].shape[:2]),
-        "conv2d_weight_gradient": (node.inputs[1], node.inputs[0], attrs.get("kernel")),
+    x, y, w = {
+        "conv2d": (node.inputs[0], node.outputs[0], node.inputs[1]),
+        "conv2d_input_gradient": (node.outputs[0], node.inputs[0], node.inputs[1]),
+        "conv2d_weight_gradient": (node.inputs[1], node.inputs[0], node.outputs[0]),
     }[node.op.name]
+    kernel = (w.shape[0], w.shape[1])
     window = Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"])
     if any(sum(pair) >= window.dilation[0] * (kernel[0] - 1) + 1 for pair in window.padding) and axes.n:
         return None  # a block might lie in the padding alone

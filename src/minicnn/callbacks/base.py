@@ -47,7 +47,8 @@ class Callback(metaclass=PlainArguments):
     @property
     def chief(self) -> bool:
         """Whether this process prints, logs and writes files: of several ranks only the first does."""
-        return bool(getattr(getattr(self, "model", None), "chief", True))
+        distribution = getattr(getattr(self, "model", None), "distribution", None)
+        return distribution is None or distribution.rank == 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -147,6 +148,7 @@ class Callbacks:
             callback.group = self
             callback.set_params(params)
             callback.set_model(model)
+        self.params = params
         self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
         self.without_validation = False  # whether the epoch that ends is one of those between two validations
         self._last: Logs = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minicnn.configured import register
 from minicnn.documentation import complete
 from minicnn.losses.base import FunctionLoss, Loss
 from minicnn.losses.crossentropy import (
@@ -44,6 +45,7 @@ LOSSES: dict[str, type[Loss]] = {
     "tversky": Tversky,
 }
 
+register(*LOSSES.values())
 for _kind in LOSSES.values():
     complete(_kind)
 

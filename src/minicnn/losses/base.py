@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
+from minicnn.configured import Configured
 from minicnn.names import snake_case
 from minicnn.program.graph import Value
-from minicnn.setting import Setting
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken, as in Keras.
 EPSILON = 1e-7
@@ -17,7 +17,7 @@ EPSILON = 1e-7
 _SUM_TOLERANCE = 1e-2
 
 
-class Loss(Setting):
+class Loss(Configured):
     """Base class: a subclass emits the loss of each sample; the Model takes the mean over the batch."""
 
     # Whether labels are class numbers (int32) rather than floating-point targets.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from minicnn.configured import register
 from minicnn.documentation import complete
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics.base import Mean, Metric
@@ -44,6 +45,7 @@ METRICS: dict[str, type[Metric]] = {
     "root_mean_squared_error": RootMeanSquaredError,
 }
 
+register(*(kind for kind in map(globals().get, __all__) if isinstance(kind, type) and issubclass(kind, Metric)))
 for _kind in (*METRICS.values(), MeanIoU):
     complete(_kind)
 

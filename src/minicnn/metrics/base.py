@@ -11,14 +11,14 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
+from minicnn.configured import Configured
 from minicnn.losses.base import mean_of_samples, of_samples
 from minicnn.program.graph import Value
-from minicnn.setting import Setting
 
 HostArray = np.ndarray[Any, Any]
 
 
-class Metric(Setting):
+class Metric(Configured):
     """Base class: `totals` emits what one batch adds, `result` turns the sums into a number.
 
     Args:

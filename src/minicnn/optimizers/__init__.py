@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minicnn import schedules as schedules  # where Keras has them
+from minicnn.configured import register
 from minicnn.documentation import complete
 from minicnn.names import look_up
 from minicnn.optimizers.adam import Adam, AdamW, Nadam
@@ -17,6 +18,7 @@ __all__ = [
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop,
     "adagrad": Adagrad, "lion": Lion, "nadam": Nadam, "muon": Muon}  # fmt: skip
 
+register(*OPTIMIZERS.values())
 for _kind in OPTIMIZERS.values():
     complete(_kind)
 

@@ -9,10 +9,10 @@ from numbers import Real
 from typing import TypedDict
 
 from minicnn import ops
+from minicnn.configured import Configured
 from minicnn.ops.normalization import factor_for_squares
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
-from minicnn.setting import Setting
 
 
 class Clipping(TypedDict, total=False):
@@ -29,7 +29,7 @@ class Options(Clipping, total=False):
     weight_decay: float | None
 
 
-class Optimizer(Setting):
+class Optimizer(Configured):
     """Base class: clipping, decay and the learning rate; a subclass emits the update of one parameter.
 
     Args:
