@@ -61,7 +61,7 @@ def complete(kind: type[Any], arguments: Iterable[str] | None = None, **given: s
 
 @cache
 def _parts(docstring: str | None) -> tuple[str, dict[str, str], dict[str, str]]:
-    """What comes before the sections of a docstring, the sections by title, and what is said of each argument."""
+    """Parts of a docstring: the text before its sections, the sections by title, and each argument's entry."""
     summary, *rest = re.split(rf"\n+({'|'.join(SECTIONS)}):\n", inspect.cleandoc(docstring or ""))
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
     entries = re.split(r"\n(?=    \w)", sections.get("Args", ""))

@@ -134,7 +134,7 @@ def get_initializer(given: str | Initializer) -> Initializer:
 
 
 def known_initializer(given: str | Initializer) -> str | Initializer:
-    """What is given for an initialiser, if there is one of that name."""
+    """Check that there is an initialiser of a name, and return it."""
     get_initializer(given)
     return given
 

@@ -29,7 +29,7 @@ set_by_us = False
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream, such as what stands in for sys.stdout, is a terminal; None is the one of pythonw."""
+    """True if a stream, such as what stands in for sys.stdout, is a terminal; None is the one of pythonw."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and bool(isatty())
 
@@ -50,7 +50,7 @@ class Processor:
 
     @property
     def avx512(self) -> bool:
-        """Whether it has what OpenBLAS's AVX-512 kernels need."""
+        """True if the processor has what OpenBLAS's AVX-512 kernels need."""
         return self.flags >= AVX512
 
 
@@ -182,7 +182,7 @@ def mistaken_kernels(pools: list[dict[str, Any]], cpu: Processor) -> str | None:
 
 
 def warnings() -> list[str]:
-    """What slows NumPy down on this machine, and how to mend it."""
+    """Warnings of what slows NumPy down on this machine, and how to mend it."""
     kernels = mistaken_kernels(thread_pools(), processor())
     if kernels is None:
         return []
@@ -210,7 +210,7 @@ def versions() -> dict[str, str | None]:
 
 
 def facts() -> dict[str, Any]:
-    """What must be known of a machine to judge a figure that was measured on it, as plain data."""
+    """Facts about a machine by which a figure that was measured on it can be judged, as plain data."""
     pools = thread_pools()
     return {
         "cpu": processor().model,

@@ -59,7 +59,7 @@ class _Falling(Schedule):
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
     def _falls(self, step: int) -> float:
-        """How often it has fallen."""
+        """Number of falls up to a step."""
         return step // self.decay_steps if self.staircase else step / self.decay_steps
 
 
@@ -237,7 +237,7 @@ def _rates(**given: float) -> None:
 
 
 def is_rate(value: Any) -> bool:
-    """Whether a value is a number of at least 0 that float32 can hold."""
+    """True if a value is a number of at least 0 that float32 can hold."""
     return isinstance(value, Real) and 0 <= cast(float, value) <= MOST
 
 

@@ -1,4 +1,4 @@
-"""What scripts need besides models and data: batches by number, one-hot labels, and a drawing of a model."""
+"""Helpers for scripts: batches by number, one-hot labels, and a drawing of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend is: a namespace of arrays, perhaps kernels, and a way to run a Program."""
+"""The backend: a namespace of arrays, perhaps kernels, and a way to run a Program."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PlannedMemory(Executable, Protocol):
 
     @property
     def launched(self) -> int:
-        """How many kernels, and references in between, a step is."""
+        """Number of kernels, and references in between, in a step."""
 
 
 class Stage:
@@ -110,10 +110,10 @@ class Stage:
         raise NotImplementedError
 
     def begin(self, slot: int) -> None:
-        """What is computed from now on may read the slot: it waits for the copy."""
+        """Let what is computed from now on read the slot: it waits for the copy."""
 
     def end(self, slot: int) -> None:
-        """What is computed from now on does not read the slot any more."""
+        """Say that nothing that is computed from now on reads the slot."""
 
     def close(self) -> None:
         """Wait for copies under way."""
@@ -180,11 +180,11 @@ class Backend:
         raise NotImplementedError
 
     def owns(self, array: Any) -> bool:
-        """Whether an array is of this backend's library."""
+        """True if an array is of this backend's library."""
         raise NotImplementedError
 
     def keeps(self, nbytes: int) -> bool:
-        """Whether a data set of so many bytes is to stay where the backend computes."""
+        """True if a data set of so many bytes is to stay where the backend computes."""
         return True
 
     def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:

@@ -103,7 +103,7 @@ class BackupAndRestore(Callback):
             os.rmdir(self.backup_dir)
 
     def _describe(self) -> dict[str, Any]:
-        """What must be the same for a training to go on, as plain data."""
+        """Description of what must be the same for a training to go on, as plain data."""
         about = describe(self.model)
         optimizer = about["compile"]["optimizer"]["config"]
         if not isinstance(optimizer.get("learning_rate"), dict):
@@ -219,7 +219,7 @@ def _known(values: Mapping[str, Any], name: Any) -> Any:
 
 
 def _differences(old: Any, new: Any, place: str) -> Iterator[str]:
-    """Where two trees of plain data differ, in words."""
+    """Differences of two trees of plain data, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
             yield from _differences(old.get(key), new.get(key), f"{place}.{key}" if place else key)

@@ -46,7 +46,7 @@ class Callback(metaclass=PlainArguments):
 
     @property
     def chief(self) -> bool:
-        """Whether this process prints, logs and writes files: of several ranks only the first does."""
+        """True if this process prints, logs and writes files: of several ranks only the first does."""
         return bool(getattr(getattr(self, "model", None), "chief", True))
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class Callback(metaclass=PlainArguments):
         """After training, whether it was completed or broken off: let go of files, the terminal ..."""
 
     def get_state(self) -> dict[str, Any]:
-        """What the callback must remember when an interrupted training is resumed.
+        """State that the callback must remember when an interrupted training is resumed.
 
         Plain data (numbers, strings, None, lists, dictionaries with string keys) and NumPy arrays.
         """
@@ -153,16 +153,16 @@ class Callbacks:
 
     @property
     def watch_batches(self) -> bool:
-        """Whether a callback must be called for every batch of the training."""
+        """True if a callback must be called for every batch of the training."""
         return self.watch("train")
 
     @property
     def ends_on_nan(self) -> bool:
-        """Whether a callback ends the training where the loss is no finite number."""
+        """True if a callback ends the training where the loss is no finite number."""
         return any(c.ends_on_nan for c in self.callbacks)
 
     def watch(self, kind: str) -> bool:
-        """Whether a callback must be called for every batch of a "train", "test" or "predict"."""
+        """True if a callback must be called for every batch of a "train", "test" or "predict"."""
         hooks = (f"on_{kind}_batch_begin", f"on_{kind}_batch_end")
         return any(
             c.every_batch and any(h in vars(c) or getattr(type(c), h) is not getattr(Callback, h) for h in hooks)
@@ -256,7 +256,7 @@ class History(Callback):
 
 
 def is_number(value: Any) -> bool:
-    """Whether a log is a number, as opposed to an array or a text."""
+    """True if a log is a number, as opposed to an array or a text."""
     return not isinstance(value, str | bytes | None) and np.ndim(value) == 0
 
 

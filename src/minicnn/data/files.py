@@ -1,4 +1,4 @@
-"""Where data files are found, how they are read without trusting them, and how they are downloaded."""
+"""Data files: search for them, reading that does not trust them, and download."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def find_or_download(
 
 
 def entries(folder: Path) -> list[Path]:
-    """What a folder holds, in the order of the names.
+    """Entries of a folder, in the order of the names.
 
     Raises:
         DataError: If that cannot be read.

@@ -1,4 +1,4 @@
-"""Which data sets are there already."""
+"""Places of data sets that are there already."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACES: dict[str, tuple[Sequence[str], Callable[[Path], Any]]] = {
 
 
 def locate(name: str, data_dir: PathLike | None = None) -> Path | None:
-    """Where `load` would find a data set without fetching anything; no file is opened.
+    """Path at which `load` would find a data set without fetching anything; no file is opened.
 
     Args:
         name: Name of a data set that is read from files.

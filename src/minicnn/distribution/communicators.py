@@ -1,4 +1,4 @@
-"""Who else computes: one process alone, or the ranks of a job; what the engines that connect them have in common."""
+"""Communicators: one process alone, or the ranks of a job; the base of the libraries that connect them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Ranks(ABC):
                 os.sched_yield()
 
     def late(self) -> RankError:
-        """What to raise when the deadline has passed: it names who is missing."""
+        """Error for a deadline that has passed: it names the ranks that are missing."""
         missing = self.missing(min(5.0, max(0.5, self.timeout / 10)))
         if not missing:
             return self.apart()
@@ -153,7 +153,7 @@ class Ranks(ABC):
         return self._late(who, "Look at what that rank printed last, and whether its machine and the link to it are up")
 
     def apart(self) -> RankError:
-        """What to raise when another rank gives what is not asked for."""
+        """Error for a rank that computes something else than the others."""
         remedy = "Let every rank call the same methods with the same arguments"
         return self._late("all ranks answer, but do not compute the same", remedy)
 
@@ -196,7 +196,7 @@ class StoreRanks(Ranks):
         self._asker = Worker()
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What the store says; a RuntimeError if it says nothing for some time."""
+        """Ask the store; a RuntimeError if it says nothing for some time."""
         try:
             return self._asker.begin(lambda: call(*arguments)).result(min(5.0, max(1.0, self.timeout / 10)))
         except TimeoutError as error:
@@ -208,10 +208,10 @@ class StoreRanks(Ranks):
 
     @abstractmethod
     def _get(self, key: str) -> bytes | None:
-        """What is in the store, without waiting; None if nothing is."""
+        """Read a key of the store without waiting; None if nothing is there."""
 
     def lost(self) -> RankError:
-        """What to raise when a connection is lost: what the other has said, or who it is."""
+        """Error for a lost connection: the other rank's own, or one that names it."""
         time.sleep(FOLLOW / 10)
         try:
             self.listen()

@@ -102,7 +102,7 @@ class DataParallel(metaclass=PlainArguments):
 
     @property
     def alone(self) -> bool:
-        """Whether there is nothing to share: steps are then those of no distribution. With NCCL it takes part."""
+        """True if there is nothing to share: steps are then those of no distribution. With NCCL it takes part."""
         return self.shards == 1 and not isinstance(self.communicator, NcclCommunicator)
 
     def __deepcopy__(self, memo: Any) -> DataParallel:
@@ -113,7 +113,7 @@ class DataParallel(metaclass=PlainArguments):
         return partial(DataParallel, self.shards, timeout=self.timeout, deterministic=self.deterministic), ()
 
     def describe(self) -> dict[str, Any]:
-        """What decides about the bits of a training, as plain data."""
+        """Settings that decide about the bits of a training, as plain data."""
         return {"shards": self.shards, **({"layout": [list(entry) for entry in self.layout]} if self.layout else {})}
 
     def check_backend(self, name: str) -> None:
@@ -133,7 +133,7 @@ class DataParallel(metaclass=PlainArguments):
     # Shards -------------------------------------------------------------------------------------
 
     def _group(self, batch: int) -> Group:
-        """Who has which shards of a batch; a batch of fewer samples has fewer shards."""
+        """Group that assigns shards of a batch to ranks; a batch of fewer samples has fewer shards."""
         return Group(min(self.shards, batch), self.rank, self.ranks, self.communicator, self.deterministic)
 
     def _shards(self, batch: int) -> list[Shard]:
@@ -143,7 +143,7 @@ class DataParallel(metaclass=PlainArguments):
         return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout, self.groups) for s, cut in cuts]
 
     def part(self, feed: Feed) -> tuple[Feed, Shard]:
-        """What the step on this rank's first shard is given, and that shard."""
+        """Feed of the step on this rank's first shard, and that shard."""
         shard = self._shards(feed.batch)[0]
         return _part(feed, shard.samples), shard
 
@@ -163,7 +163,7 @@ class DataParallel(metaclass=PlainArguments):
         return trace(*self.part(feed))
 
     def weights(self, program: Program) -> int:
-        """How many weights this rank trains with, of what `program` gives."""
+        """Number of weights that this rank trains, of those in what `program` gives."""
         parts = len(self._group(self.shards).held())
         held = [v for v in program.inputs if v.kind in ("parameter", "statistic")]
         return sum(v.size * (parts if v.name in program.parts else 1) for v in held)
@@ -204,7 +204,7 @@ class DataParallel(metaclass=PlainArguments):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What all ranks do at once: where one fails, the others end too."""
+        """Context of what all ranks do at once: where one fails, the others end too."""
         try:
             yield
         except BaseException as error:
@@ -241,7 +241,7 @@ class DataParallel(metaclass=PlainArguments):
 
     @property
     def loads_parts(self) -> bool:
-        """Whether the rows of each rank are those that `minicnn.data.shard_rows` says, so that it needs no others."""
+        """True if the rows of each rank are those that `minicnn.data.shard_rows` says, so that it needs no others."""
         return self._group(self.shards).ranks == self.ranks > 1 and self.shards % self.ranks == 0
 
     def whole_batch(self, samples: int) -> int:
@@ -312,7 +312,7 @@ def _names(feed: Feed) -> list[str]:
 
 
 def _part(feed: Feed, samples: int) -> Feed:
-    """What a step on a part of the batch is given."""
+    """Feed of a step on so many samples of the batch."""
     if feed.gathered:
         return replace(feed, batch=samples)
     x, y = (tuple(Spec((samples, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))

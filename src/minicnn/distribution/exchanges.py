@@ -16,7 +16,7 @@ Host = np.ndarray[Any, Any]
 
 
 def exchange(node: Node, given: Sequence[Host], group: Group) -> list[Host]:
-    """What a collective of the Program of a shard gives each of this rank's shards.
+    """Results of a collective of a shard's Program, one for each of this rank's shards.
 
     Args:
         node: The collective, between as many ranks as there are shards.

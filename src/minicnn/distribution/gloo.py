@@ -98,7 +98,7 @@ class TorchCommunicator(StoreRanks):
     # Tensors where they are ---------------------------------------------------------------------
 
     def takes(self, backend: Backend) -> bool:
-        """Whether sums of a backend's arrays are taken where these are, by `total`."""
+        """True if sums of a backend's arrays are taken where these are, by `total`."""
         on_gpu = backend.device.startswith("cuda")
         return backend.name == "torch" and (self._on_gpus if on_gpu else backend.device == "cpu")
 

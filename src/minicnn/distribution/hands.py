@@ -1,4 +1,4 @@
-"""What a walk through a pipeline does things with: arrays of a backend, or Values, which make it a Program."""
+"""Executors of a pipeline's schedule: on arrays of a backend, or on Values, which makes it a Program."""
 
 from __future__ import annotations
 

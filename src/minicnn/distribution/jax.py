@@ -85,7 +85,7 @@ class JaxCommunicator(StoreRanks):
         return self._jax.make_array_from_single_device_arrays(shape, sharding, [array])
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function with collectives in it gives, within the deadline."""
+        """Run a function with collectives in it, within the deadline."""
         done = self._worker.begin(lambda: self._jax.block_until_ready(function(*arguments)))
         self.wait(done.done)
         try:

@@ -23,14 +23,14 @@ Array = Any
 
 
 def _normalizes(node: Node) -> bool:
-    """Whether a node is of what divides elements by a sum of some of them, within a sample."""
+    """True if a node divides elements by a sum of some of them, within a sample, or is a part of that."""
     if node.op.name == "sum" and node.attrs["keepdims"]:
         return 0 not in normalize_axes("axes", node.attrs["axes"], node.inputs[0].ndim)
     return node.op.name in ("normalize", "normalize_gradient")
 
 
 def fits(programs: Mapping[int, Program], group: Group) -> bool:
-    """Whether every rank computes the same on arrays of the same shapes, which is what XLA compiles.
+    """True if every rank computes the same on arrays of the same shapes, which is what XLA compiles.
 
     All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone. Nor is
     there a normalisation within a shard: XLA fuses what it is made of otherwise for one shard a rank than for several.

@@ -23,7 +23,7 @@ from minicnn.program.memory import Buffer, assign
 
 
 def fits(group: Group) -> bool:
-    """Whether each rank makes one sum by itself, so that all give arrays of one size."""
+    """True if each rank makes one sum by itself, so that all give arrays of one size."""
     return all(len(group.spans(r)) == 1 for r in range(group.ranks))
 
 
@@ -176,7 +176,7 @@ class GraphStep(DeviceStep):
         upload.end()
 
     def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
-        """What runs a step on arrays that begin where these do, and where it leaves the results."""
+        """Graph of a step on arrays that begin where these do, and the arrays in which it leaves the results."""
         if not self._tape:
             self._record()
         allocation = self._arena.reserve(0)

@@ -123,7 +123,7 @@ class Segments:
         return own
 
     def differs(self, other: Segments) -> str | None:
-        """What two shards do not have in common although they should, in words."""
+        """The difference of two shards that should have the same segments, in words; None if there is none."""
         for ours, theirs in ((self.common, other.common), (self.collectives, other.collectives)):
             if len(ours) != len(theirs):
                 return f"{len(ours)} and {len(theirs)} levels"
@@ -219,17 +219,17 @@ class Segments:
 
 
 def is_sum(node: Node) -> bool:
-    """Whether a node is a sum over all shards, which is the same for all of them."""
+    """True if a node is a sum over all shards, which is the same for all of them."""
     return node.op.name == "all_reduce" and not node.attrs["group"].stride
 
 
 def _each_its_own(node: Node) -> bool:
-    """Whether a node gives shards different things, as far as it is a collective."""
+    """True if a node gives shards different things, as far as it is a collective."""
     group = node.attrs.get("group")
     return node.op.name in EACH_ITS_OWN or (isinstance(group, Group) and group.stride > 0)
 
 
 def _described(node: Node) -> tuple[object, ...]:
-    """What a node gives, and the constants that it reads, unless it is a collective: these are given each its own."""
+    """Description of a node's results and the constants that it reads; a collective's are each shard's own."""
     numbers = [] if node.op.name in COLLECTIVES else [v.data.tobytes() for v in node.inputs if v.data is not None]
     return node.op.name, [v.spec for v in node.outputs], numbers

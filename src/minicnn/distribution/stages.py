@@ -13,7 +13,7 @@ FREE = -1  # the stage of what depends on counters and data alone: every rank co
 
 
 def stays(value: Value) -> bool:
-    """Whether an input stays with one stage: a weight, or an optimizer's state; single numbers all ranks have."""
+    """True if an input stays with one stage: a weight, or an optimizer's state; single numbers all ranks have."""
     return value.kind in ("parameter", "statistic", "optimizer") and value.ndim > 0
 
 
@@ -126,7 +126,7 @@ class Stages:
             settle(value, 0)
 
     def _where_it_is_read(self) -> None:
-        """What every rank could compute, such as bytes of images as numbers, one stage does if it alone reads it."""
+        """Give to one stage what it alone reads, though every rank could compute it, such as images as numbers."""
         results, readers = {id(v) for v in self.segments.program.results}, dict[int, set[int]]()
         for _, _, node in reversed(list(_placed(self.segments))):
             stages = [self.stage[id(v)] for v in node.outputs]
@@ -156,7 +156,7 @@ class Stages:
 
 
 def _stays(program: Program, result: str) -> bool:
-    """Whether a result is an update of what stays with one stage."""
+    """True if a result is an update of what stays with one stage."""
     return result in program.updates and result not in program.outputs and stays(program.value(result))
 
 

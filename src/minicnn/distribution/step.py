@@ -159,7 +159,7 @@ class ShardedStep:
         return partial.total()
 
     def _plus(self, sums: _Sums) -> Callable[[list[Array], list[Array]], list[Array]] | None:
-        """What adds what two shards give; as arrays do, if None."""
+        """Function that adds what two shards give; None for addition of arrays."""
         return None
 
     def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
@@ -285,7 +285,7 @@ class _Sums:
         return segments.names[id(value)]
 
     def given(self, samples: int, known: Arrays, own: Arrays) -> list[Array]:
-        """What a shard adds."""
+        """Summands of a shard."""
         found = []
         for source in self._given[samples]:
             named = isinstance(source, str)
@@ -327,7 +327,7 @@ class _Partial(RunningSums):
         return dict(zip(self.names, totals, strict=True))
 
     def _between_ranks(self) -> Callable[[], Any]:
-        """What sums over ranks: arrays of the host, but where the communicator takes those of the backend."""
+        """Sum over ranks, not yet taken: of arrays on the host, unless the communicator takes the backend's."""
         backend, group = self.sums.backend, self.sums.group
         if isinstance(group.communicator, TorchCommunicator) and group.communicator.takes(backend):
             return partial(group.communicator.total, self.arrays, group)

@@ -1,4 +1,4 @@
-"""What a rank does in a step of a pipeline: its stages of its shards, and what it sends and receives in between."""
+"""Schedule of a rank in a step of a pipeline: stages of its shards, and what it sends and receives in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUMS = 1  # tag of what sums send; values have greater ones
 
 @dataclass(frozen=True)
 class Places:
-    """Which rank computes what: there are as many pipelines side by side as it takes to give every rank a stage.
+    """Assignment of stages to ranks: so many pipelines side by side that every rank has a stage.
 
     Attributes:
         stages: Stages of each pipeline.
@@ -39,7 +39,7 @@ class Places:
 
     @property
     def pipelines(self) -> int:
-        """How many; each has some of the shards."""
+        """Number of pipelines; each has some of the shards."""
         return -(-self.ranks // self.stages)
 
     @property
@@ -54,7 +54,7 @@ class Places:
 
 
 class Hands(Protocol):
-    """What a walk does with arrays: it computes them, or writes down how.
+    """Executor of a schedule: it computes arrays, or writes down how they are computed.
 
     Attributes:
         group: All ranks, with what connects them.
@@ -63,7 +63,7 @@ class Hands(Protocol):
     group: Group
 
     def compile(self, program: Program) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
-        """What computes a piece: its outputs and updates by name."""
+        """Compile a piece to a function that gives its outputs and updates by name."""
         ...
 
     def constant(self, data: Any, dtype: str) -> Array:
@@ -83,7 +83,7 @@ class Hands(Protocol):
         ...
 
     def within(self, node: Node | None) -> AbstractContextManager[None]:
-        """Where what follows belongs to in the Program of a shard."""
+        """Context in which everything belongs to a node of a shard's Program."""
         ...
 
 
@@ -157,7 +157,7 @@ class Walk:
         ]  # fmt: skip
 
     def mine(self, stage: int) -> bool:
-        """Whether this rank computes a stage."""
+        """True if this rank computes a stage."""
         return stage == FREE or self._holders[stage] == self._places.rank
 
     def stage_of(self, name: str) -> int:

@@ -53,7 +53,7 @@ class Expr(Syntax):
 
     @property
     def is_index(self) -> bool:
-        """Whether it is an index."""
+        """True if the expression is an index."""
         return getattr(self, "dtype", None) == INDEX
 
     def __add__(self, other: Expr | float) -> Expr:
@@ -92,7 +92,7 @@ class Expr(Syntax):
         return Binary("<=", self, of(other, self))
 
     def equals(self, other: Expr | float) -> Expr:
-        """Whether both are the same number."""
+        """Condition that both are the same number."""
         return Binary("==", self, of(other, self))
 
 
@@ -224,7 +224,7 @@ def of(x: Expr | float, like: Expr = ZERO) -> Expr:
 
 
 def both(left: Expr, right: Expr) -> Expr:
-    """Whether both conditions hold."""
+    """Conjunction of two conditions."""
     return Binary("and", left, right)
 
 

@@ -1,4 +1,4 @@
-"""What one element of an image is that is read at the places of an affine map."""
+"""Element of an image that is resampled at the places of an affine map."""
 
 from __future__ import annotations
 

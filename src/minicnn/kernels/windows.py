@@ -135,7 +135,7 @@ class Windows:
         return at * s.strides[axis] + tap * s.dilation[axis] - s.before[axis]
 
     def _inside(self, axis: int, at: Expr) -> list[Expr]:
-        """What must hold for such a coordinate to lie within x, less what always holds."""
+        """Conditions for such a coordinate to lie within x, less what always holds."""
         s, (x, y) = self.window, ((self.x.h, self.y.h), (self.x.w, self.y.w))[axis]
         last = (y - 1) * s.strides[axis] + (s.kernel[axis] - 1) * s.dilation[axis] - s.before[axis]
         return [at >= 0] * (s.before[axis] > 0) + [at < x] * (last >= x)
@@ -182,7 +182,7 @@ class Windows:
         return self._covering(0, rows, unroll=unroll)
 
     def summed(self, *statements: Statement) -> Body:
-        """What statements add to a total."""
+        """Body whose value is the total that statements add up."""
         return Body((Variable(self.total, self.number(0)), *statements), self.total, self.dtype)
 
     def added(self, term: Expr) -> Assign:
@@ -239,7 +239,7 @@ class Windows:
         )
 
     def depthwise_conv2d_weight_gradient_term(self) -> Body:
-        """What position r of dy adds to element i; positions are in the order in which they lie in memory."""
+        """Term of position r of dy in element i; positions are in the order in which they lie in memory."""
         rows, columns = self.window.kernel
         order = [(N, self.y.n), (U, self.y.h), (V, self.y.w)]
         if self.y.data_format == "HWCN":
@@ -321,7 +321,7 @@ class Windows:
         return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
 
     def _from(self, winner: Expr, tap: Expr, place: Expr) -> Expr:
-        """What an element gets of dy at a place, if the maximum there is under its tap."""
+        """Share of an element in dy at a place: all of it, if the maximum there is under its tap."""
         return chosen(winner.equals(tap), Element(0, place), self.number(0), self.dtype)
 
     def max_pool2d_scatter(self) -> Body:

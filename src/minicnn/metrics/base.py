@@ -1,4 +1,4 @@
-"""What a metric is, and what several share."""
+"""The metric, and the parts that several share."""
 
 from __future__ import annotations
 

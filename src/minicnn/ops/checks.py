@@ -12,7 +12,7 @@ from minicnn.program.graph import Spec
 
 
 def one_of(name: str, given: str, known: Collection[str]) -> str:
-    """What is given for an argument, if it is known."""
+    """Check that an argument is one of the known names, and return it."""
     if not isinstance(given, str) or given not in known:
         proposal = meant(given, known)
         raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}.{proposal}")

@@ -13,7 +13,7 @@ Summand = TypeVar("Summand")
 
 
 class Communicator(Protocol):
-    """What moves arrays between ranks. Nothing waits without a deadline; every rank calls the same in the same order.
+    """Communicator of arrays between ranks. Nothing waits without a deadline; every rank calls the same in order.
 
     Attributes:
         rank: Number of this process, from 0.
@@ -65,7 +65,7 @@ class Communicator(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """Which of the shards of a batch a Program is for.
+    """Group of ranks that share the shards of a batch.
 
     Attributes:
         shards: Parts of the batch.
@@ -106,7 +106,7 @@ class Group:
 
     @property
     def parts(self) -> int:
-        """How many sums this rank gives; an idle one gives one that nobody counts."""
+        """Number of sums that this rank gives; an idle one gives one that nobody counts."""
         return max(1, len(self.spans()))
 
     @cached_property
@@ -168,7 +168,7 @@ class RunningSums:
 
     @property
     def arrays(self) -> list[Any]:
-        """What `all_reduce` takes: the arrays of the first sum, then of the next."""
+        """Arguments of `all_reduce`: the arrays of the first sum, then of the next."""
         return [array for _, arrays in self.found for array in arrays]
 
 

@@ -1,4 +1,4 @@
-"""What a primitive operation is: reference, shape rule, gradient rule and cost, side by side."""
+"""The primitive operation: reference, shape rule, gradient rule and cost, side by side."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Primitive:
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient rule exists."""
+        """True if a gradient rule exists."""
         return self._gradient is not None
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:

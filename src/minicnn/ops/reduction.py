@@ -111,7 +111,7 @@ def max_gradient(
 
 
 def _largest_in_columns(rows: Array, xp: Namespace) -> Array:
-    """Where the first largest element of each column is; in memory order, as PyTorch is slow along other axes."""
+    """Index of each column's first largest element; in memory order, as PyTorch is slow along other axes."""
     columns = xp.reshape(xp.permute_dims(rows, (1, 0)), (-1,))
     return xp.argmax(xp.reshape(columns, (rows.shape[1], rows.shape[0])), axis=1)
 

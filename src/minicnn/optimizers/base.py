@@ -1,4 +1,4 @@
-"""What all optimizers share: clipping, decay, the learning rate, and state by parameter."""
+"""The optimizer: clipping, decay, the learning rate, and state by parameter."""
 
 from __future__ import annotations
 

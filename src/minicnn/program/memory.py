@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where every temporary value of a Program is stored, and how many bytes there are of each kind.
+    """Memory plan: the place of every temporary value of a Program, and the bytes of each kind.
 
     Attributes:
         buffers: Place and lifetime of each temporary value and of each node's workspace.

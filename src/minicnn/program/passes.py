@@ -130,7 +130,7 @@ def shorten_images(program: Program, dtype: str) -> int:
 
 
 def _passes_on(node: Node, x: Value) -> bool:
-    """Whether what alone reads an image takes it as it is computed."""
+    """True if the only reader of an image takes it as it is computed."""
     elementwise = node.op.elementwise and node.outputs[0].shape == x.shape
     flattens = node.op.name == "reshape" and node.outputs[0].ndim != 4
     return elementwise or flattens or node.op.name in ("sum", "mean") or _pools_apart(node)
@@ -141,7 +141,7 @@ def _pools_apart(node: Node) -> bool:
 
 
 def scatters(node: Node) -> bool:
-    """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
+    """True if all elements of a gradient are such of dy, which are rounded already, or zeros."""
     return node.op.name == "max_pool2d_gradient" and _are_apart(node)
 
 

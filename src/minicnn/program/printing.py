@@ -37,7 +37,7 @@ def _row(node: Node) -> tuple[str, ...]:
 
 
 def counts(program: Program) -> str:
-    """How many nodes and operations a Program has, and the bytes that it moves."""
+    """Count of a Program's nodes and operations, and of the bytes that it moves, as text."""
     sent = f", {engineering(program.bytes_sent)}B sent" if program.bytes_sent else ""
     flops, moved = engineering(program.flops), engineering(program.bytes_moved)
     return f"{len(program.nodes)} nodes, {flops}FLOP, {moved}B moved{sent}"

@@ -1,4 +1,4 @@
-"""Where two traces differ by more than rounding, and which node is to blame."""
+"""Comparison of two traces: values that differ by more than rounding, and the node to blame."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Difference:
 
     @property
     def own(self) -> bool:
-        """Whether the node that made it is to blame, or nobody, as it was given."""
+        """True if the node that made the value is to blame, or nobody, as the value is an input."""
         return self.value.node is None or not max(self.off) <= 1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two traces; true if anything does.
+    """Differences of two traces; true if there are any.
 
     Attributes:
         names: The two backends.
@@ -152,7 +152,7 @@ def _error(a: Array, b: Array, dtype: str, terms: float, scale: float) -> float:
 
 
 def _off(traced: TracedValue, trace: StepTrace, dtype: str, terms: float) -> float:
-    """How far a value is from what its node's inputs lead to in float64, in units of the tolerance."""
+    """Distance of a value from what its node's inputs lead to in float64, in units of the tolerance."""
     import array_api_compat.numpy as xp  # loads much, and only who compares needs it
 
     node, value = traced.node, traced.value

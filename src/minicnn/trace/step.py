@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Statistics:
-    """What there is to say of an array's elements; the first four are of the finite ones, NaN if there are none.
+    """Statistics of an array's elements; the first four are of the finite ones, NaN if there are none.
 
     Attributes:
         min: Least.
@@ -203,7 +203,7 @@ class StepTrace(Mapping[str, TracedValue]):
         return {name: self[value.name] for name, value in found.items() if value is not None}
 
     def diff(self, other: StepTrace) -> Comparison:
-        """Where another trace of the same step, usually of another backend, differs by more than rounding.
+        """Compare with another trace of the same step, usually of another backend: differences beyond rounding.
 
         A value differs if it is further off than `minicnn.tolerance` allows after as many additions as there are on
         the way to it, relative to its largest element. The node that made it is to blame if its results do not follow
@@ -262,7 +262,7 @@ def _gradient(updated: Value, weight: Value) -> Value | None:
 
 
 def _has_samples(value: Value, batch: int) -> bool:
-    """Whether the first axis is that of the samples."""
+    """True if the first axis is that of the samples."""
     kernel = value.node is not None and value.node.op.name.endswith("weight_gradient")
     return value.kind in ("input", "activation", "gradient") and value.shape[:1] == (batch,) and not kernel
 

@@ -1,4 +1,4 @@
-"""What the backends that generate CUDA kernels share: options, plans, explanations, compiled steps, stages."""
+"""Base of the backends that generate CUDA kernels: options, plans, explanations, compiled steps, stages."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ class GpuBackend(Backend, ABC):
 
     @property
     def gpu(self) -> Gpu | None:
-        """What is known of the GPU; None in a simulator."""
+        """The GPU as data; None in a simulator."""
         return self.runtime.gpu
 
     @property
     def captures(self) -> bool:
-        """Whether steps run as CUDA graphs."""
+        """True if steps run as CUDA graphs."""
         return self.options.graph and not self.reference_only and self.runtime.captures
 
     @property

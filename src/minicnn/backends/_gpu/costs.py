@@ -172,14 +172,14 @@ class Models:
 
 @cache
 def _stored() -> Mapping[str, Mapping[str, Any]]:
-    """What was fitted, by the name of the GPU."""
+    """Fitted constants by the name of the GPU."""
     folder = files("minicnn.backends._gpu").joinpath("fitted")
     found = [json.loads(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".json")]
     return {one["gpu"]: one for one in found}
 
 
 def fitted_on(gpu: Gpu) -> Mapping[str, Any]:
-    """What was fitted on a GPU."""
+    """Constants that were fitted on a GPU; none if it was not measured."""
     names = [name for name in _stored() if name in gpu.name]
     return _stored()[max(names, key=len)] if names else {}
 
@@ -201,7 +201,7 @@ def costs_on(gpu: Gpu) -> Models:
 
 
 def unfitted(gpu: Gpu) -> str:
-    """What to say of sizes that a model chose for a GPU to which it was not fitted; nothing if it was."""
+    """Remark on sizes that a model chose for a GPU to which it was not fitted; empty if it was."""
     if gpu.name == "simulator" or set(KINDS) <= fitted_on(gpu).keys():
         return ""
     return f", sizes by a model that was not fitted to {gpu.name}"

@@ -1,4 +1,4 @@
-"""What machine code says of its kernel: registers, shared memory that it declares, memory that registers spill to."""
+"""Resources of a kernel, read from its machine code: registers, declared shared memory, spilled bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZED = 4  # an attribute with a size and as many bytes; the others have two by
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel of a cubin takes.
+    """Resources of a multiprocessor that a kernel of a cubin takes.
 
     Attributes:
         registers: Registers of a thread.

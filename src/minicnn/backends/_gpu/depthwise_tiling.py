@@ -41,7 +41,7 @@ class _Axis:
     dilation: int
 
     def seen(self, results: int) -> int:
-        """How many elements so many results see."""
+        """Number of elements that so many results see along the axis."""
         reach = (self.taps - 1) * self.dilation
         if self.back:
             return (results - 1 + self.before) // self.stride - (self.before - reach) // self.stride + 1
@@ -50,7 +50,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a block has of an image at a time: `DepthwiseTile` of `depthwise.cuh`."""
+    """Piece of an image that a block has at a time: `DepthwiseTile` of `depthwise.cuh`."""
 
     out: Image
     down: _Axis
@@ -95,7 +95,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Work:
-    """What the blocks of a launch do."""
+    """Work of a launch's blocks, as the model of times sees it."""
 
     blocks: int
     threads: int  # of a block
@@ -118,7 +118,7 @@ class _Work:
 
 
 def applies(node: Node) -> bool:
-    """Whether the kernels can do it: images in 16 bits, with multiples of 8 channels, each of one filter."""
+    """True if depthwise tiles can do a node: images in 16 bits, multiples of 8 channels, each of one filter."""
     x, y = images(node)
     read = node.inputs[:1] if node.op.name in DEPTHWISE else node.inputs
     short = all(widens(v.node) for v in read) and len({v.node.inputs[0].dtype for v in read if v.node}) == 1

@@ -1,4 +1,4 @@
-"""What is known of a GPU: the only place with numbers of devices; all that chooses sizes is handed a `Gpu`."""
+"""The GPU as data: the only place with numbers of devices; all that chooses sizes is handed a `Gpu`."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class Gpu:
 
     @property
     def architecture(self) -> str:
-        """What kernels are compiled for, such as "sm_89"; "sm_90a" if it has products by warpgroups."""
+        """Architecture that kernels are compiled for, such as "sm_89"; "sm_90a" with products by warpgroups."""
         return f"sm_{self.capability[0]}{self.capability[1]}{'a' * self.has_warpgroups}"
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Whether its tensor cores know all formats that kernels for them use, bfloat16 among them."""
+        """True if its tensor cores know all formats that kernels for them use, bfloat16 among them."""
         return self.capability >= (8, 0)
 
     @property
     def has_warpgroups(self) -> bool:
-        """Whether four warps can multiply what is in shared memory (wgmma), which later capabilities do not know."""
+        """True if four warps can multiply what is in shared memory (wgmma), which later capabilities do not know."""
         return self.capability == (9, 0)
 
     @property
     def overlaps(self) -> bool:
-        """Whether blocks of a launch may be placed while the one before it ends."""
+        """True if blocks of a launch may be placed while the launch before it ends."""
         return self.capability >= OVERLAPPING
 
     def resident(self, threads: int, registers: int, shared: int) -> int:
@@ -75,7 +75,7 @@ class Gpu:
         )
 
     def misfit(self, threads: int, registers: int, shared: int) -> str | None:
-        """What a block with so much has too much of; None if it fits. Arguments as for `resident`."""
+        """The limit that a block with so much exceeds, in words; None if it fits. Arguments as for `resident`."""
         warps = -(-threads // 32)
         for what, asked, most in (
             ("threads", threads, self.threads_block),

@@ -104,7 +104,7 @@ class StepExecutable:
 
     @property
     def outputs(self) -> dict[str, Spec]:
-        """What it makes anew."""
+        """Arrays that a step makes anew."""
         return {name: value.spec for name, value in self._program.outputs.items()}
 
     def updated(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -112,7 +112,7 @@ class StepExecutable:
         return {name: self._static.get(name, arrays.get(name)) for name in self._program.updates}
 
     def bind(self, arrays: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Launch]:
-        """What one step launches as a part of something longer, on arrays that stay where they are.
+        """Launches of one step as a part of something longer, on arrays that stay where they are.
 
         Args:
             arrays: All inputs, contiguous, on the device.
@@ -199,7 +199,7 @@ class StepExecutable:
         return made | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
     def _checked(self, value: Value, array: Any) -> int:
-        """Where an input begins that kernels read, or overwrite, where it is."""
+        """Address of an input that kernels read, or overwrite, where it is."""
         address = self._runtime.address(array)
         if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype != value.dtype:
             found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
@@ -277,7 +277,7 @@ class StepExecutable:
     # Launching ----------------------------------------------------------------------------------
 
     def _steps(self, arrays: Mapping[str, Array], size: int) -> Launch:
-        """What runs so many steps on the given arrays: a graph, or its launches one by one."""
+        """Launch that runs so many steps on the given arrays: a graph, or its launches one by one."""
         launches = [
             launch for n in range(size) for launch in (*self._launches(arrays, n), *self._collecting(arrays, n))
         ]
@@ -285,7 +285,7 @@ class StepExecutable:
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
     def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
-        """What a step launches, on the rows of the queue at the cursor plus an offset: first one for each source."""
+        """Launches of a step, on the rows of the queue at the cursor plus an offset: first one for each source."""
         runtime, made = self._runtime, []
         for source, kernel in zip(self._sources, self._kernels, strict=True):
             if isinstance(source, Source):
@@ -298,7 +298,7 @@ class StepExecutable:
         return made
 
     def _collecting(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
-        """What puts the outputs of such a step into their rows, where they are collected."""
+        """Launches that put the outputs of such a step into their rows, where they are collected."""
         runtime, made = self._runtime, []
         for name, rows in self._collected.items():
             value = self._program.outputs[name]
@@ -311,7 +311,7 @@ class StepExecutable:
         return made
 
     def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
-        """What computes a node that has no kernel: the communicator of a collective, else the node's reference."""
+        """Call that computes a node without a kernel: the communicator of a collective, else the node's reference."""
         inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
         communicator = _collective(node)
         if communicator is not None:
@@ -327,7 +327,7 @@ class StepExecutable:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a State.
+    """Memory of a State that steps have run on, so that it is checked and bound once.
 
     Attributes:
         known: The State.

@@ -1,4 +1,4 @@
-"""Which nodes run in one kernel: fusion groups of a tiled operation and elementwise ones; light ones are inlined."""
+"""Fusion: groups of a tiled operation and elementwise ones that run in one kernel; light nodes are inlined."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Plan(Inlining):
         return True
 
     def _reads_here(self, node: Node, values: Set[int], beside: Set[int] = frozenset()) -> bool:
-        """Whether a node reads, of some values, the element at its own place alone; `beside`: virtual ones that do."""
+        """True if a node reads, of some values, the element at its own place alone; `beside`: virtual ones that do."""
         for value in node.inputs:
             root = self.root(value)
             follows = node.op.name == "max_pool2d_index" and value is node.inputs[1]  # and reads x as its pooling does
@@ -271,7 +271,7 @@ class Plan(Inlining):
         return self._carried.get(id(group), {})
 
     def _in_place(self) -> dict[int, dict[str, Value]]:
-        """What each group carries, by its id."""
+        """Inputs whose memory each group's results take over, by the group's id."""
         maker = {id(v): (k, group) for k, group in enumerate(self.groups) for v in group.stored}
         last_read = {id(v): k for k, group in enumerate(self.groups) for v in self.reads(group)}
         found: dict[int, dict[str, Value]] = {}
@@ -284,13 +284,13 @@ class Plan(Inlining):
         return found
 
     def _at_its_place(self, group: FusionGroup, old: Value) -> bool:
-        """Whether a group reads an element of an input where it makes the element that replaces it, if at all."""
+        """True if a group reads an element of an input where it makes the element that replaces it, if at all."""
         if group.pool is not None or group.reference or id(old) in self._results:
             return False
         return all(self._reads_here(node, {id(old)}) for node in group.every)
 
     def is_early(self, value: Value, launch: int) -> bool:
-        """Whether a value is there before the launch ahead of one has ended.
+        """True if a value is there before the launch ahead of one has ended.
 
         Every block of the launch ahead has waited for the one before that. What comes from outside or from the step
         before is there in all launches but the first.
@@ -305,5 +305,5 @@ class Plan(Inlining):
 
 
 def _only_adds(group: FusionGroup) -> bool:
-    """Whether a group adds up partial sums, and does nothing before that."""
+    """True if a group adds up partial sums, and does nothing before that."""
     return not (group.tile or group.reference) and adds_partial_sums(group.anchor, 1)

@@ -1,4 +1,4 @@
-"""Which nodes are inlined: their elements are computed where they are read, so that they never go to memory."""
+"""Inlining: nodes whose elements are computed where they are read, so that they never go to memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "a
 
 
 class Inlining:
-    """Which values of a Program are in memory, and which are made where they are read.
+    """Division of a Program's values into those in memory and those that are computed where they are read.
 
     Args:
         program: Program.
@@ -74,7 +74,7 @@ class Inlining:
         self._leaves.clear()
 
     def is_virtual(self, node: Node) -> bool:
-        """Whether a node is computed where its result is read, rather than written to memory."""
+        """True if a node is computed where its result is read, rather than written to memory."""
         y = node.outputs[0]
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
@@ -100,7 +100,7 @@ class Inlining:
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
 
     def _follows(self, node: Node) -> bool:
-        """Whether an elementwise operation alone reads a node, at its own place, and is not made several times itself.
+        """True if an elementwise operation alone reads a node, at its own place, and is not made several times itself.
 
         It may follow a group that makes another operand. Depthwise tiles make once what they read; two may read it.
         """
@@ -115,17 +115,17 @@ class Inlining:
         return beside and (once or not self._is_light(reader))
 
     def _has_tile(self, node: Node) -> bool:
-        """Whether a depthwise convolution or a gradient of it has a tile of its own."""
+        """True if a depthwise convolution or a gradient of it has a tile of its own."""
         tile = node.attrs["tile"] if node.op.name in PARTIAL_SUMS else self.tiles.depthwise(node)
         return tile is not None and tile.stages > 0
 
     def _is_multiplied(self, node: Node) -> bool:
-        """Whether a node widens what a convolution reads."""
+        """True if a node widens what a convolution reads."""
         readers = self._readers_of(node.outputs[0])
         return widens(node) and any(r.op.name in CONVOLUTIONS for r in readers)
 
     def _is_light(self, node: Node) -> bool:
-        """Whether reading what the node reads costs no more than reading its result."""
+        """True if reading what the node reads costs no more than reading its result."""
         if node.op.name == SCATTER:
             kernel, strides = node.attrs["kernel"], node.attrs["strides"]
             readers = self._readers_of(node.outputs[0])
@@ -153,7 +153,7 @@ class Inlining:
         )
 
     def is_only_summed(self, node: Node) -> bool:
-        """Whether a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
+        """True if a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
         y = node.outputs[0]
         readers = self._readers_of(y)
         if len(readers) != 1 or readers[0].op.name != "reduce_partial_sums" or not node.op.elementwise:

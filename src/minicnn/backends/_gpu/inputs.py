@@ -1,4 +1,4 @@
-"""Where a step's kernels find the inputs of its Program."""
+"""Inputs of a Program as its step's kernels read them: queued in rows, copied, or used in place."""
 
 from __future__ import annotations
 

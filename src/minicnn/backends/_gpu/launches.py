@@ -1,4 +1,4 @@
-"""Which fusion groups share a launch: those that do not wait for each other, where that saves time."""
+"""Launches of several fusion groups: those that do not wait for each other, where that saves time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
 
 
 def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
-    """Whether a group may join a launch: where neither of them fills the device, or all are small."""
+    """True if a group may join a launch: where neither of them fills the device, or all are small."""
     groups = [*launch, group]
     if any(u.reference for u in groups) or len(groups) > plan.tiles.most_together:
         return False

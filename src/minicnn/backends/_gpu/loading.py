@@ -1,4 +1,4 @@
-"""What happens when a kernel does not load all the same: the step is planned again with smaller tiles."""
+"""Planning again with smaller tiles, when a kernel does not load although it was planned to fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Planner(Protocol):
-    """Who plans steps.
+    """Planner of steps.
 
     Attributes:
         tiles: Where tiles come from.
@@ -27,7 +27,7 @@ class Planner(Protocol):
 
 
 def load(planner: Planner, program: Program, make: Callable[[Program], T]) -> T:
-    """What `make` makes of a Program, which it may change; with smaller tiles while a kernel does not load.
+    """Make something of a Program, which `make` may change; with smaller tiles while a kernel does not load.
 
     Smaller tiles are kept: whatever is planned afterwards has them, too.
 
@@ -69,7 +69,7 @@ def check(gpu: Gpu, title: str, threads: int, shared: int, code: bytes) -> None:
 
 
 def notes(gpu: Gpu, tiles: Tiles) -> str:
-    """What `explain` says behind a tile: where the model was not fitted, and whether tiles had to be smaller."""
+    """Remarks of `explain` behind a tile: that the model was not fitted, and that tiles had to be smaller."""
     less = tiles.gpu.shared_block
     smaller = f", smaller than planned: with more than {less // KB} KB of shared memory a kernel did not load"
     return unfitted(gpu) + (smaller if less < gpu.shared_block else "")

@@ -25,7 +25,7 @@ _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which
 
 
 class Work(NamedTuple):
-    """What the blocks of a launch do."""
+    """Work of a launch's blocks, for many candidate tiles at once."""
 
     blocks: Numbers  # how many
     resident: Numbers  # that a multiprocessor has at a time
@@ -61,7 +61,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """What a block is: sizes BM, BN, BK, MT, NT, STAGES; threads and bytes of shared memory; what it does in a step."""
+    """A block with its sizes BM, BN, BK, MT, NT, STAGES; its threads and bytes of shared memory; its work in a step."""
 
     sizes: tuple[int, ...]
     threads: int

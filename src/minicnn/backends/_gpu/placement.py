@@ -1,4 +1,4 @@
-"""Where the values of a plan live: in the arena, in the memory of an input they replace, or in a queue of rows."""
+"""Placement of a plan's values: in the arena, in the memory of an input they replace, or in a queue of rows."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ from minicnn.program.graph import Node, Program
 
 
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
-    """Where tiles for a GPU come from: on tensor cores, if it has such and the options do not forbid it."""
+    """Tiles for a GPU: on tensor cores, if it has such and the options do not forbid it."""
     if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
         return TensorTiles(gpu, options.products, pipelined=options.pipelined and options.fused)
     return Tiles(gpu, byte_products=options.tensor_cores)
 
 
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:
-    """Where a Program's tiles come from, which is in the precision that its products have."""
+    """Tiles for a Program, in the precision that its products have."""
     products = products_in(program)
     return replace(tiles, precision=products) if products else replace(tiles, pipelined=False)
 
@@ -76,7 +76,7 @@ class PlannedLaunch:
         return lowered(self.plan, self.groups, queued, self.source.threads if self.source else 1)[0]
 
     def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
-        """What it has too much of for a GPU; None if it fits. Of a compiled kernel what it has is known exactly."""
+        """The limit of a GPU that the launch exceeds; None if it fits. A compiled kernel's needs are known exactly."""
         if self.source is None:
             return None
         declared, registers = (self.declared, 32) if found is None else (found.shared, found.registers)

@@ -46,7 +46,7 @@ class RowProduct(Rows):
 
 @dataclass(eq=False)
 class RowRegion:
-    """What one block does with some rows of a batch.
+    """Row-wise region: operations on some rows of a batch that one block does in one launch.
 
     Attributes:
         batch: Rows of the batch.
@@ -79,7 +79,7 @@ class RowRegion:
 
     @property
     def narrow(self) -> bool:
-        """Whether a thread takes a row by itself through everything behind such a product."""
+        """True if a thread takes a row by itself through everything behind such a product."""
         columns = [v.size // self.batch for n in self.nodes if id(n) not in self.sums for v in n.outputs]
         return self.product is not None and max(columns) <= NARROW
 
@@ -109,7 +109,7 @@ class Loop:
 
 @dataclass
 class Level:
-    """What a block does between two barriers: it reads what was written before, and writes what is read behind.
+    """Level of a region: the work between two barriers, which reads earlier levels and writes for later ones.
 
     Attributes:
         loops: Loops over elements.
@@ -195,19 +195,19 @@ class Layout:
                 level[id(value)] = at
 
     def early(self, node: Node) -> bool:
-        """Whether a node, no sum, waits for nothing in a region that begins with rows in memory."""
+        """True if a node, no sum, waits for nothing in a region that begins with rows in memory."""
         product, y = self.region.product, node.outputs[0]
         if product is None or self._level[id(y)]:
             return False
         return product.node not in self.levels[0].loops[y.size // self.region.batch].nodes
 
     def summed(self, value: Value) -> bool:
-        """Whether a sum over the rows reads a value from shared memory."""
+        """True if a sum over the rows reads a value from shared memory."""
         sums = [n for n in self.region.nodes if id(n) in self.region.sums and not self.own_sum(n)]
         return any(v is value for n in sums for v in n.inputs)
 
     def own_sum(self, node: Node) -> bool:
-        """Whether threads that take rows by themselves add up a sum over the rows as they go."""
+        """True if threads that take rows by themselves add up a sum over the rows as they go."""
         made = node.inputs[0].node
         return self.narrow and node.op.name == "sum" and made is not None and not self.early(made)
 
@@ -222,7 +222,7 @@ class Layout:
         return 4 * threads
 
     def needs_slot(self, value: Value) -> bool:
-        """Whether another loop than the one that makes a value reads it."""
+        """True if another loop than the one that makes a value reads it."""
         made = self._level[id(value)]
         columns = value.size // self.region.batch
         for node in self.region.nodes:
@@ -277,7 +277,7 @@ def logits(node: Node) -> Value:
 
 
 def adds_product_sums(node: Node) -> bool:
-    """Whether a node adds up what the blocks of an earlier kernel left of a product."""
+    """True if a node adds up a product's partial sums of an earlier kernel's blocks."""
     return added_up(node) == "matmul_partial_sums"
 
 

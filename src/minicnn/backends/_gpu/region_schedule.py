@@ -1,4 +1,4 @@
-"""What a row-wise region does, in no language: elements of its values and terms of its sums as expression trees.
+"""Schedule of a row-wise region, in no language: elements of values and terms of sums as expression trees.
 
 Beside the place i, trees name the element by its number e in the tile of rows, which is in row q of the tile and in
 column c, and the first row of the tile in the batch.
@@ -55,7 +55,7 @@ class SharedSum(Expr):
 
 
 class Schedule(ABC):
-    """What the blocks of a region do.
+    """Schedule of a region's blocks.
 
     Args:
         writer: The text that it becomes part of.
@@ -80,10 +80,10 @@ class Schedule(ABC):
 
     @abstractmethod
     def _slot(self, value: Value, k: str) -> str:
-        """Where element k of a tile of a value is in shared memory."""
+        """Place of element k of a tile of a value in shared memory."""
 
     def _first_thread(self, items: int) -> int:
-        """What is added to a thread's number in a loop, so that loops between two barriers begin in different warps."""
+        """Offset of a thread's number in a loop, so that loops between two barriers begin in different warps."""
         threads, start = self.region.threads, self.start
         self.start = (start + -(-items // WARP) * WARP) % threads
         return threads - start if start else 0
@@ -103,12 +103,12 @@ class Schedule(ABC):
         return text, made
 
     def _places(self, value: Value, k: str, i: str) -> list[str]:
-        """Where element k of a tile and i of the batch goes: shared memory, if others read it there, and memory."""
+        """Targets of element k of a tile and i of the batch: shared memory, if others read it there, and memory."""
         slot = [self._slot(value, k)] if id(value) in self.layout.slots else []
         return slot + ([f"{self.writer.parameter(value)}[{i}]"] if id(value) in self.stored else [])
 
     def _element(self, node: Node, lanes: int) -> Expr:
-        """What one element of a node's result is, in a loop whose threads share sums so."""
+        """Expression of one element of a node's result, in a loop whose threads share sums so."""
         number = FIRST_ROW + Q
         if node.op.name not in SOFTMAX:
             return row_element(self.region, node, number, OfRows(E), lanes)
@@ -128,7 +128,7 @@ class Schedule(ABC):
 
 
 def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: int) -> Expr:
-    """What an element in column c of a row of the batch is, where it is none of a softmax.
+    """Expression of an element in column c of a row of the batch, where it is none of a softmax.
 
     Args:
         region: The region.
@@ -150,7 +150,7 @@ def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: 
 
 
 def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr | None = None) -> Expr:
-    """What an element in column c of a row of a softmax, of its logarithm, of a loss or of its gradient is.
+    """Expression of an element in column c of a row of a softmax, of its logarithm, of a loss or of its gradient.
 
     Args:
         node: The node.

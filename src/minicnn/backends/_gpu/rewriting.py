@@ -212,7 +212,7 @@ _FEW = 8  # partial sums, where as many as there are blocks will take their plac
 
 
 def _comes_with_sums(value: Value, tiles: Tiles) -> bool:
-    """Whether a tile makes an image, by elementwise operations, that takes sums over its positions on the way out."""
+    """True if a tile makes an image, by elementwise operations, and can take sums over its positions on the way out."""
     node = value.node
     if node is None or value.ndim != 4 or not tiles.pipelined:
         return False

@@ -41,14 +41,14 @@ ROW_REGION = kernel_only("row_region")
 
 @dataclass(frozen=True)
 class _Scope:
-    """What decides which nodes belong to regions: the engine, the products with rows in memory, the rows of a batch."""
+    """Scope of regions, which decides on their nodes: the tiles, the products with rows in memory, the batch's rows."""
 
     tiles: Tiles
     streams: Mapping[int, Rows]
     batch: int
 
     def reads(self, weights: int) -> bool:
-        """Whether threads may do a product with so many weights one by one."""
+        """True if threads may do a product with so many weights one by one."""
         return weights <= MOST_WEIGHTS and weights * self.batch <= MOST_PRODUCTS * self.tiles.gpu.multiprocessors
 
 
@@ -102,7 +102,7 @@ def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Nod
 
 
 def _row_wise(node: Node, scope: _Scope) -> bool:
-    """Whether row r of each result may come from row r of the inputs."""
+    """True if row r of each result may come from row r of the inputs."""
     y, name, batch = node.outputs[0], node.op.name, scope.batch
     if scope.tiles.unsupported(node) or node.phase == "update" or not y.shape or y.shape[0] != batch:
         return False
@@ -129,7 +129,7 @@ def _row_wise(node: Node, scope: _Scope) -> bool:
 
 
 def _sums_rows(node: Node, scope: _Scope) -> bool:
-    """Whether a node sums over the rows of the batch what a region may have made."""
+    """True if a node sums over the rows of the batch what a region may have made."""
     y, x = node.outputs[0], node.inputs[0] if node.inputs else None
     if x is None or scope.tiles.unsupported(node) or y.dtype != "float32" or x.dtype != "float32":
         return False
@@ -145,7 +145,7 @@ def _sums_rows(node: Node, scope: _Scope) -> bool:
 
 
 def _keeps_to_rows(node: Node, scope: _Scope, made: set[int]) -> bool:
-    """Whether a node reads, of what the region makes, its own row alone."""
+    """True if a node reads, of the values that the region makes, its own row alone."""
     own = [k for k, v in enumerate(node.inputs) if id(v) in made]
     y, name = node.outputs[0], node.op.name
     if _sums_rows(node, scope):
@@ -307,7 +307,7 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
 
 
 def _read(node: Node, one: RowRegion) -> Sequence[Value]:
-    """What a node of a region reads: of rows in memory, these and their index."""
+    """Values that a node of a region reads: of rows in memory, these and their index."""
     product = one.product
     if product is not None and node in (product.node, product.gradient):
         return [product.stored, *([product.index] if product.index is not None else []), node.inputs[1]]

@@ -10,7 +10,7 @@ from minicnn.backends._gpu.costs import Models
 
 @dataclass(frozen=True)
 class RowSizes:
-    """What both tiles have in common; their THREADS and SLICES are those to choose from.
+    """Sizes common to the tiles of bytes and of floats; their THREADS and SLICES are those to choose from.
 
     Attributes:
         k: Elements of a row.
@@ -47,7 +47,7 @@ class RowSizes:
 
 
 class ByteSizes(RowSizes):
-    """What `ByteTile` of `bytes.cuh` makes of its parameters."""
+    """Sizes that `ByteTile` of `bytes.cuh` derives from its parameters."""
 
     THREADS: ClassVar[tuple[int, ...]] = (256, 512)
     SLICES: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
@@ -114,7 +114,7 @@ class ByteSizes(RowSizes):
 
 
 class FloatSizes(RowSizes):
-    """What `FloatTile` of `floats.cuh` makes of its parameters."""
+    """Sizes that `FloatTile` of `floats.cuh` derives from its parameters."""
 
     THREADS: ClassVar[tuple[int, ...]] = (128, 256)
     SLICES: ClassVar[tuple[int, ...]] = tuple(range(1, 9))

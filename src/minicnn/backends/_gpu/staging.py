@@ -68,7 +68,7 @@ class Upload:
         self._runtime.send(memory, target)
 
     def end(self) -> None:
-        """What comes into the memory later comes after these copies."""
+        """Let later writes of the memory wait for these copies."""
         self._runtime.record(self._done)
 
 

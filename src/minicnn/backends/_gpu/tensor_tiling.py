@@ -74,12 +74,12 @@ class TensorTiles(Tiles):
         return made or super().weight_gradient(node)
 
     def _pipelines(self, node: Node, pool: tuple[int, int] | None = None) -> bool:
-        """Whether a convolution's operands are all in memory in the format of products."""
+        """True if a convolution's operands are all in memory in the format of products."""
         stored = (v.node for v in node.inputs)
         return self.pipelined and pool is None and all(widens(n, self.precision) for n in stored)
 
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
-        """What was chosen for such a node before; else it is chosen now."""
+        """The tile that was chosen for such a node before; else it is chosen now."""
         shapes = tuple(v.spec for v in (*node.inputs, *node.outputs))
         key = (self, node.op.name, shapes, str(sorted(node.attrs.items())), more, self._pipelines(node))
         if key not in _chosen:
@@ -102,7 +102,7 @@ def _combinations(*axes: Sequence[int]) -> np.ndarray[Any, Any]:
 
 
 def _widths(c: int) -> tuple[bool, ...]:
-    """Whether records may hold rows of taps, which spares padding, or only single ones: `Record` of `tensor.cuh`."""
+    """Candidates for records with rows of taps, which spare padding, or with single ones: `Record` of `tensor.cuh`."""
     return (True, False) if c < 8 else (False,)
 
 
@@ -119,7 +119,7 @@ def _runs(length: Numbers) -> tuple[Numbers, Numbers]:
 
 @cache
 def _conflicts_of(patches: int, columns: int, down: int, right: int) -> float:
-    """How often a warp asks the same banks for the rows of its 8 patches, given 16-byte steps from patch to patch."""
+    """Average requests of a warp to the same bank, for the rows of 8 patches with such 16-byte steps between them."""
     p = np.arange(quotient(patches, 8) * 8)
     slots = np.where(p < patches, (p // columns * down + p % columns * right) % 8, 8).reshape(-1, 8)
     counts = (slots[:, :, None] == np.arange(8)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""How long a launch on tensor cores takes: a small model of a multiprocessor, for many candidates at once."""
+"""Modelled time of a launch on tensor cores: a small model of a multiprocessor, for many candidates at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Numbers = Any  # an int, or an array with an element for each candidate
 
 
 def quotient(a: Numbers, b: Numbers) -> Numbers:
-    """How many times b are needed for a."""
+    """Quotient a / b, rounded up."""
     return -(-a // b)
 
 

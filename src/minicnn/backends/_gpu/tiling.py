@@ -101,7 +101,7 @@ def phases(node: Node) -> tuple[int, int]:
 
 
 def _seen_by_phases(taps: int, padding: int, stride: int, dilation: int) -> tuple[int, int]:
-    """How many elements of dy the phases of an input gradient see along an axis, and how many before their place."""
+    """Elements of dy that the phases of an input gradient see along an axis, and those before their place."""
     if stride == 1:
         return taps, (taps - 1) * dilation - padding
     before = (taps - 1 - padding) // stride

@@ -168,7 +168,7 @@ class Writer:
         return self.number(root) or Apply(self.function(root), (place,))
 
     def gathers(self, node: Node, columns: int) -> bool:
-        """Whether a node gathers rows of so many columns."""
+        """True if a node gathers rows of so many columns."""
         return node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns
 
     def matrix(self, value: Value, columns: int) -> str:
@@ -262,7 +262,7 @@ class NodeOperands:
         return self.writer.at(self.node.inputs[k], place)
 
     def is_beside(self, k: int) -> bool:
-        """Whether an element of input k, which is no constant, is needed from the place of the result alone."""
+        """True if an element of input k, which is no constant, is needed from the place of the result alone."""
         return same_index(self.node, self.node.inputs[k]) and self.node.inputs[k].kind != "constant"
 
 

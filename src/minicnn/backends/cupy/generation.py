@@ -223,7 +223,7 @@ class CppWriter(NeighbourWriter):
         )
 
     def _late(self, write: Callable[[], _T]) -> _T:
-        """What `write` returns; the values that it is the first to ask for are read when sums are finished."""
+        """Call `write`; the values that it is the first to ask for are read when sums are finished."""
         known = {id(v) for v in self.values}
         result = write()
         self.read_late |= {id(v) for v in self.values} - known

@@ -80,7 +80,7 @@ class NeighbourWriter(Writer):
         return Name(f"{run}.v[e]", node.outputs[result].dtype)
 
     def _slides(self, node: Node) -> bool:
-        """Whether a node's windows see each channel by itself, and channels are neighbours in memory."""
+        """True if a node's windows see each channel by itself, and channels are neighbours in memory."""
         if node.op.name not in _SLIDING or node.attrs["data_format"] != "NHWC":
             return False
         x, y = images(node)
@@ -106,7 +106,7 @@ class NeighbourWriter(Writer):
         return name
 
     def lanes(self, group: FusionGroup) -> int:
-        """How many neighbouring results of a reduction over positions a thread has; 0 if results are no channels."""
+        """Number of neighbouring results that a thread has in a reduction over positions; 0 if they are no channels."""
         node, tile = group.anchor, group.tile or group.anchor.attrs["tile"]  # in a launch there may be fewer threads
         results, _, _, ox, rx, terms_first = tile.sizes
         if not self.plan.tiles.pipelined or terms_first or ox * rx % 32:

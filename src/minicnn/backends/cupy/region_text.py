@@ -32,7 +32,7 @@ def region_text(writer: CppWriter, node: Node) -> str:
 
 
 def _sums(loop: Loop) -> bool:
-    """Whether a loop has products or adds partial sums."""
+    """True if a loop has products or adds partial sums."""
     return any(n.op.name == "matmul" or adds_product_sums(n) for n in loop.nodes)
 
 
@@ -191,7 +191,7 @@ class _Text(Schedule):
         return self.region.product is not None and self.region.product.node in loop.nodes
 
     def _early(self) -> tuple[str, str]:
-        """What waits for nothing in the region, for a tile EARLY; then what stores it for the next turn."""
+        """Text of what waits for nothing in the region, for a tile EARLY; then text that stores it for later."""
         self.start = 0
         return self._apart([loop for loop in self.layout.levels[0].loops.values() if not self._multiplies(loop)])
 
@@ -242,7 +242,7 @@ class _Text(Schedule):
         return text
 
     def _gradient(self) -> Value | None:
-        """What the transposed rows in memory are multiplied with, if they are."""
+        """The factor of the transposed rows in memory, if they are multiplied."""
         product = self.region.product
         return product.gradient.inputs[1] if product is not None and product.gradient is not None else None
 

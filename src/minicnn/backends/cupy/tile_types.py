@@ -82,7 +82,7 @@ _FIXED: Mapping[str, Callable[[Node], tuple[str, tuple[str | int, ...]]]] = {
 
 
 def rows_type(region: RowRegion, what: str) -> str:
-    """How the types of the product with rows in memory begin, with which a region begins: with rows of bytes or not."""
+    """Name of a type of the product with rows in memory, with which a region begins: with rows of bytes or not."""
     stored = region.product.stored.dtype if region.product is not None else ""
     return f"{'Byte' if stored == 'uint8' else 'Float'}{what}"
 

@@ -47,7 +47,7 @@ class Line:
 
     @property
     def joined(self) -> bool:
-        """Whether neighbouring taps are neighbours in the image and among the weights."""
+        """True if neighbouring taps are neighbours in the image and among the weights."""
         return self.offset_step == self.weight_step == 1 or self.taps == 1
 
 
@@ -76,7 +76,7 @@ def gradient_lines(size: int, kernel: int, stride: int, dilation: int, before: i
 
 @dataclass(frozen=True)
 class Operands:
-    """What surrounds the taps of a correlation.
+    """Operands around the taps of a correlation.
 
     Attributes:
         in_width: Width of the input.
@@ -105,7 +105,7 @@ class Operands:
 
     @property
     def single(self) -> bool:
-        """Whether the output is one position, as a matrix product's is."""
+        """True if the output is one position, as a matrix product's is."""
         return self.out_height == self.out_width == 1
 
 
@@ -147,7 +147,7 @@ def _tiles(o: Operands) -> int:
 
 
 def line_numbers(out: Lines, prefix: str, line: Line, **more: int) -> dict[str, str]:
-    """How the code writes the numbers of a geometry, by their names."""
+    """Texts for the numbers of a geometry, by their names."""
     return {name: out.number(f"{prefix}_{name}", value) for name, value in (vars(line) | more).items()}
 
 

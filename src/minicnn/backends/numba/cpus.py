@@ -1,4 +1,4 @@
-"""How many threads are worth having: one for each core that the process may keep busy."""
+"""Number of threads worth having: one for each core that the process may keep busy."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ DTYPES = (*_AS_FLOAT, "int32")
 
 
 def supported(name: str, inputs: Sequence[str], result: str) -> bool:
-    """Whether there is code for an operation on inputs of those dtypes."""
+    """True if there is code for an operation on inputs of those dtypes."""
     if any(d not in DTYPES for d in (*inputs, result)):
         return False
     if name == "cast":
@@ -51,7 +51,7 @@ def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapp
 
 @dataclass(frozen=True)
 class Operand:
-    """How an input is read.
+    """An input as its kernel reads it.
 
     Attributes:
         kind: "lanes" (blocked: a vector at each place), "one" (plain: one element at each place, for all lanes; in

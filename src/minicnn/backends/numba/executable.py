@@ -84,7 +84,7 @@ class NumbaExecutable:
 
     @property
     def launched(self) -> int:
-        """How many kernels, and references in between, a step is."""
+        """Number of kernels, and references in between, in a step."""
         return len(self.tasks)
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:

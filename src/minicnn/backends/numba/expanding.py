@@ -23,7 +23,7 @@ def expand(program: Program) -> None:
 
 
 def _written_out(node: Node) -> Sequence[Value] | None:
-    """What can take the place of the results of a node without a kernel."""
+    """Values that can take the place of the results of a node without a kernel; None if there are none."""
     name, attrs = node.op.name, node.attrs
     if name == "matmul":
         return decompose(node) if attrs["transpose_a"] and attrs["transpose_b"] else None
@@ -36,7 +36,7 @@ def _written_out(node: Node) -> Sequence[Value] | None:
 
 
 def _of_channels(node: Node) -> bool:
-    """Whether the last axis stays and has a scale for each of its elements: batch normalisation."""
+    """True if the last axis stays and has a scale for each of its elements: batch normalisation."""
     x, scale = node.inputs[:2] if node.op.name == "normalize" else node.inputs[1:3]
     axes = {a % x.ndim for a in node.attrs["axes"]}
     return x.ndim > 1 and axes == set(range(x.ndim - 1)) and scale.size == x.shape[-1]

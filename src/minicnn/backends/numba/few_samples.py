@@ -13,12 +13,12 @@ ROWS, VECTORS = 4, 4  # of weights, of a tile
 
 
 def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
-    """Whether this is faster than sums over blocks of samples: where not every thread has several of its own."""
+    """True if this is faster than sums over blocks of samples: where not every thread has several of its own."""
     return samples <= LANES * threads and units >= LANES
 
 
 def input_gradient_worth_it(samples: int, units: int) -> bool:
-    """Whether this is faster than turning the weights around, which costs the same for any number of samples.
+    """True if this is faster than turning the weights around, which costs the same for any number of samples.
 
     Each sum along the units ends with adding up its lanes, which long sums hide; many samples read the weights often.
     """

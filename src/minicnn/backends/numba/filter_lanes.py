@@ -36,13 +36,13 @@ class Shape(Gradient):
 
 
 def worth_it(shape: Shape) -> bool:
-    """Whether this is faster than sums with their lanes apart: many weights a filter, and filters to fill lanes."""
+    """True if this is faster than sums with their lanes apart: many weights a filter, and filters to fill lanes."""
     each = shape.row.taps * shape.column.taps * shape.channels
     return not lanes_apart(shape.size) or (each >= 32 and shape.filters > LANES // 2)
 
 
 def divided(shape: Shape, threads: int) -> bool:
-    """Whether threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
+    """True if threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
     image = shape.row.size * shape.column.size * shape.channels * shape.groups * shape.blocks * LANES
     balanced = shape.panels % threads == 0 or shape.panels >= 4 * threads
     return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)

@@ -54,7 +54,7 @@ def group(to: Lowering) -> None:
 
 
 def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
-    """What the kernel of a product can do at its end: a bias, then an activation; or a relu's gradient."""
+    """Epilogue that the kernel of a product can do: a bias, then an activation; or a relu's gradient."""
     if node.op.name == "matmul":
         if id(node.inputs[1]) in to.carries:
             return []
@@ -105,7 +105,7 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
 
 
 def _sums_batch(to: Lowering, node: Node) -> bool:
-    """Whether a node adds up images over everything but the channels."""
+    """True if a node adds up images over everything but the channels."""
     x = node.inputs[0]
     if node.op.name not in ("sum", "mean") or x.dtype != "float32" or not to.is_blocked(x):
         return False
@@ -113,7 +113,7 @@ def _sums_batch(to: Lowering, node: Node) -> bool:
 
 
 def _terms(to: Lowering, node: Node, readers: Readers) -> list[Node]:
-    """What only a node reads and can be made within a sum, from whole images and a number for each channel."""
+    """Nodes that only a node reads and that a sum can make, from whole images and a number for each channel."""
     found = []
     for value in node.inputs:
         made = value.node
@@ -153,7 +153,7 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
 
 
 def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) -> Operand | None:
-    """How a value is read next to a result; None if it cannot be."""
+    """A value as an operand next to a result; None if it cannot be read so."""
     if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
@@ -218,7 +218,7 @@ def update(to: Lowering, node: Node) -> None:
 
 
 def operands_of(to: Lowering, inputs: Sequence[Value], result: Value | Spec, blocked: bool) -> list[Operand] | None:
-    """How each input is read next to a result; None if one of them cannot be."""
+    """The inputs as operands next to a result; None if one of them cannot be read so."""
     found = [_operand(to, v, result, blocked) for v in inputs]
     return None if None in found else [o for o in found if o is not None]
 

@@ -43,7 +43,7 @@ def _all_lines(node: Node) -> list[list[Line]]:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a product does with its sums before it stores them.
+    """Epilogue of a product: the operations on its sums before it stores them.
 
     Attributes:
         bias: Numbers of the channels that they start from.

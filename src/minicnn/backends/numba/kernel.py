@@ -109,7 +109,7 @@ class Lines:
             yield
 
     def share(self, total: str) -> tuple[str, str]:
-        """Where a piece begins and ends with so many rounds of a loop."""
+        """Text of the first and last round of a piece of a loop with so many rounds."""
         if self.cut == 1:
             return "0", total
         return f"{total} * piece // pieces_", f"{total} * (piece + 1) // pieces_"
@@ -119,7 +119,7 @@ class Lines:
         return "range({}, {})".format(*self.share(total))
 
     def number(self, name: str, value: int) -> str:
-        """How the code writes a number: its digits if it is baked in, else its name."""
+        """Text of a number: its digits if it is baked in, else its name."""
         if self.bake:
             return f"({value})"
         if self.numbers.setdefault(name, value) != value:
@@ -248,7 +248,7 @@ def _operations() -> dict[str, Any]:
 
 @cache
 def _scope() -> dict[str, Any]:
-    """What else compiled code can name."""
+    """Names that compiled code can use beside its own."""
     made = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
     return made | {"inf": math.inf, "nan": math.nan}
 

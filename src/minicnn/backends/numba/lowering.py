@@ -128,7 +128,7 @@ class Lowering:
                     self.carries.add(id(value))
 
     def is_blocked(self, value: Value) -> bool:
-        """Whether a value has the blocked form: one entry a sample, of floats or bools."""
+        """True if a value has the blocked form: one entry a sample, of floats or bools."""
         return id(value) in self.carries and value.ndim > 1 and value.dtype in ("float32", "bool")
 
     def refuse(self, reason: str) -> NoReturn:
@@ -178,7 +178,7 @@ class Lowering:
         return value.size * ITEMSIZE[value.dtype]
 
     def need(self, value: Value, form: str) -> Key:
-        """Where a value is in a form, converted if it has to be."""
+        """Key of a value in a form, converted if it has to be."""
         if self.form(value) == form:
             return self._place[id(value)]
         if (id(value), form) in self._also:
@@ -194,7 +194,7 @@ class Lowering:
         return key
 
     def clean(self, value: Value) -> Key:
-        """Where a value is blocked with zeros in lanes beyond the last sample."""
+        """Key of a value that is blocked with zeros in lanes beyond the last sample."""
         key = self.need(value, BLOCKED)
         if value.shape[0] % LANES and key not in self._cleared:
             self._cleared.add(key)

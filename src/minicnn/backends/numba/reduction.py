@@ -83,7 +83,7 @@ class _Reduced(Lines):
         return f"vstore({at}, {value})" if self.whole else f"vstore_some({at}, {value}, left)"
 
     def result(self) -> tuple[str, str]:
-        """Where neighbours are in the result, in bytes, and how many are real."""
+        """Place of neighbours in the result, in bytes, and how many are real."""
         if self.samples is not None:
             return f"item * {BYTES}", f"{self.samples} - item * {LANES}"
         return f"(item // {self._chunks} * {self.n[-1]} + column) * 4", "left"

@@ -56,7 +56,7 @@ class Shape:
 
 
 def worth_it(length: int, units: int) -> bool:
-    """Whether this is faster than products of blocked samples: long rows, which are seldom read again."""
+    """True if this is faster than products of blocked samples: long rows, which are seldom read again."""
     return length >= 8 * LANES and units <= 2 * LANES
 
 

@@ -44,7 +44,7 @@ def _reduce(to: Lowering, node: Node) -> None:
 
 
 def _axes(to: Lowering, x: Value, y: Value, axes: set[int]) -> tuple[str, list[int], list[bool], bool]:
-    """How a reduction of x to y goes through x: its form there, lengths of axes, which are reduced; whether y is (N,).
+    """The way of a reduction through x: its form there, lengths of axes, which are reduced; true if y is (N,).
 
     A blocked value has an axis of 16 lanes behind all others.
     """

@@ -45,7 +45,7 @@ def key(text: str) -> str:
 
 
 def place(name: str) -> Path | None:
-    """Where a compiled kernel of this CPU, Numba, llvmlite and Python is kept, if it can be."""
+    """Path of a compiled kernel for this CPU, Numba, llvmlite and Python; None if it cannot be kept."""
     return _code.place("numba", _platform(), f"{name}.bin")
 
 

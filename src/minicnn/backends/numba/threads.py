@@ -188,7 +188,7 @@ class Pool:
         return int(self._lines.ctypes.data) + line * 8 * _LINE
 
     def _rounds(self) -> float:
-        """How many rounds of waiting a second has."""
+        """Rounds of waiting in a second."""
         pauses, table, count = callable_of(_PAUSES), np.array([self._address(self.threads)], np.int64), 2000
         start = time.perf_counter()
         pauses(table.ctypes.data, 0, count)

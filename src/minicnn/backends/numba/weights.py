@@ -18,7 +18,7 @@ PIXELS = 48  # least number of positions between two visits to the sums in memor
 
 
 def lanes_apart(size: int) -> bool:
-    """Whether sums of this many elements keep their lanes apart between blocks."""
+    """True if sums of this many elements keep their lanes apart between blocks."""
     return size * BYTES <= LANES_LIMIT
 
 

@@ -60,7 +60,7 @@ class Shape:
 
 
 def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
-    """Whether there is a transform for a geometry, and enough filters to fill a vector."""
+    """True if there is a transform for a geometry, and enough filters to fill a vector."""
     return filters >= LANES and groups == 1 and all(
         line.taps == 3 and line.in_step == line.out_step == line.offset_step == 1
         and abs(line.weight_step) == 1 and line.count >= 2
@@ -69,7 +69,7 @@ def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
 
 
 def worth_it(shape: Shape, threads: int) -> bool:
-    """Whether this is faster than the direct kernel, in multiply-adds or what takes as long."""
+    """True if this is faster than the direct kernel, in multiply-adds or what takes as long."""
     tiles, c, f = shape.tiles, shape.channels, shape.filters
     wasted = -(-tiles // threads // TILES) * TILES * threads / tiles  # tiles that fill up the last group
     direct = 9 * shape.row.count * shape.column.count * shape.blocks * c * f
@@ -80,7 +80,7 @@ def worth_it(shape: Shape, threads: int) -> bool:
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,
            threads: int) -> bool:  # fmt: skip
-    """Whether a convolution is done so: where it can and is faster, unless the user has pinned the way."""
+    """True if a convolution takes Winograd's way: where it can and is faster, unless the user has pinned one."""
     if not possible(row, column, filters, groups) or pinned == "direct":
         return False
     return pinned == "winograd" or worth_it(Shape(row, column, channels, filters, blocks), threads)

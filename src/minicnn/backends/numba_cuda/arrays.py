@@ -71,23 +71,23 @@ class Array:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie one after the other in row-major order."""
+        """True if the elements lie one after the other in row-major order."""
         wanted = row_major(self.shape)
         return self.size == 0 or all(n == 1 or s == w for n, s, w in zip(self.shape, self.steps, wanted, strict=True))
 
     @property
     def aligned(self) -> bool:
-        """Whether it begins where kernels may load several elements at once."""
+        """True if the array begins where kernels may load several elements at once."""
         return self.address % ALIGNMENT == 0
 
     @property
     def address(self) -> int:
-        """Where its first element is."""
+        """Address of the array's first element."""
         return self.memory.address + self.start * self.itemsize
 
     @property
     def pointer(self) -> Pointer:
-        """Where the element is that comes first in memory, which is not its own first if it runs backwards."""
+        """Pointer to the element that comes first in memory, which is not the array's first if it runs backwards."""
         back = sum((n - 1) * s for n, s in zip(self.shape, self.steps, strict=True) if s < 0)
         return Pointer(self.memory, (self.start + back) * self.itemsize, self.dtype)
 

@@ -114,13 +114,13 @@ def compile_side_by_side(jobs: Sequence[Job]) -> None:
 
 
 def work() -> None:
-    """What the processes do: compile what they are given as JSON."""
+    """Compile the kernels that stdin lists as JSON: the task of each process."""
     for text, signature, capability, threads in json.load(sys.stdin):
         machine_code(text, tuple(signature), tuple(capability), threads)
 
 
 def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path | None:
-    """Where the machine code of a kernel is kept."""
+    """Path of a kernel's machine code; None if it cannot be kept."""
     import cuda.core
 
     parts = (text, *signature, str(capability), str(threads), LIBRARY, VERSION, cuda.core.__version__, _package())

@@ -105,7 +105,7 @@ class Kernel(KernelText):
     _compiled: dict[int, Any] = field(default_factory=dict)
 
     def on(self, device: Device) -> Any:
-        """What the device launches."""
+        """The compiled kernel that the device launches."""
         if device.number not in self._compiled:
             if SIMULATED:
                 self._compiled[device.number] = cuda.jit(python_function(self.text))
@@ -323,6 +323,6 @@ def get_device(number: int) -> Device:
 
 
 def device_count() -> int:
-    """How many devices there are."""
+    """Number of devices."""
     with explained():
         return len(cuda.gpus)

@@ -71,7 +71,7 @@ def _mixed(first: str, second: str) -> str:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a data type is of a kind: the name of one, a data type, or a tuple of these.
+    """True if a data type is of a kind: the name of one, a data type, or a tuple of these.
 
     Raises:
         ValueError: If the kind is not one of the standard's.
@@ -86,7 +86,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any) -> bool:
-    """Whether a type or array promotes to another type without becoming a third."""
+    """True if a type or array promotes to another type without becoming a third."""
     source, target = dtype(getattr(from_, "dtype", from_)), dtype(to)
     try:
         return result_type(source, target) == target

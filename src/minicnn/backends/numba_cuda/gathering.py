@@ -1,4 +1,4 @@
-"""What is done by gathering elements at places that are computed: sorted, unique and repeated elements."""
+"""Functions that gather elements at computed places: sorted, unique and repeated elements."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def unique_values(x: Array, /) -> Array:
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Whether each element of x1 equals one of x2; if inverted, whether it equals none."""
+    """Mask of the elements of x1 that equal one of x2; if inverted, of those that equal none."""
     kind, device = dtypes.result_type(x1, x2), same_device([a for a in (x1, x2) if isinstance(a, Array)])
     x1, x2 = (asarray(x, dtype=kind, device=device) for x in (x1, x2))
     ordered = sort(reshape(x2, (-1,)))

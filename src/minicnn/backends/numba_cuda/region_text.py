@@ -187,7 +187,7 @@ class _Text(Schedule):
     # Loops over elements ------------------------------------------------------------------------
 
     def _level(self, level: Level, loops: Sequence[Loop]) -> str:
-        """What is done between two barriers, and the second of them."""
+        """Text of the work between two barriers, and of the second of them."""
         region, text, self.start = self.region, "", 0
         for loop in loops:
             text += self._call(self._loop(loop), region.rows * loop.columns * loop.lanes)

@@ -90,7 +90,7 @@ def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _intrinsics() -> tuple[Any, ...]:
-    """What Python has no word for: `read`, `read_four`, `read_word`, `read_words`, `byte` and `choose`."""
+    """Intrinsics that Python has no word for: `read`, `read_four`, `read_word`, `read_words`, `byte` and `choose`."""
     plain = (_plain_read, _plain_read_four, _plain_read_word, _plain_read_words, _plain_byte, _plain_choose)
     if SIMULATED:
         return plain

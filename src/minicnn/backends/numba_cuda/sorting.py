@@ -68,7 +68,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where x2's elements belong in the sorted vector x1, ahead of equal ones (left) or behind them (right)."""
+    """Places of x2's elements in the sorted vector x1, ahead of equal ones (left) or behind them (right)."""
     if side not in ("left", "right") or x1.ndim != 1:
         raise ValueError(
             f"searchsorted gets a vector and side='left' or 'right'. Received: shape {x1.shape}, side={side!r}."

@@ -140,7 +140,7 @@ def _reduced(writer: PythonWriter, group: FusionGroup, term: str) -> str:
 
 
 def _loads(writer: PythonWriter, value: Value) -> bool:
-    """Whether an element of a value takes a few loads, so that several may be under way."""
+    """True if an element of a value takes a few loads, so that several may be under way."""
     node = writer.inlined(value)
     return node is None or (
         (node.op.elementwise or node.op.name in MOVES) and all(_loads(writer, v) for v in node.inputs)

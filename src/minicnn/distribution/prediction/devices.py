@@ -1,4 +1,4 @@
-"""What a rank computes with: a processor by three rates that were fitted to measured steps, or a GPU by its plan."""
+"""Devices of a rank: a processor by three rates that were fitted to measured steps, or a GPU by its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the model is from what was measured: on this machine, and by others."""
+"""Evidence for the model: its errors against measurements on this machine, and by others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the model is given by measurements on a machine.
+    """Constants of the model that were measured on a machine.
 
     Attributes:
         machine: The machine's name.
@@ -77,7 +77,7 @@ class Calibration:
     points: Sequence[Point]
 
     def clock(self, network: str) -> FittedRates:
-        """What times the nodes of a network's steps."""
+        """Clock that times the nodes of a network's steps."""
         return FittedRates(self.rates, self.factors.get(network, ((1, 1.0),)))
 
 
@@ -157,7 +157,7 @@ def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int)
 
 
 def published(alexnet: Workload) -> list[Point]:
-    """What others measured with AlexNet, beside the model.
+    """Published measurements with AlexNet, beside the model.
 
     Their GPUs and links are not described in our terms. What matters is one number: the bytes that a link moves while a
     GPU computes a sample. It is fitted to Krizhevsky's 4 GPUs; the other points follow from it.

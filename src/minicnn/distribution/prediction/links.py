@@ -26,7 +26,7 @@ _KINDS: dict[str, type[float] | type[int] | type[str]] = {
 
 @dataclass(frozen=True)
 class Interconnect:
-    """What connects ranks. Those of a host have consecutive numbers.
+    """Network between ranks. Those of a host have consecutive numbers.
 
     Attributes:
         name: Name.

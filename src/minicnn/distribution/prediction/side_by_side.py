@@ -16,7 +16,7 @@ ALIKE = 1.01  # times that differ by no more are taken for the same
 
 
 class Device(Protocol):
-    """What a rank computes with: a `Clock` that says which batches it must see."""
+    """Device of a rank: a `Clock` that says which batches it must see."""
 
     def __call__(self, program: Program) -> Sequence[Timed]:
         """See `minicnn.distribution.prediction.workload.Clock`."""

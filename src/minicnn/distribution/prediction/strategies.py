@@ -1,4 +1,4 @@
-"""What a step takes by data, model, hybrid and pipeline parallelism: seconds, bytes that a rank sends, its memory."""
+"""Costs of a step by data, model, hybrid and pipeline parallelism: seconds, bytes that a rank sends, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_STAGES = 64
 
 @dataclass(frozen=True)
 class Conditions:
-    """How ranks compute together.
+    """Conditions under which ranks compute together.
 
     Attributes:
         network: What connects them.

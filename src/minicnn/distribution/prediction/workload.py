@@ -1,4 +1,4 @@
-"""What a training step computes, keeps and hands on, layer by layer: counted from its Programs."""
+"""Workload of a training step, layer by layer: operations, kept and sent bytes, counted from its Programs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _add(layers: Mapping[str, Layer], names: Sequence[str], timed: Timed, place:
 
 
 def _products(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
-    """What weights are multiplied with, and what is normalized over the batch."""
+    """Note for each layer the products with its weights, and what it normalizes over the batch."""
     trained = {id(v) for v in program.inputs if v.kind == "parameter"}
     learned = set(trained)  # values that depend on weights
     gathered = set()
@@ -196,7 +196,7 @@ def _weights_alone(node: Node, trained: set[int]) -> bool:
 
 
 def _values(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
-    """What the backward pass reads, and what crosses from each layer to later ones."""
+    """Note for each layer the values that its backward pass reads, and those that cross to later layers."""
     order = {name: i for i, name in enumerate(layers)}
     made: dict[int, tuple[Value, int]] = {}
     last: dict[int, int] = {}

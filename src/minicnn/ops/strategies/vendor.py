@@ -1,4 +1,4 @@
-"""What the arrays' own library offers as convolution: PyTorch's (oneDNN, cuDNN) and JAX's (XLA)."""
+"""Convolution of the arrays' own library: PyTorch's (oneDNN, cuDNN) and JAX's (XLA)."""
 
 from __future__ import annotations
 

@@ -65,12 +65,12 @@ class ByteTile:
 
     @property
     def weights_at(self) -> int:
-        """Where in shared memory the matrix begins, behind the bytes; in numbers of 4 bytes."""
+        """Place of the matrix in shared memory, behind the bytes; in numbers of 4 bytes."""
         return self.ROWS * self.pitch
 
     @property
     def sums_at(self) -> int:
-        """Where the slices' sums begin."""
+        """Place of the slices' sums in shared memory."""
         return self.weights_at + 4 * self.words * self.M
 
     @property
@@ -101,7 +101,7 @@ class ByteTile:
 
 @dataclass(frozen=True)
 class ByteRows:
-    """What a block does with the rows of bytes."""
+    """Functions of a block on its rows of bytes."""
 
     begin: Function  # begin(p, 0, shared, thread): bring the matrix into shared memory
     load: Function  # load(p, found, thread, tile): ask for the bytes of a tile

@@ -1,4 +1,4 @@
-"""How the kernels' functions are compiled: for the device, or left as they are for the simulator."""
+"""Decorators of the kernels' functions: compiled for the device, or left as they are for the simulator."""
 
 from __future__ import annotations
 

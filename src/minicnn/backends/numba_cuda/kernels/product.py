@@ -55,7 +55,7 @@ class ProductTile(NamedTuple):
 def side(
     T: Any, LIMIT: int, SIZE: int, BK: int, ALONG: bool, W: int, ROW: int, THREADS: int, get: Function, unpack: Any
 ) -> tuple[Function, Function, int, Any]:
-    """How the threads of a block bring their piece of one matrix into shared memory, SIZE results x BK terms.
+    """Functions by which a block's threads bring a piece of a matrix into shared memory, SIZE results x BK terms.
 
     Args:
         T: Type of the elements.

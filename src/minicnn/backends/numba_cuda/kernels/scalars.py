@@ -1,4 +1,4 @@
-"""What one element of an elementwise operation is, given those of its operands.
+"""Scalar functions: one element of an elementwise operation, given those of its operands.
 
 Functions with a type in their name compute in that type: `elu_float32`. They are made once for each by `typed`, because
 a constant must have the type of the numbers that it meets, or all become float64.
