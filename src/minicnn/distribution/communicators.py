@@ -41,13 +41,13 @@ class OneProcess:
 
     rank, size = 0, 1
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        taken[0][...] = given[0]
+        incoming[0][...] = outgoing[0]
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        taken[0][...] = given
+        incoming[0][...] = outgoing
 
     def add(self, array: Host) -> None:
         """See `Communicator`."""
@@ -80,7 +80,7 @@ class Ranks(ABC):
         self._ending = False
 
     @abstractmethod
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
 
     @abstractmethod
@@ -115,9 +115,9 @@ class Ranks(ABC):
     def abort(self) -> None:
         """End the job."""
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        self.exchange([given] * self.size, taken)
+        self.exchange([outgoing] * self.size, incoming)
 
     def share(self, data: bytes) -> list[bytes]:
         """See `Communicator`."""
@@ -252,7 +252,7 @@ class StoreRanks(Ranks):
             self._ask(self._set, "failed", text.encode())
 
     def abort(self) -> None:
-        """See `Ranks`: nothing is waited for that threads of the engine still wait for."""
+        """See `Ranks`: nothing is waited for that threads of the library still wait for."""
         if self.rank == 0:  # it has the store, in which the others read
             time.sleep(FOLLOW)
         sys.stdout.flush()

@@ -49,8 +49,9 @@ class DataParallel(metaclass=PlainArguments):
         shards: Parts of each batch, at least as many as ranks. A multiple of the number of ranks shares them evenly.
         timeout: Seconds that a rank waits for the others before it ends the job with an error.
         communicator: What moves the arrays; that of the launcher which started the process if None.
-        deterministic: Whether sums are taken in the fixed tree. If False the engine's own all-reduce takes them, which
-            is faster: with one shard a rank nothing else is computed. Bits then depend on the number of ranks.
+        deterministic: Whether sums are taken in the fixed tree. If False an all-reduce of the library that
+            connects the ranks takes them, which is faster: with one shard a rank nothing else is computed. Bits then
+            depend on the number of ranks.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -211,26 +212,26 @@ class DataParallel(metaclass=PlainArguments):
             self.communicator.fail(error)
             raise
 
-    def check_finite(self, made: Mapping[str, Array], step: int, backend: Backend) -> None:
+    def check_finite(self, results: Mapping[str, Array], step: int, backend: Backend) -> None:
         """End all ranks alike where the loss of a training step is no finite number any more.
 
         Args:
-            made: What the step has made.
+            results: What the step has made.
             step: Its number.
             backend: Whose arrays these are.
 
         Raises:
             RankError: If it is not, on all ranks with one text, which names those whose samples it comes from.
         """
-        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(made["loss"]))):
+        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(results["loss"]))):
             return
-        levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in made.items()
+        levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in results.items()
                   if name.startswith(ADDED) and not np.isfinite(backend.to_numpy(array)).all()]  # fmt: skip
         told = [int(first or -1) for first in self.communicator.share(str(min(levels, default="")).encode())]
         first = min((level for level in told if level >= 0), default=None)
-        found = [str(rank) for rank, level in enumerate(told) if level == first]
-        whose = f"samples of rank {', '.join(found)}" if found else "samples that go through all ranks"
-        whose = "all ranks, as where weights are not finite" if len(found) == self.ranks else whose
+        culprits = [str(rank) for rank, level in enumerate(told) if level == first]
+        whose = f"samples of rank {', '.join(culprits)}" if culprits else "samples that go through all ranks"
+        whose = "all ranks, as where weights are not finite" if len(culprits) == self.ranks else whose
         message = (
             f"The loss of a training on several ranks is a finite number. Received in step {step}: {loss}, from "
             f"{whose}. Look for NaN and very large numbers in the data, take a smaller learning rate or clip the "
@@ -255,15 +256,15 @@ class DataParallel(metaclass=PlainArguments):
         """
         told = [np.empty(1, np.int64) for _ in range(self.ranks)]
         self.communicator.gather(np.array([samples], np.int64), told)
-        found = [int(count[0]) for count in told]
-        wanted = [len(rows(sum(found), self.ranks, rank)) for rank in range(self.ranks)]
-        if found != wanted:
+        counts = [int(count[0]) for count in told]
+        wanted = [len(rows(sum(counts), self.ranks, rank)) for rank in range(self.ranks)]
+        if counts != wanted:
             raise ValueError(
                 f"A loader with set_shard(index, count) gives the rows minicnn.data.shard_rows(samples, index, count) "
-                f"of each batch. Received: {', '.join(map(str, found))} samples on ranks 0 to {self.ranks - 1}, where "
+                f"of each batch. Received: {', '.join(map(str, counts))} samples on ranks 0 to {self.ranks - 1}, where "
                 f"{', '.join(map(str, wanted))} belong together."
             )
-        return sum(found)
+        return sum(counts)
 
     def agree(self, about: Mapping[str, Any]) -> None:
         """Wait for all ranks, and check that they are about to do the same.
