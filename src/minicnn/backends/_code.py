@@ -19,9 +19,9 @@ _REFUSED: set[str] = set()  # what has been warned of
 
 def place(*parts: str) -> Path | None:
     """Path of a file of machine code; None if the user has no folder, or one that others can write to."""
-    given = os.environ.get("MINICNN_CACHE")
+    cache = os.environ.get("MINICNN_CACHE")
     try:
-        root = Path(given) if given else _user_cache() / "minicnn"
+        root = Path(cache) if cache else _user_cache() / "minicnn"
     except RuntimeError:  # neither a home nor an entry in passwd
         return None
     path = root.joinpath(*parts)

@@ -161,9 +161,9 @@ class Backend:
         return self  # it holds nothing of a model: copies of one share it
 
     def __copy__(self) -> Self:
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        return made
+        clone = object.__new__(type(self))
+        vars(clone).update(vars(self))
+        return clone
 
     def __reduce__(self) -> Any:
         """For pickle: made anew from what its constructor was given."""
@@ -336,10 +336,10 @@ def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable
         for at, array in constants.items():
             cells[at] = array
         for function, ins, outs, done in steps:
-            made = function(*[cells[at] for at in ins])
-            for at, array in zip(outs, made if len(outs) > 1 else (made,), strict=True):
+            values = function(*[cells[at] for at in ins])
+            for at, array in zip(outs, values if len(outs) > 1 else (values,), strict=True):
                 cells[at] = array
-            made = array = None  # else they would hold the memory after its last reader
+            values = array = None  # else they would hold the memory after its last reader
             for at in done:
                 cells[at] = None
         return {name: cells[at] for name, at in results}

@@ -239,10 +239,10 @@ def _concat(node: Node, result: int) -> Expr:
         at = I // (inner * n) * (inner * m) + (place - start) * inner + I % inner
         start += m
         parts.append((start, Element(k, at)))
-    _, found = parts.pop()
+    _, element = parts.pop()
     for end, one in reversed(parts):
-        found = Select(place < end, one, found)
-    return found
+        element = Select(place < end, one, element)
+    return element
 
 
 def _repeat(node: Node, result: int) -> Expr:

@@ -36,8 +36,8 @@ def changed(part: X, change: Callable[[Expr], Expr | None]) -> X:
         return tuple(changed(one, change) for one in part)  # type: ignore[return-value]
     if not isinstance(part, Syntax):
         return part
-    this: Any = part  # a dataclass, as all are
-    return replace(this, **{f.name: changed(getattr(this, f.name), change) for f in fields(this)})
+    node: Any = part  # a dataclass, as all are
+    return replace(node, **{f.name: changed(getattr(node, f.name), change) for f in fields(node)})
 
 
 class Syntax:

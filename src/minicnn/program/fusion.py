@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minicnn.ops.fused import Body, Step, fused
+from minicnn.ops.fused import Body, FusedOperation, fused
 from minicnn.program.graph import Node, Program
 from minicnn.program.readers import Readers
 
@@ -49,16 +49,18 @@ def merge(program: Program, group: Sequence[Node], name: str, readers: Readers |
 
 def _fused_node(group: Sequence[Node], name: str, readers: Readers) -> Node:
     members = {id(n) for n in group}
-    made = {id(v) for n in group for v in n.outputs}
-    inputs = list({id(v): v for n in group for v in n.inputs if id(v) not in made}.values())
+    results = {id(v) for n in group for v in n.outputs}
+    inputs = list({id(v): v for n in group for v in n.inputs if id(v) not in results}.values())
     places = {id(v): i for i, v in enumerate(inputs)}
-    steps = []
+    operations = []
     for node in group:
-        steps.append(Step(node.op, tuple(places[id(v)] for v in node.inputs), node.attrs, len(node.outputs)))
+        operations.append(
+            FusedOperation(node.op, tuple(places[id(v)] for v in node.inputs), node.attrs, len(node.outputs))
+        )
         for value in node.outputs:
             places[id(value)] = len(places)
     outputs = [v for n in group for v in n.outputs if readers.outside(v, members)]
-    body = Body(name, len(inputs), tuple(steps), tuple(places[id(v)] for v in outputs))
+    body = Body(name, len(inputs), tuple(operations), tuple(places[id(v)] for v in outputs))
     return Node(fused, tuple(inputs), tuple(outputs), {"body": body}, group[-1].scope, group[-1].phase)
 
 

@@ -196,7 +196,7 @@ def test_a_block_takes_several_tiles(
     assert region.product is not None
     assert region.product.stored.dtype == dtype
     assert region.tiles == 5
-    assert Layout(region).narrow == (hidden <= 16)
+    assert Layout(region).thread_per_row == (hidden <= 16)
 
 
 @needs_gxx

@@ -140,11 +140,11 @@ class GpuBackend(Backend, ABC):
     def arena(self) -> Arena:
         """The memory that its executables share; a new one if there are none."""
         with _one_arena:
-            found = self._arena()
-            if found is None:
-                found = Arena(self.runtime)
-                self._arena = weakref.ref(found)
-            return found
+            arena = self._arena()
+            if arena is None:
+                arena = Arena(self.runtime)
+                self._arena = weakref.ref(arena)
+            return arena
 
     # Programs -----------------------------------------------------------------------------------
 

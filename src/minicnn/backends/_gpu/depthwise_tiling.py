@@ -94,7 +94,7 @@ class _Piece:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _DepthwiseWork:
     """Work of a launch's blocks, as the model of times sees it."""
 
     blocks: int
@@ -109,11 +109,14 @@ class _Work:
 
     def cycles(self, gpu: Gpu) -> float:
         """Cycles of the launch on a GPU."""
-        own, each = self.brought * _BROUGHT + self.items * self.item, quotient(self.blocks, gpu.multiprocessors)
+        instructions, each = (
+            self.brought * _BROUGHT + self.items * self.item,
+            quotient(self.blocks, gpu.multiprocessors),
+        )
         moved = self.pixels * max(32, 2 * RUN * self.runs) * gpu.multiprocessors * gpu.clock / gpu.bandwidth
         lines = self.pixels * quotient(self.runs, 8) * _LINE
-        busy = max(own * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
-        alone = own / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
+        busy = max(instructions * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
+        alone = instructions / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
         return _LAUNCH + _LATENCY + self.turns * max(each * busy, quotient(each, self.resident) * alone)
 
 
@@ -135,7 +138,7 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
         filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
         for threads in _threads(g, piece.items):
             shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
-            work = _Work(
+            work = _DepthwiseWork(
                 blocks=piece.tiles * piece.slices,
                 threads=threads,
                 resident=gpu.resident(threads, 56 + 10 * px, shared),
@@ -164,7 +167,7 @@ def weight_gradient(node: Node, gpu: Gpu) -> Tile | None:
             resident = gpu.resident(threads, 56 + RUN * (rows * kw + px), shared)
             room = resident * gpu.multiprocessors * 15 // 16  # which leaves some for others beside it
             splits = min(piece.tiles, max(1, room // piece.slices))
-            work = _Work(
+            work = _DepthwiseWork(
                 blocks=splits * piece.slices,
                 threads=threads,
                 resident=resident,

@@ -113,13 +113,13 @@ _ARCHITECTURES: Mapping[tuple[int, int], tuple[int, ...]] = MappingProxyType({
 SHARED_BLOCKS = tuple(sorted({KB * figures[0] for figures in _ARCHITECTURES.values()}, reverse=True))
 
 
-def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
+def gpu_of(name: str, capability: tuple[int, int], **reported: Any) -> Gpu:
     """A GPU with the figures of its architecture, or of the newest older one that is known, unless others are found.
 
     Args:
         name: Its name.
         capability: Compute capability.
-        found: What is found of it, by the names of `Gpu`; what no architecture says has to be among it.
+        reported: What is found of it, by the names of `Gpu`; what no architecture says has to be among it.
 
     Raises:
         RuntimeError: If its compute capability is below the least that kernels are compiled for.
@@ -132,7 +132,12 @@ def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
     nearest = max(known for known in _ARCHITECTURES if known <= capability)
     figures = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
     figures |= {key: figures[key] * KB for key in _FIGURES[:3]}
-    figures |= {"shared_unasked": 48 * KB, "registers": 64 * KB, "registers_thread": 255, "threads_block": 1024} | found
+    figures |= {
+        "shared_unasked": 48 * KB,
+        "registers": 64 * KB,
+        "registers_thread": 255,
+        "threads_block": 1024,
+    } | reported
     return Gpu(name, capability, **figures)
 
 
@@ -163,8 +168,8 @@ def from_attributes(name: str, capability: tuple[int, int], memory: int, attribu
     Raises:
         RuntimeError: See `gpu_of`.
     """
-    given = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
-    said = {name: given.get(name.replace("_", ""), 0) for name in ATTRIBUTES}
+    reported = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
+    said = {name: reported.get(name.replace("_", ""), 0) for name in ATTRIBUTES}
     rate = 2e3 * said["memory_clock_rate"] * said["global_memory_bus_width"] / 8
     known = next((g for g in KNOWN.values() if g.name in name), None)  # for what newer drivers do not say
     return gpu_of(

@@ -58,10 +58,10 @@ class StepExecutable:
             for s in self._sources
             if isinstance(s, Source)
         ]
-        made = iter(runtime.load([*texts, runtime.advance, *collect]))
-        self._kernels = [next(made) if isinstance(s, Source) else None for s in self._sources]
-        self._advance = next(made)
-        self._collect = [(text.threads, next(made)) for text in collect]
+        loaded = iter(runtime.load([*texts, runtime.advance, *collect]))
+        self._kernels = [next(loaded) if isinstance(s, Source) else None for s in self._sources]
+        self._advance = next(loaded)
+        self._collect = [(text.threads, next(loaded)) for text in collect]
         self.captures = backend.captures and all(isinstance(s, Source) or _collective(s.anchor) for s in self._sources)
 
         self._arena = backend.arena()
@@ -91,8 +91,8 @@ class StepExecutable:
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
         with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
-            made = self._run(arrays, 1, State())
-            return {name: array[0, ...] for name, array in made.items()} if self._collected else made
+            results = self._run(arrays, 1, State())
+            return {name: array[0, ...] for name, array in results.items()} if self._collected else results
 
     def many(
         self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
@@ -169,15 +169,15 @@ class StepExecutable:
             self._graphs.clear()
             self._allocation = allocation
         if self._state.known() is not state:
-            kept, given = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
+            kept, passed = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
             returned = [n for n in self._program.updates if n not in state]
             addresses = tuple(self._checked(v, state[v.name]) for v in kept)
-            self._state = _Known(weakref.ref(state), addresses, given, returned)
+            self._state = _Known(weakref.ref(state), addresses, passed, returned)
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
                 self._static[value.name][...] = arrays[value.name]
         self._runtime.clear(self._cursor)
-        return self._state.addresses, tuple([self._checked(v, arrays[v.name]) for v in self._state.given])
+        return self._state.addresses, tuple([self._checked(v, arrays[v.name]) for v in self._state.passed])
 
     def _run(self, arrays: Mapping[str, Array], steps: int, state: State) -> dict[str, Array]:
         addresses = self._begin(arrays, state)
@@ -195,34 +195,34 @@ class StepExecutable:
         if self._collected:
             return {n: self._copy(self._collected[n], (steps, *v.shape)) for n, v in outputs.items()}
         everything = {**state, **arrays, **self._static, **self._queue} if outputs else {}
-        made = {n: self._copy(self._array(v, everything), v.shape) for n, v in outputs.items()}
-        return made | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
+        copies = {n: self._copy(self._array(v, everything), v.shape) for n, v in outputs.items()}
+        return copies | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
     def _checked(self, value: Value, array: Any) -> int:
         """Address of an input that kernels read, or overwrite, where it is."""
         address = self._runtime.address(array)
         if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype != value.dtype:
-            found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
-            found += ", which begins in between" if address is not None and address % ALIGNMENT else ""
+            received = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            received += ", which begins in between" if address is not None and address % ALIGNMENT else ""
             raise ValueError(
                 f"{value.name} is a contiguous array of {self._backend.name}, {value.spec}, on {self._backend.device}, "
-                f"from a multiple of {ALIGNMENT} bytes on. Received: {found}. Convert it with backend.asarray."
+                f"from a multiple of {ALIGNMENT} bytes on. Received: {received}. Convert it with backend.asarray."
             )
         return address
 
     # Memory -------------------------------------------------------------------------------------
 
     def _zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        made = self._runtime.empty(shape, dtype)
-        self._runtime.clear(made)
-        return made
+        array = self._runtime.empty(shape, dtype)
+        self._runtime.clear(array)
+        return array
 
     def _copy(self, array: Array, shape: tuple[int, ...]) -> Array:
         """A new array with the elements that an array begins with."""
         dtype = str(array.dtype)
-        made = self._runtime.empty(shape, dtype)
-        self._runtime.copy(array if array.shape == shape else self._runtime.view(array, 0, shape, dtype), made)
-        return made
+        target = self._runtime.empty(shape, dtype)
+        self._runtime.copy(array if array.shape == shape else self._runtime.view(array, 0, shape, dtype), target)
+        return target
 
     def _grow(self, steps: int) -> None:
         if steps > self._capacity:
@@ -241,15 +241,15 @@ class StepExecutable:
         upload.begin()
         for value in (*self._queued, *self._copied):
             each = value.name in rows
-            given = rows[value.name] if each else arrays[value.name]
+            source = rows[value.name] if each else arrays[value.name]
             shape = (steps, *value.shape) if each else value.shape
-            if tuple(given.shape) != shape or (each and value.name not in EACH_STEP):
+            if tuple(source.shape) != shape or (each and value.name not in EACH_STEP):
                 raise ValueError(
                     f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
-                    f"step. Received: {tuple(given.shape)}."
+                    f"step. Received: {tuple(source.shape)}."
                 )
             count = steps if value.name in EACH_STEP else 1
-            upload.bring(value.name, given, self._row(value), count, self._backend.owns(given))
+            upload.bring(value.name, source, self._row(value), count, self._backend.owns(source))
         upload.end()
 
     def _row(self, value: Value) -> Array:
@@ -269,10 +269,10 @@ class StepExecutable:
         if root.kind == "constant":
             if id(root) not in self._constants:
                 self._constants[id(root)] = self._backend.asarray(root.data, root.dtype)
-            found = self._constants[id(root)]
+            base = self._constants[id(root)]
         else:
-            found = arrays[root.name]
-        return self._runtime.view(found, 0, value.shape, dtype)
+            base = arrays[root.name]
+        return self._runtime.view(base, 0, value.shape, dtype)
 
     # Launching ----------------------------------------------------------------------------------
 
@@ -286,29 +286,31 @@ class StepExecutable:
 
     def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
         """Launches of a step, on the rows of the queue at the cursor plus an offset: first one for each source."""
-        runtime, made = self._runtime, []
+        runtime, launches = self._runtime, []
         for source, kernel in zip(self._sources, self._kernels, strict=True):
             if isinstance(source, Source):
-                given = [self._array(v, arrays) for v in source.arguments]
-                given += [self._cursor, offset] if source.queued else []
-                made.append(runtime.prepare(kernel, source.blocks, given))
+                arguments = [self._array(v, arrays) for v in source.arguments]
+                arguments += [self._cursor, offset] if source.queued else []
+                launches.append(runtime.prepare(kernel, source.blocks, arguments))
             else:
-                made.append(self._called(source.anchor, arrays))
-        made += [partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies]
-        return made
+                launches.append(self._called(source.anchor, arrays))
+        launches += [
+            partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies
+        ]
+        return launches
 
     def _collecting(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
         """Launches that put the outputs of such a step into their rows, where they are collected."""
-        runtime, made = self._runtime, []
+        runtime, launches = self._runtime, []
         for name, rows in self._collected.items():
             value = self._program.outputs[name]
             wide = value.nbytes % 4 == 0
             count = value.nbytes // 4 if wide else value.nbytes
             if count:
                 threads, kernel = self._collect[wide]
-                given = [self._array(value, arrays), rows, count, self._cursor, offset]
-                made.append(runtime.prepare(kernel, -(-count // threads), given))
-        return made
+                arguments = [self._array(value, arrays), rows, count, self._cursor, offset]
+                launches.append(runtime.prepare(kernel, -(-count // threads), arguments))
+        return launches
 
     def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
         """Call that computes a node without a kernel: the communicator of a collective, else the node's reference."""
@@ -332,13 +334,13 @@ class _Known:
     Attributes:
         known: The State.
         addresses: Where its arrays begin that steps read, or overwrite.
-        given: Those of such inputs that it does not have.
+        passed: Those of such inputs that it does not have.
         returned: Updates of what it does not have.
     """
 
     known: weakref.ref[State]
     addresses: tuple[int, ...]
-    given: list[Value]
+    passed: list[Value]
     returned: list[str]
 
 
@@ -363,9 +365,9 @@ def _reference(
     outputs: Sequence[Array],
 ) -> None:
     """Run a node's reference, on rows of those of its inputs that are queues, and put the results into its outputs."""
-    given = list(inputs)
+    operands = list(inputs)
     for k in queues:
-        given[k] = given[k][int(cursor[0])]
-    made = function(*given)
-    for target, array in zip(outputs, made if len(outputs) > 1 else (made,), strict=True):
+        operands[k] = operands[k][int(cursor[0])]
+    results = function(*operands)
+    for target, array in zip(outputs, results if len(outputs) > 1 else (results,), strict=True):
         target[...] = array

@@ -113,8 +113,8 @@ def adds_partial_sums(node: Node, least: int = 8) -> bool:
 
 def added_up(node: Node) -> str | None:
     """The operation whose results a node adds up along their first axis, if it does."""
-    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made.op.name if made is not None else None
+    producer = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
+    return producer.op.name if producer is not None else None
 
 
 def every_node(nodes: Iterable[Node]) -> Iterator[Node]:

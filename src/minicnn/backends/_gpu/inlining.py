@@ -61,11 +61,11 @@ class Inlining:
     def leaves(self, node: Node) -> list[Value]:
         """Values in memory that a node reads, by itself or through virtual nodes."""
         if id(node) not in self._leaves:
-            found: dict[int, Value] = {}
+            leaves: dict[int, Value] = {}
             for value in map(self.root, node.inputs):
-                made = value.node if id(value) in self.virtual else None
-                found |= {id(v): v for v in ([value] if made is None else self.leaves(made))}
-            self._leaves[id(node)] = list(found.values())
+                producer = value.node if id(value) in self.virtual else None
+                leaves |= {id(v): v for v in ([value] if producer is None else self.leaves(producer))}
+            self._leaves[id(node)] = list(leaves.values())
         return self._leaves[id(node)]
 
     def inline(self, node: Node) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def launches(plan: Plan) -> list[list[FusionGroup]]:
     """The groups of a plan in order; those that do not wait for each other side by side."""
     read = {id(v) for u in plan.groups for v in plan.reads(u)}
-    made: list[list[FusionGroup]] = []
+    shared: list[list[FusionGroup]] = []
     written: dict[int, int] = {}  # by value, the launch that writes it, or overwrites it
     looked_at: dict[int, int] = {}  # the last launch so far that reads it
     for group in plan.groups:
@@ -24,23 +24,23 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         first = max(before, default=-1) + 1
         last = group.is_plain and not any(id(v) in read for v in group.stored)
         if last:  # all of them together, at the end
-            first = max(first, len(made) - (1 if made and all(u.is_plain for u in made[-1]) else 0))
-        at = next((j for j in range(first, len(made)) if plan.fuse and _beside(plan, group, made[j])), len(made))
-        if at == len(made):
-            made.append([])
-        made[at].append(group)
+            first = max(first, len(shared) - (1 if shared and all(u.is_plain for u in shared[-1]) else 0))
+        at = next((j for j in range(first, len(shared)) if plan.fuse and _beside(plan, group, shared[j])), len(shared))
+        if at == len(shared):
+            shared.append([])
+        shared[at].append(group)
         for value in plan.reads(group):
             looked_at[id(value)] = max(at, looked_at.get(id(value), -1))
         for value_id in [*map(id, group.stored), *overwritten]:
             written[value_id] = at
-    for launch in made:
+    for launch in shared:
         launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
         # All blocks of a launch have as many threads and registers as the one that needs most: sums take what is there.
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
             if group.tile and group.is_plain and threads:
                 group.tile = tiling.narrowed(group.tile, threads)
-    return made
+    return shared
 
 
 def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:

@@ -61,8 +61,8 @@ def check(gpu: Gpu, title: str, threads: int, shared: int, code: bytes) -> None:
     Raises:
         FitError: If they do not.
     """
-    found = resources(code)
-    misfit = gpu.misfit(threads, found.registers, found.shared + shared)
+    needs = resources(code)
+    misfit = gpu.misfit(threads, needs.registers, needs.shared + shared)
     if misfit is not None:
         received = f"OUT_OF_RESOURCES, {misfit}"
         raise explanation(received, title)

@@ -63,8 +63,8 @@ class _Lowering(Writer):
             statements = [self._template(group)]
         else:
             statements = self.elements(group, threads)
-        own = threads * self.width(group) // group.slices
-        blocks = group.tile.blocks if group.tile is not None else -(-group.size // own)
+        results = threads * self.width(group) // group.slices
+        blocks = group.tile.blocks if group.tile is not None else -(-group.size // results)
         return Part(named([group]), blocks, functions=self._defined, statements=statements)
 
     def _region(self, group: FusionGroup) -> Template:

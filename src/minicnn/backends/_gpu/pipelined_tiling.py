@@ -24,7 +24,7 @@ _SIZES = (16, 32, 64, 128, 256)
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
-class Work(NamedTuple):
+class PipelineWork(NamedTuple):
     """Work of a launch's blocks, for many candidate tiles at once."""
 
     blocks: Numbers  # how many
@@ -71,9 +71,9 @@ class _Pipeline:
     lines: float
     warpgroups: bool = False
 
-    def work(self, blocks: int, steps: float, longest: int, beside: float) -> Work:
+    def work(self, blocks: int, steps: float, longest: int, beside: float) -> PipelineWork:
         bm, bn, bk, mt, nt, stages = self.sizes
-        return Work(
+        return PipelineWork(
             blocks, self.resident, stages, steps, longest, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8,
             self.lines, bk // 16, mt * nt, bm * bn // 8, beside, self.warpgroups,
         )  # fmt: skip
@@ -152,23 +152,23 @@ def candidates(node: Node, gpu: Gpu, precision: str) -> list[Tile]:
     return [_tile(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
 
 
-def _cycles(works: Sequence[tuple[_Pipeline, int, Work]], gpu: Gpu) -> Numbers:
+def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> Numbers:
     """Cycles that tiles take."""
     if not works:
         return ()
-    together = Work(*map(np.array, zip(*(work for *_, work in works), strict=True)))
+    together = PipelineWork(*map(np.array, zip(*(work for *_, work in works), strict=True)))
     costs = costs_on(gpu)
     return np.where(together.warpgroups, together.cycles(gpu, costs.warpgroups), together.cycles(gpu, costs.pipelined))
 
 
-def _tile(block: _Pipeline, splits: int, work: Work, precision: str, score: float) -> Tile:
+def _tile(block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Tile:
     return Tile(
         (*block.sizes, splits), work.blocks, block.threads, splits, precision, block.shared, stages=block.sizes[-1],
         warpgroups=block.warpgroups, score=float(score),
     )  # fmt: skip
 
 
-def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     """Blocks, splits and work of each tile that fits."""
     return (_weight_gradient if node.op.name == "conv2d_weight_gradient" else _convolution)(node, gpu)
 
@@ -179,7 +179,7 @@ def row_blocks(node: Node, tile: Tile) -> int:
     return tile.blocks // (quotient(node.outputs[0].shape[3] // groups, tile.sizes[1]) * groups)
 
 
-def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
     uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
@@ -203,7 +203,7 @@ def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
             yield block, splits, block.work(blocks * splits, quotient(steps, splits), quotient(longest, splits), beside)
 
 
-def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
     (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
     f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]

@@ -75,11 +75,11 @@ class PlannedLaunch:
         queued = {id(v) for v in self.plan.program.inputs if v.name in EACH_STEP}
         return lowered(self.plan, self.groups, queued, self.source.threads if self.source else 1)[0]
 
-    def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
+    def misfit(self, gpu: Gpu, compiled: Resources | None = None) -> str | None:
         """The limit of a GPU that the launch exceeds; None if it fits. A compiled kernel's needs are known exactly."""
         if self.source is None:
             return None
-        declared, registers = (self.declared, 32) if found is None else (found.shared, found.registers)
+        declared, registers = (self.declared, 32) if compiled is None else (compiled.shared, compiled.registers)
         if declared > gpu.shared_unasked:
             return f"{declared} bytes of declared shared memory, of which {gpu.name} has {gpu.shared_unasked}"
         return gpu.misfit(self.source.threads, registers, declared + self.source.shared)
@@ -126,12 +126,12 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
-    made = [
+    launches = [
         planned_launch(plan, launch, partial(generate, plan, launch, queued, options.block)) for launch in plan.launches
     ]
     carried = sum(v.nbytes for v in (*inputs.bound, *inputs.totals)) + sum(v.nbytes for v in program.constants)
-    given = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
-    return PlannedStep(gpu, made, flops, carried, given, place(plan).nbytes)
+    queued_bytes = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
+    return PlannedStep(gpu, launches, flops, carried, queued_bytes, place(plan).nbytes)
 
 
 def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Source]) -> PlannedLaunch:

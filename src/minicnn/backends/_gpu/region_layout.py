@@ -11,13 +11,13 @@ from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.kernels.elements import same_index
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
-NARROW = 16  # columns up to which a thread takes a row by itself, in registers
+THREAD_COLUMNS = 16  # columns up to which a thread takes a row by itself, in registers
 STAGED = 16 * 1024  # bytes of a matrix that is copied into shared memory first
 SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"})
 
 
 @dataclass(frozen=True)
-class Rows:
+class StoredRows:
     """A matrix that consists of rows in memory.
 
     Attributes:
@@ -32,7 +32,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class RowProduct(Rows):
+class RowProduct(StoredRows):
     """A product whose left side is rows in memory; bytes are converted, and scaled, where they are read.
 
     Attributes:
@@ -78,10 +78,10 @@ class RowRegion:
         return -(-self.batch // self.rows)
 
     @property
-    def narrow(self) -> bool:
+    def thread_per_row(self) -> bool:
         """True if a thread takes a row by itself through everything behind such a product."""
         columns = [v.size // self.batch for n in self.nodes if id(n) not in self.sums for v in n.outputs]
-        return self.product is not None and max(columns) <= NARROW
+        return self.product is not None and max(columns) <= THREAD_COLUMNS
 
     @property
     def sizes(self) -> ByteSizes | FloatSizes:
@@ -93,7 +93,7 @@ class RowRegion:
 
 
 @dataclass
-class Loop:
+class ElementLoop:
     """Nodes whose results have so many columns, computed element by element by one loop.
 
     Attributes:
@@ -118,7 +118,7 @@ class Level:
         splits: Whether the gradient is written as fragments for tensor cores.
     """
 
-    loops: dict[int, Loop] = field(default_factory=dict)
+    loops: dict[int, ElementLoop] = field(default_factory=dict)
     statistics: list[Value] = field(default_factory=list)
     sums: list[Node] = field(default_factory=list)
     splits: bool = False
@@ -129,7 +129,7 @@ class Layout:
 
     Attributes:
         levels: What is done, in order.
-        narrow: Whether a thread does all of that to a row by itself, with no barrier in between.
+        thread_per_row: Whether a thread does all of that to a row by itself, with no barrier in between.
         slots: Byte offset of each value that other loops read, by its id.
         statistics: Offset of the maxima of a matrix's rows, by its id; their sums of exponentials lie behind.
         staged: Matrices that are copied into shared memory, and the offsets.
@@ -142,7 +142,7 @@ class Layout:
         self.levels: list[Level] = []
         self._level: dict[int, int] = {}
         self._sorted()
-        self.narrow = region.narrow
+        self.thread_per_row = region.thread_per_row
         self.slots: dict[int, int] = {}
         self.statistics: dict[int, int] = {}
         self.staged: list[tuple[Value, int]] = []
@@ -160,9 +160,9 @@ class Layout:
         product = region.product
         known: set[int] = set()
         for node in region.nodes:
-            own = [v for v in node.inputs if id(v) in level]
+            region_inputs = [v for v in node.inputs if id(v) in level]
             if id(node) in region.sums:
-                at = max(level[id(v)] for v in own) + 1
+                at = max(level[id(v)] for v in region_inputs) + 1
                 if product is not None and node is product.gradient:
                     self._at(at).splits = True
                     at += 1
@@ -178,13 +178,13 @@ class Layout:
                 if id(x) not in known:
                     known.add(id(x))
                     self._at(before).statistics.append(x)
-                at = max([before, *(level[id(v)] for v in own)]) + 1
+                at = max([before, *(level[id(v)] for v in region_inputs)]) + 1
             else:
                 at = 0
-                for value in own:
+                for value in region_inputs:
                     along = same_index(node, value) and value.size == y.size
                     at = max(at, level[id(value)] + (not along))
-            loop = self._at(at).loops.setdefault(columns, Loop(columns, []))
+            loop = self._at(at).loops.setdefault(columns, ElementLoop(columns, []))
             loop.nodes.append(node)
             parted = adds_product_sums(node)
             if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
@@ -208,29 +208,29 @@ class Layout:
 
     def own_sum(self, node: Node) -> bool:
         """True if threads that take rows by themselves add up a sum over the rows as they go."""
-        made = node.inputs[0].node
-        return self.narrow and node.op.name == "sum" and made is not None and not self.early(made)
+        producer = node.inputs[0].node
+        return self.thread_per_row and node.op.name == "sum" and producer is not None and not self.early(producer)
 
     def _left(self, node: Node) -> int:
         """Bytes of shared memory for what threads leave of a sum."""
         threads, y = self.region.threads, node.outputs[0]
         if self.own_sum(node):
             return 4 * y.size * threads // 32
-        if self.narrow and node.op.name == "matmul":
+        if self.thread_per_row and node.op.name == "matmul":
             run = next(d for d in range(16, 0, -1) if y.shape[1] % d == 0)
             return 4 * y.size * max(1, threads * run // y.size)
         return 4 * threads
 
     def needs_slot(self, value: Value) -> bool:
         """True if another loop than the one that makes a value reads it."""
-        made = self._level[id(value)]
+        home = self._level[id(value)]
         columns = value.size // self.region.batch
         for node in self.region.nodes:
             if not any(v is value for v in node.inputs):
                 continue
             if id(node) in self.region.sums or node.op.name in SOFTMAX or not same_index(node, value):
                 return True
-            if self._level[id(node.outputs[0])] != made or node.outputs[0].size // self.region.batch != columns:
+            if self._level[id(node.outputs[0])] != home or node.outputs[0].size // self.region.batch != columns:
                 return True
         return False
 
@@ -254,12 +254,12 @@ class Layout:
             if id(node) in region.sums:
                 continue
             for value in node.outputs:
-                early = self.narrow and self.early(node)
-                if self.needs_slot(value) and (not self.narrow or early or self.summed(value)):
+                early = self.thread_per_row and self.early(node)
+                if self.needs_slot(value) and (not self.thread_per_row or early or self.summed(value)):
                     itemsize = ITEMSIZE[value.dtype]
                     self.slots[id(value)] = self._place(region.rows * value.size // region.batch * itemsize)
         for level in self.levels:
-            for value in level.statistics if not self.narrow else ():
+            for value in level.statistics if not self.thread_per_row else ():
                 self.statistics[id(value)] = self._place(8 * region.rows)
         for value in _staged(region):
             if value.nbytes <= STAGED:
@@ -282,16 +282,20 @@ def adds_product_sums(node: Node) -> bool:
 
 
 def _staged(region: RowRegion) -> Sequence[Value]:
-    """Right sides of the products that threads do one by one; in narrow regions also biases and the like."""
-    found: dict[int, Value] = {}
-    made = {id(v) for n in region.nodes for v in n.outputs}
+    """Right sides of the products that threads do one by one; with a thread per row also biases and the like."""
+    matrices: dict[int, Value] = {}
+    region_values = {id(v) for n in region.nodes for v in n.outputs}
     for node in region.nodes:
         if id(node) in region.sums or (region.product is not None and node is region.product.node):
             continue
         if node.op.name == "matmul":
-            found[id(node.inputs[1])] = node.inputs[1]
-        elif region.narrow and node.op.elementwise:
+            matrices[id(node.inputs[1])] = node.inputs[1]
+        elif region.thread_per_row and node.op.elementwise:
             for value in node.inputs:
-                if id(value) not in made and value.kind != "constant" and value.size <= NARROW < region.batch:
-                    found[id(value)] = value
-    return list(found.values())
+                if (
+                    id(value) not in region_values
+                    and value.kind != "constant"
+                    and value.size <= THREAD_COLUMNS < region.batch
+                ):
+                    matrices[id(value)] = value
+    return list(matrices.values())

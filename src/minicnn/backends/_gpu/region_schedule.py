@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums, logits
+from minicnn.backends._gpu.region_layout import SOFTMAX, ElementLoop, Layout, RowRegion, adds_product_sums, logits
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.elements import element
 from minicnn.kernels.expressions import Call, Cast, Element, Expr, I, Name, Number, R, Select, both
@@ -88,19 +88,19 @@ class Schedule(ABC):
         self.start = (start + -(-items // WARP) * WARP) % threads
         return threads - start if start else 0
 
-    def _trees(self, loop: Loop) -> Iterator[tuple[Node, Expr]]:
+    def _trees(self, loop: ElementLoop) -> Iterator[tuple[Node, Expr]]:
         return ((node, self._element(node, loop.lanes)) for node in loop.nodes)
 
     def _compute(self, trees: Iterable[tuple[Node, Expr]]) -> tuple[str, list[tuple[Value, str]]]:
         """Statements that compute an element of each node's result; the results, and the variables that hold them."""
-        text, made = "", []
+        text, results = "", []
         for node, tree in trees:
             (y,) = node.outputs
             lines, self.writer.locals[id(y)] = self.writer.let(y, self.writer.resolved(node, tree))
             text += self.shown.lines(lines, self.writer.DEPTH)
-            made.append((y, self.writer.locals[id(y)].name))
+            results.append((y, self.writer.locals[id(y)].name))
         self.writer.locals.clear()
-        return text, made
+        return text, results
 
     def _places(self, value: Value, k: str, i: str) -> list[str]:
         """Targets of element k of a tile and i of the batch: shared memory, if others read it there, and memory."""

@@ -79,8 +79,8 @@ def _normalized_in_one_pass(node: Node) -> Sequence[Value] | None:
 
 def products_in(program: Program) -> str | None:
     """The shorter format that `lower_precision` gave a Program's products, if it did."""
-    found = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
-    return next((name for name in SHORT if name in found), None)
+    dtypes = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
+    return next((name for name in SHORT if name in dtypes), None)
 
 
 def widen_products(program: Program, *, every: bool = False) -> Program:
@@ -104,10 +104,10 @@ def _as_float32(operand: Value, every: bool) -> Value:
     """An operand of a product as it was before it was rounded, if that was float32 and it is not stored so."""
     if operand.dtype == "float32":
         return operand
-    made = operand.node
-    if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
+    cast = operand.node
+    if cast is None or cast.op.name != "cast" or cast.inputs[0].dtype != "float32":
         return ops.cast(operand, dtype="float32")
-    before = made.inputs[0]
+    before = cast.inputs[0]
     if operand.ndim != 4:
         return before
     channels = operand.shape[2:] if before.node is None else operand.shape[3:]
@@ -147,13 +147,13 @@ def remember_maxima(program: Program) -> Program:
 
 def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
     """The sum over all positions of a scattered gradient is that of the gradient: nothing is lost on the way."""
-    made = node.inputs[0].node
-    if made is None or made.op is not POOL_SCATTER or node.attrs["keepdims"]:
+    scatter = node.inputs[0].node
+    if scatter is None or scatter.op is not POOL_SCATTER or node.attrs["keepdims"]:
         return None
-    channel = made.attrs["data_format"].index("C")
+    channel = scatter.attrs["data_format"].index("C")
     if normalize_axes("sum", node.attrs["axes"], 4) != tuple(a for a in range(4) if a != channel):
         return None
-    return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
+    return [ops.sum(scatter.inputs[0], axes=node.attrs["axes"])]
 
 
 def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = False) -> Sequence[Value] | None:
@@ -227,9 +227,9 @@ def _comes_with_sums(value: Value, tiles: Tiles) -> bool:
     return tile is not None and tile.stages > 0
 
 
-def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
+def _joined_anyway(program: Program, regions: Sequence[RowRegion]) -> set[int]:
     """Ids of products that regions or updates alone read, in passing."""
-    region = {id(n): k for k, one in enumerate(found) for n in one.nodes}
+    region = {id(n): k for k, one in enumerate(regions) for n in one.nodes}
     updated = {id(v) for v in program.updates.values()}
     readers = Readers(program)
     ends: set[int] = {id(v) for v in program.outputs.values()}
@@ -278,14 +278,14 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
     if fuse:
         remember_maxima(program)
     remove_dead_nodes(program)  # regions store what any other node reads
-    found: list[RowRegion] = []
+    regions: list[RowRegion] = []
     if fuse and tiled:
-        found = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]
+        regions = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]
     if tiled:
-        own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
+        inside, joined = {id(n) for one in regions for n in one.nodes}, _joined_anyway(program, regions)
         program.replace(
-            lambda node: None if id(node) in own else share_sums(program, node, tiles, joined=id(node) in joined)
+            lambda node: None if id(node) in inside else share_sums(program, node, tiles, joined=id(node) in joined)
         )
-    row_regions.contract(program, found, tiles)
+    row_regions.contract(program, regions, tiles)
     remove_dead_nodes(program)
     return program

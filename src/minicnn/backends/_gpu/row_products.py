@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion, Rows
+from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion, StoredRows
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.program.graph import Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
 
 
-def stored_rows(value: Value) -> Rows | None:
+def stored_rows(value: Value) -> StoredRows | None:
     """The rows in memory that a float32 matrix consists of: bytes that are converted, and scaled; or as they are."""
     scale, batch, dtype, scaled = 1.0, value.shape[0] if value.shape else 0, value.dtype, False
     if dtype != "float32":
@@ -25,7 +25,7 @@ def stored_rows(value: Value) -> Rows | None:
         name = node.op.name
         if name == "take" and (value.dtype == "uint8" or not scaled):
             stored, index = node.inputs
-            return Rows(stored, index, scale) if index.shape == (batch,) and _in_memory(stored) else None
+            return StoredRows(stored, index, scale) if index.shape == (batch,) and _in_memory(stored) else None
         if name in ("multiply", "divide") and dtype == "float32":
             values = [v for v in node.inputs if v.shape == value.shape]
             factors = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None and v.size == 1]
@@ -41,7 +41,7 @@ def stored_rows(value: Value) -> Rows | None:
         else:
             return None
     known = _in_memory(value) and value.shape[:1] == (batch,) and (dtype == "uint8" or not scaled)
-    return Rows(value, None, scale) if known else None
+    return StoredRows(value, None, scale) if known else None
 
 
 def _in_memory(value: Value) -> bool:
@@ -50,14 +50,14 @@ def _in_memory(value: Value) -> bool:
 
 def conversions(value: Value) -> set[int]:
     """The nodes that make a matrix of rows in memory."""
-    found: set[int] = set()
+    casts: set[int] = set()
     while value.node is not None:
-        found.add(id(value.node))
+        casts.add(id(value.node))
         value = max(value.node.inputs, key=lambda v: v.size if v.kind != "constant" else -1)
-    return found
+    return casts
 
 
-def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
+def find(program: Program, tiles: Tiles) -> dict[int, StoredRows]:
     """The products with rows in memory that regions may take, and those with the transpose of such rows, by their ids.
 
     Rows of float32 go through blocks if there are some for each: for fewer, products of their own have more blocks.
@@ -68,7 +68,7 @@ def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
     """
     gpu = tiles.gpu
     products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
-    found = {}
+    first_products = {}
     for node, rows in products:
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not tiles.takes_rows(node, rows.stored):
             continue
@@ -76,9 +76,11 @@ def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
         one = RowRegion(node.outputs[0].shape[0], [node], set(), product)
         enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
         if enough and tile(one, gpu) is not None:
-            found[id(node)] = rows
-    sources = {id(rows.stored) for rows in found.values()}
-    return found | {id(n): rows for n, rows in products if n.attrs["transpose_a"] and id(rows.stored) in sources}
+            first_products[id(node)] = rows
+    sources = {id(rows.stored) for rows in first_products.values()}
+    return first_products | {
+        id(n): rows for n, rows in products if n.attrs["transpose_a"] and id(rows.stored) in sources
+    }
 
 
 def of_bytes(program: Program) -> set[int]:
@@ -87,7 +89,7 @@ def of_bytes(program: Program) -> set[int]:
     return {id(n) for n in products if (rows := stored_rows(n.inputs[0])) and rows.stored.dtype == "uint8"}
 
 
-def begin(one: RowRegion, streams: Mapping[int, Rows]) -> bool:
+def begin(one: RowRegion, streams: Mapping[int, StoredRows]) -> bool:
     """Let a region begin with its product with rows in memory, if it has one; whether it has one at most."""
     products = [n for n in one.nodes if id(n) in streams and not n.attrs["transpose_a"]]
     for node in products:
@@ -119,7 +121,7 @@ def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
                 continue
             resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
             blocks = min(one.tiles, gpu.multiprocessors * resident)
-            score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.narrow, resident)
+            score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.thread_per_row, resident)
             if best is None or score < best[0]:
                 best = (score, (rows, threads, stages, slices, blocks, resident))
     return None if best is None else best[1]

@@ -9,7 +9,7 @@ from typing import Any
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, Rows, adds_product_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, StoredRows, adds_product_sums
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
@@ -44,7 +44,7 @@ class _Scope:
     """Scope of regions, which decides on their nodes: the tiles, the products with rows in memory, the batch's rows."""
 
     tiles: Tiles
-    streams: Mapping[int, Rows]
+    streams: Mapping[int, StoredRows]
     batch: int
 
     def reads(self, weights: int) -> bool:
@@ -69,7 +69,7 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
         for n in program.nodes
         if (n.op.name == "matmul" and not n.attrs["transpose_a"]) or n.op.name == "softmax_cross_entropy"
     }
-    found: list[RowRegion] = []
+    regions: list[RowRegion] = []
     taken: set[int] = set()
     for batch in sorted(batches, reverse=True):
         scope = _Scope(tiles, streams, batch)
@@ -78,9 +78,9 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
             one = RowRegion(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, scope)}
             if _choose(one, streams, tiles.gpu):
-                found.append(one)
+                regions.append(one)
                 taken |= {id(n) for n in part}
-    return found
+    return regions
 
 
 def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Node]:
@@ -94,8 +94,8 @@ def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Nod
     size = -1
     while size != len(inside):
         size = len(inside)
-        made = {id(v) for n in inside.values() if not _sums_rows(n, scope) for v in n.outputs}
-        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, scope, made)}
+        values = {id(v) for n in inside.values() if not _sums_rows(n, scope) for v in n.outputs}
+        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, scope, values)}
         inside = _near_products(inside, streams)
         inside = _convex(program, inside, scope)
     return list(inside.values())
@@ -144,13 +144,13 @@ def _sums_rows(node: Node, scope: _Scope) -> bool:
     return id(node) in scope.streams or scope.reads(y.size)
 
 
-def _keeps_to_rows(node: Node, scope: _Scope, made: set[int]) -> bool:
+def _keeps_to_rows(node: Node, scope: _Scope, region_values: set[int]) -> bool:
     """True if a node reads, of the values that the region makes, its own row alone."""
-    own = [k for k, v in enumerate(node.inputs) if id(v) in made]
+    region_inputs = [k for k, v in enumerate(node.inputs) if id(v) in region_values]
     y, name = node.outputs[0], node.op.name
     if _sums_rows(node, scope):
-        return own == [1] if id(node) in scope.streams else bool(own)
-    for k in own:
+        return region_inputs == [1] if id(node) in scope.streams else bool(region_inputs)
+    for k in region_inputs:
         x = node.inputs[k]
         if x.shape[:1] != (scope.batch,) or (name in ("matmul", "take") and (k == 1) != (name == "take")):
             return False
@@ -161,7 +161,7 @@ def _keeps_to_rows(node: Node, scope: _Scope, made: set[int]) -> bool:
     return True
 
 
-def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict[int, Node]:
+def _near_products(inside: dict[int, Node], streams: Mapping[int, StoredRows]) -> dict[int, Node]:
     """Keep products and softmax, what leads there from other products, and what follows any of these."""
     core = {key for key, n in inside.items() if n.op.name in SOFTMAX or n.op.name == "matmul"}
     leading = set(core)
@@ -171,15 +171,15 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict
             leading.add(key)
             wanted |= {id(v) for v in node.inputs}
     kept: set[int] = set()
-    made: set[int] = set()
+    reached: set[int] = set()
     for key, node in inside.items():
         sources = [v.node for v in node.inputs if v.node is not None]
-        follows = any(id(v) in made for v in node.inputs)
+        follows = any(id(v) in reached for v in node.inputs)
         starts = bool(sources) or node.op.name == "take"  # conversions of inputs are written where they are read
         if not (key in core or follows or (key in leading and starts and all(s.op.name == "matmul" for s in sources))):
             continue
         kept.add(key)
-        made |= {id(v) for v in node.outputs}
+        reached |= {id(v) for v in node.outputs}
     # A product with the transpose of rows in memory needs that with the rows themselves.
     left = {key: n for key, n in inside.items() if key in kept}
     stored = {id(streams[key].stored) for key, n in left.items() if key in streams and not n.attrs["transpose_a"]}
@@ -189,14 +189,14 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict
 def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[int, Node]:
     """Drop nodes that wait for others outside which wait for the region."""
     late: set[int] = set()  # values made outside from what the region makes
-    made: set[int] = set()
+    before: set[int] = set()
     kept = dict(inside)
     for node in program.nodes:
         if id(node) in kept and not any(id(v) in late for v in node.inputs):
-            (late if _sums_rows(node, scope) else made).update(id(v) for v in node.outputs)
+            (late if _sums_rows(node, scope) else before).update(id(v) for v in node.outputs)
             continue
         kept.pop(id(node), None)
-        if any(id(v) in made or id(v) in late for v in node.inputs):
+        if any(id(v) in before or id(v) in late for v in node.inputs):
             late |= {id(v) for v in node.outputs}
     return kept
 
@@ -221,7 +221,7 @@ def _components(nodes: Sequence[Node]) -> list[list[Node]]:
 # Sizes ------------------------------------------------------------------------------------------------------
 
 
-def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
+def _choose(one: RowRegion, streams: Mapping[int, StoredRows], gpu: Gpu) -> bool:
     """Choose the sizes of a region; whether there are any that fit."""
     if not row_products.begin(one, streams):
         return False
@@ -244,9 +244,9 @@ def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(program: Program, found: Sequence[RowRegion], tiles: Tiles) -> None:
+def contract(program: Program, regions: Sequence[RowRegion], tiles: Tiles) -> None:
     """Put each region's nodes into one node; sums over the batch become partial sums of the blocks, and their sums."""
-    for one in found:
+    for one in regions:
         alone = list(one.nodes)
         _absorb(program, one)
         if tiles.layout(one).shared > tiles.gpu.shared_block:
@@ -269,12 +269,12 @@ def _absorb(program: Program, one: RowRegion) -> None:
 
 def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
     inside = {id(n) for n in one.nodes}
-    made = {id(v) for n in one.nodes for v in n.outputs}
+    region_values = {id(v) for n in one.nodes for v in n.outputs}
     readers = Readers(program)
     inputs: dict[int, Value] = {}
     for node in one.nodes:
         for value in _read(node, one):
-            if id(value) not in made:
+            if id(value) not in region_values:
                 inputs[id(value)] = value
     last = one.nodes[-1]
     whole = Node(ROW_REGION, tuple(inputs.values()), (), {}, last.scope, last.phase)
@@ -318,12 +318,12 @@ def _reorder(program: Program, inside: set[int], whole: list[Node], inputs: set[
     """Put the region behind all that it waits for, and what waits for it behind the region."""
     waiting: list[Node] = []
     before: list[Node] = []
-    made = {id(v) for n in program.nodes if id(n) in inside for v in n.outputs}
+    following = {id(v) for n in program.nodes if id(n) in inside for v in n.outputs}
     for node in program.nodes:
         if id(node) in inside:
             continue
-        if any(id(v) in made for v in node.inputs):
-            made |= {id(v) for v in node.outputs}
+        if any(id(v) in following for v in node.inputs):
+            following |= {id(v) for v in node.outputs}
             waiting.append(node)
         else:
             before.append(node)

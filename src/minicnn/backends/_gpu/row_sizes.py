@@ -92,12 +92,12 @@ class ByteSizes(RowSizes):
         backward = -(-self.rows // 32) * self.fragments * 2 + 4 * self.fragments + 8
         return total + max(forward, backward if self.back else 0) + 24
 
-    def cycles(self, models: Models, narrow: bool, resident: int) -> float:
+    def cycles(self, models: Models, thread_per_row: bool, resident: int) -> float:
         """Cycles of a tile in each block of a multiprocessor.
 
         Args:
             models: The constants for a GPU.
-            narrow: Whether a thread takes a row by itself through what follows the product.
+            thread_per_row: Whether a thread takes a row by itself through what follows the product.
             resident: Blocks of a multiprocessor, 1 or 2.
         """
         costs, columns, load = models.byte_rows, -(-self.k // 16), self.rows * self.k
@@ -106,7 +106,7 @@ class ByteSizes(RowSizes):
             -(-self.steps // self.slices) * (costs.step + costs.fragment * self.fragments * self.own_tiles),
         )
         backward = costs.mma * columns * -(-self.rows // 32) * self.fragments + costs.column * columns / self.warps
-        rest = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows
+        rest = costs.tile + (costs.thread_per_row if thread_per_row else costs.block_per_row) * self.rows
         rest += costs.slice * self.slices + costs.thread * (self.threads - 256)
         arrival = load / costs.arriving if self.stages > 1 else load / costs.loaded + costs.latency
         shared = costs.alone + costs.resident * resident
@@ -153,7 +153,7 @@ class FloatSizes(RowSizes):
         backward = 12 * self.groups + 8
         return weights + total + max(forward, backward if self.back else 0) + 64
 
-    def cycles(self, models: Models, narrow: bool, resident: int) -> float:
+    def cycles(self, models: Models, thread_per_row: bool, resident: int) -> float:
         """Cycles of a tile in each block of a multiprocessor.
 
         What this chooses for the sixteen steps and evaluations to which it was fitted took 1.02 times as long as the
@@ -161,13 +161,14 @@ class FloatSizes(RowSizes):
 
         Args:
             models: The constants for a GPU.
-            narrow: Whether a thread takes a row by itself through what follows the product.
+            thread_per_row: Whether a thread takes a row by itself through what follows the product.
             resident: Blocks of a multiprocessor, 1 or 2.
         """
         costs = models.float_rows
         load = self.rows * self.k * 4 / costs.loaded
         steps, columns = -(-self.steps // self.slices), -(-self.k // (16 * self.warps))
-        busy = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows + costs.slice * self.slices
+        row = costs.thread_per_row if thread_per_row else costs.block_per_row
+        busy = costs.tile + row * self.rows + costs.slice * self.slices
         busy += (costs.step + costs.fragment * self.groups * self.own_tiles) * steps
         if self.back:
             busy += costs.column * self.groups * columns * self.rows

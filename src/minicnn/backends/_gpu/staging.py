@@ -29,27 +29,27 @@ class Upload:
         self._runtime.synchronize(self._done)
         self._large.clear()
 
-    def bring(self, name: str, given: Any, target: Array, rows: int, owned: bool) -> None:
+    def bring(self, name: str, data: Any, target: Array, rows: int, owned: bool) -> None:
         """Begin to copy an array to the first rows of one of the device; one row of them to all.
 
         Args:
             name: What it is.
-            given: The rows, or one of them.
+            data: The rows, or one of them.
             target: The array of the device.
             rows: How many.
             owned: Whether the array is the backend's own; else it is of the host.
         """
         if not owned:
-            one = given.ndim < target.ndim
-            self.send(name, np.broadcast_to(given, (rows, *given.shape)) if one else given, target)
+            one = data.ndim < target.ndim
+            self.send(name, np.broadcast_to(data, (rows, *data.shape)) if one else data, target)
         elif (
-            given.dtype == target.dtype
-            and given.nbytes == target.nbytes
-            and self._runtime.address(given) is not None  # contiguous
+            data.dtype == target.dtype
+            and data.nbytes == target.nbytes
+            and self._runtime.address(data) is not None  # contiguous
         ):
-            self._runtime.copy(given, target)
+            self._runtime.copy(data, target)
         else:
-            target[:rows] = given
+            target[:rows] = data
 
     def send(self, name: str, rows: HostArray, target: Array) -> None:
         """Begin to copy rows to the first ones of an array of the device."""

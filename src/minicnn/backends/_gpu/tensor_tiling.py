@@ -60,18 +60,18 @@ class TensorTiles(Tiles):
         return rows.dtype == "float32" or super().takes_rows(node, rows)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
-        made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
+        tile, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
         ahead = pipelined_tiling.best(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
-        if made is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < made.score):
+        if tile is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < tile.score):
             return ahead or plain
-        return ahead if ahead is not None and ahead.score < made.score else made
+        return ahead if ahead is not None and ahead.score < tile.score else tile
 
     def _weight_gradient(self, node: Node) -> Tile | None:
-        made = weight_gradient(node, self.gpu, self.precision)
+        tile = weight_gradient(node, self.gpu, self.precision)
         ahead = pipelined_tiling.best(node, self.gpu, self.precision) if self._pipelines(node) else None
-        if ahead is not None and (made is None or ahead.score < made.score):
+        if ahead is not None and (tile is None or ahead.score < tile.score):
             return ahead
-        return made or super().weight_gradient(node)
+        return tile or super().weight_gradient(node)
 
     def _pipelines(self, node: Node, pool: tuple[int, int] | None = None) -> bool:
         """True if a convolution's operands are all in memory in the format of products."""
@@ -143,7 +143,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> li
     if node.outputs[0].dtype != "float32":
         return []
     g = Geometry.of(node, phased=True)
-    return [made for wide in _widths(g.c) if (made := _convolutions(g, pool, precision, wide=wide))]
+    return [candidates for wide in _widths(g.c) if (candidates := _convolutions(g, pool, precision, wide=wide))]
 
 
 def _convolutions(g: Geometry, pool: tuple[int, int] | None, precision: str, *, wide: bool) -> Candidates | None:
@@ -199,7 +199,7 @@ def weight_gradients(node: Node, gpu: Gpu, precision: str) -> list[Candidates]:
     if node.outputs[0].dtype != "float32":
         return []
     c = node.inputs[1].shape[Axes.of(node.attrs["data_format"]).c] // node.attrs["groups"]
-    return [made for wide in _widths(c) if (made := _weight_gradients(node, gpu, precision, wide=wide))]
+    return [candidates for wide in _widths(c) if (candidates := _weight_gradients(node, gpu, precision, wide=wide))]
 
 
 def _weight_gradients(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Candidates | None:
@@ -283,8 +283,8 @@ def products(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> l
     bm, bn, bk, mt, nt, slices, _ = sizes
     a = np.where(ta, bk * _runs(bm)[1], bm * _runs(bk)[1])
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
-    own, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
-    shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
+    tile_threads, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
+    shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * tile_threads * 4)
     candidates = Blocks(
         tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16, 1, (ta, not tb),
         (bm * bk // 8, bn * bk // 8),

@@ -58,9 +58,9 @@ class Blocks:
         filled = sum(self.runs) * costs.run + self.staged * costs.staged
         reads, more = 1.0, 0.0
         for runs in self.runs:  # a thread has registers for six of each
-            own = quotient(runs, self.threads)
-            reads = reads + np.maximum(0, quotient(own, 6) - 1)
-            more = more + quotient(np.maximum(0, own - 6), 3)
+            thread_runs = quotient(runs, self.threads)
+            reads = reads + np.maximum(0, quotient(thread_runs, 6) - 1)
+            more = more + quotient(np.maximum(0, thread_runs - 6), 3)
         waiting = reads * costs.latency + more * costs.more
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
         ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)

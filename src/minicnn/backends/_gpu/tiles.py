@@ -11,7 +11,7 @@ from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
+from minicnn.backends._gpu.tiling import LIMITS, Tile, TileLimits
 from minicnn.kernels import elements
 from minicnn.program.graph import Node, Value
 
@@ -35,7 +35,7 @@ class Tiles:
 
     gpu: Gpu
     precision: str = "float32"
-    limits: Limits = LIMITS
+    limits: TileLimits = LIMITS
     byte_products: bool = True
     pipelined: bool = False
     layout: ClassVar[type[Layout]] = Layout

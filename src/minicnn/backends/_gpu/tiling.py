@@ -54,25 +54,25 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TileLimits:
     """Sizes to choose from: those for a GPU by default.
 
     Attributes:
         convolution: Most threads of a block of a convolution.
-        correlation: Most threads of a block of a weight gradient.
+        weight_gradient: Most threads of a block of a weight gradient.
         reduction: Threads of a block of a reduction, a power of two.
         products: Tiles of products: rows and columns of a block, then of a thread.
         depths: Terms that a product holds in shared memory.
     """
 
     convolution: int = 512
-    correlation: int = 288
+    weight_gradient: int = 288
     reduction: int = THREADS
     products: tuple[tuple[int, int, int, int], ...] = _PRODUCT_TILES
     depths: tuple[int, ...] = (16, 32, 64, 128)
 
 
-LIMITS = Limits()
+LIMITS = TileLimits()
 
 
 def _up(n: int, step: int) -> int:
@@ -157,7 +157,7 @@ class Geometry:
 
 
 def convolution(
-    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: Limits = LIMITS, phased: bool = True
+    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: TileLimits = LIMITS, phased: bool = True
 ) -> Tile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
@@ -217,7 +217,7 @@ def convolution(
     return best
 
 
-def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | None:
+def weight_gradient(node: Node, *, gpu: Gpu, limits: TileLimits = LIMITS) -> Tile | None:
     """Tile of conv2d_weight_gradient; None if nothing fits."""
     attrs, itemsize, costs = node.attrs, ITEMSIZE[node.outputs[0].dtype], costs_on(gpu).plain_weight_gradient
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -234,10 +234,10 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
     for cb, fb in itertools.product(
         (1, 2, 4, 8, 12, 16, 24, 32), (fx, 2 * fx, 3 * fx, 4 * fx, 6 * fx, 8 * fx, 16 * fx)
     ):
-        if cb > c or fb > _up(f, fx) or cb * fb // fx > min(THREADS, limits.correlation):
+        if cb > c or fb > _up(f, fx) or cb * fb // fx > min(THREADS, limits.weight_gradient):
             continue
         lanes = cb * fb // fx
-        slices = 2 ** int(math.log2(max(1, limits.correlation // lanes)))
+        slices = 2 ** int(math.log2(max(1, limits.weight_gradient // lanes)))
         threads = lanes * slices
         for th in sorted({oh, -(-oh // 2), -(-oh // 4), -(-oh // 8), 1}):
             ih, iw = (th - 1) * sh + (kb - 1) * dh + 1, (_up(ow, px) - 1) * sw + (kw - 1) * dw + 1
@@ -265,7 +265,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
     return best
 
 
-def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMITS) -> Tile:
+def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: TileLimits = LIMITS) -> Tile:
     """Tile of a matrix product.
 
     Args:
@@ -306,7 +306,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     return best
 
 
-def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: Limits = LIMITS) -> Tile:
+def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: TileLimits = LIMITS) -> Tile:
     """Tile of a sum or a maximum of so many terms for each of so many results."""
     ox = 1
     while ox < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):

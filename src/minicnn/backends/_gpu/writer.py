@@ -175,12 +175,12 @@ class Writer:
         """Name of a function of row r and column c for a value's elements, which spares gathers a division."""
         node = self.inlined(value)
         if node is not None and self.gathers(node, columns):
-            found = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
+            expression = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
         elif node is not None and node.op.elementwise:
-            found = self.expression(node, operands=MatrixOperands(self, node, columns))
+            expression = self.expression(node, operands=MatrixOperands(self, node, columns))
         else:
             return self.define_plain_matrix(value, columns)
-        return self._matrix(value, columns, found)
+        return self._matrix(value, columns, expression)
 
     # Statements ---------------------------------------------------------------------------------
 
@@ -219,35 +219,35 @@ class Writer:
         return [Let(first, (BLOCK * threads + THREAD) * width), If(first < group.size, (each,))]
 
     def follow(
-        self, nodes: Sequence[Node], group: FusionGroup, given: Expr | None = None, tap: Expr | None = None
+        self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None
     ) -> list[Statement]:
         """Statements that compute nodes at element i and store what is stored; see `compute`."""
-        statements, stored = self.compute(nodes, group, given, tap)
+        statements, stored = self.compute(nodes, group, start, tap)
         return [*statements, *(self.store(value, name) for value, name in stored)]
 
     def compute(
-        self, nodes: Sequence[Node], group: FusionGroup, given: Expr | None = None, tap: Expr | None = None
+        self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None
     ) -> tuple[list[Statement], list[tuple[Value, Name]]]:
         """Statements that compute nodes at element i; values that are stored, and the variables that hold them.
 
         Args:
             nodes: The nodes.
             group: Their group.
-            given: The result of the first node, if that is computed already.
+            start: The result of the first node, if that is computed already.
             tap: The result of the pooling's index node, likewise.
         """
         statements, kept = list[Statement](), []
         stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
-            made = {}
+            names = {}
             for j, value in enumerate(node.outputs):
-                known = given if k == 0 else tap if node.op.name == "max_pool2d_index" else None
+                known = start if k == 0 else tap if node.op.name == "max_pool2d_index" else None
                 lines, name = self.let(value, known or self.expression(node, j))
                 statements += lines
-                made[id(value)] = name
+                names[id(value)] = name
                 if id(value) in stored:
                     kept.append((value, name))
-            self.locals |= made  # not before all results are written down: none reads another
+            self.locals |= names  # not before all results are written down: none reads another
         return statements, kept
 
 

@@ -99,6 +99,6 @@ def sums_type(layout: Layout, node: Node) -> str:
     threads, y = layout.region.threads, node.outputs[0]
     if layout.own_sum(node):
         return f"OwnSums<float, {y.size}, {threads}>"
-    if layout.narrow and node.op.name == "matmul":
+    if layout.thread_per_row and node.op.name == "matmul":
         return f"RowProducts<float, {y.shape[0]}, {y.shape[1]}, {threads}>"
     return f"RowSums<float, {y.size}, {threads}>"

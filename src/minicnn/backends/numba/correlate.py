@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES
 
 # Of 32 vector registers 24 accumulate, by preference 3 pixels x 8 filters; the others hold inputs and weights.
@@ -64,13 +64,15 @@ def gradient_lines(size: int, kernel: int, stride: int, dilation: int, before: i
     """
     lines = []
     for start in range(min(stride, size)):
-        found = [
+        taps_in_phase = [
             (k, (start + before - k * dilation) // stride)
             for k in reversed(range(kernel)) if (start + before - k * dilation) % stride == 0
         ]  # fmt: skip
-        (k0, o0), (k1, o1) = (found[0], found[min(1, len(found) - 1)]) if found else ((0, 0), (0, 0))
+        (k0, o0), (k1, o1) = (
+            (taps_in_phase[0], taps_in_phase[min(1, len(taps_in_phase) - 1)]) if taps_in_phase else ((0, 0), (0, 0))
+        )
         count = -(-(size - start) // stride)
-        lines.append(Line(count, start, stride, 1, len(found), k0, k1 - k0, o0, o1 - o0, outputs))
+        lines.append(Line(count, start, stride, 1, len(taps_in_phase), k0, k1 - k0, o0, o1 - o0, outputs))
     return lines
 
 
@@ -111,7 +113,7 @@ class Operands:
 
 def correlate(
     name: str, rows: list[Line], columns: list[Line], operands: Operands, pieces: Callable[[int], int]
-) -> Source:
+) -> KernelCode:
     """Kernel over blocks of 16 samples; one item a piece of a block: some rows, or some filters of a single position.
 
     Args:

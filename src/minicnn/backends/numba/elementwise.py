@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.kernels.elements import ELEMENTS
@@ -72,7 +72,7 @@ Steps = tuple[tuple[str, tuple[int, ...], Mapping[str, Any]], ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class ElementwiseGroup:
     """Operations that run as one.
 
     Attributes:
@@ -114,8 +114,12 @@ def _size(dtype: str) -> int:
 
 
 def blocked(
-    group: Group, operands: Sequence[Operand], shape: Sequence[int], spans: Sequence[int], pieces: Callable[[int], int]
-) -> Source:
+    group: ElementwiseGroup,
+    operands: Sequence[Operand],
+    shape: Sequence[int],
+    spans: Sequence[int],
+    pieces: Callable[[int], int],
+) -> KernelCode:
     """Kernel on blocked arrays; one item a piece of a block.
 
     Args:
@@ -150,7 +154,7 @@ def blocked(
     return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
 
 
-def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tuple[Source, int]:
+def plain(group: ElementwiseGroup, operands: Sequence[Operand], shape: Sequence[int]) -> tuple[KernelCode, int]:
     """Kernel on plain arrays that are broadcast to one shape, and the number of items; one item a chunk of vectors.
 
     Args:
@@ -189,10 +193,10 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
                 load = "bytes_load_some" if size == 1 else "vload_some"
                 out(f"v{i} = {f'{load}({place}, left)' if step[-1] else one(operands[i], place)}")
             group.write(out, len(operands))
-            for j, made in enumerate(group.outputs):
-                size = _size(group.dtypes[made])
+            for j, result in enumerate(group.outputs):
+                size = _size(group.dtypes[result])
                 store = "bytes_store_some" if size == 1 else "vstore_some"
-                out(f"{store}(y{j} + (row + k) * {size}, v{made}, left)")
+                out(f"{store}(y{j} + (row + k) * {size}, v{result}, left)")
     names = (*(f"b{i}" for i in read), *(f"y{j}" for j in range(len(group.outputs))))
     return out.source(group.name, *names), rows * chunks
 

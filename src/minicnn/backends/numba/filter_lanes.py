@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import Gradient, lanes_apart
@@ -21,7 +21,7 @@ _PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0
 
 
 @dataclass(frozen=True)
-class Shape(Gradient):
+class LaneShape(Gradient):
     """Sizes of a weight gradient, and of its panels."""
 
     @property
@@ -35,26 +35,26 @@ class Shape(Gradient):
         return -(-self.filters // (LANES * self.vectors)) * self.groups
 
 
-def worth_it(shape: Shape) -> bool:
+def worth_it(shape: LaneShape) -> bool:
     """True if this is faster than sums with their lanes apart: many weights a filter, and filters to fill lanes."""
     each = shape.row.taps * shape.column.taps * shape.channels
     return not lanes_apart(shape.size) or (each >= 32 and shape.filters > LANES // 2)
 
 
-def divided(shape: Shape, threads: int) -> bool:
+def divided(shape: LaneShape, threads: int) -> bool:
     """True if threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
     image = shape.row.size * shape.column.size * shape.channels * shape.groups * shape.blocks * LANES
     balanced = shape.panels % threads == 0 or shape.panels >= 4 * threads
     return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)
 
 
-def parts_of(shape: Shape, threads: int) -> tuple[int, int]:
+def parts_of(shape: LaneShape, threads: int) -> tuple[int, int]:
     """Number of parts of the samples; and into how many, each some rows, a block is cut if there are too few blocks."""
     pieces = min(threads // shape.blocks, shape.row.count) or 1
     return min(threads, shape.blocks * pieces), pieces
 
 
-def weight_gradient(shape: Shape, parts: int, pieces: int = 1) -> Source:
+def weight_gradient(shape: LaneShape, parts: int, pieces: int = 1) -> KernelCode:
     """dw (KH, KW, C, groups * F) from dy (B, OH, OW, groups * F, 16) and x (B, H, W, groups * C, 16).
 
     Args:
@@ -101,7 +101,7 @@ def weight_gradient(shape: Shape, parts: int, pieces: int = 1) -> Source:
     return out.source("conv2d_weight_gradient", "dy", "x", "dw")
 
 
-def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, padded: bool) -> None:
+def _strips(out: Lines, shape: LaneShape, panels: str, width: int, length: int, *, padded: bool) -> None:
     """All positions of the blocks from first to last, strip by strip, for a range of panels."""
     vectors = shape.vectors
     with (

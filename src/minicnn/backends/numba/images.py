@@ -8,7 +8,7 @@ from functools import partial
 from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movement, pooling, weights, winograd
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rows, Rule, Task, blocks_of
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
 from minicnn.backends.numba.vector import LANES
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
@@ -90,7 +90,7 @@ def _winograd(
 ) -> None:
     y = node.outputs[0]
     flipped = lines[0].weight_step < 0
-    shape = winograd.Shape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
+    shape = winograd.WinogradShape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
     transformed = to.scratch(node, "winograd", shape.weight_bytes)
     to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
     parts = to.scratch(node, "parts", shape.part_bytes * to.threads)
@@ -103,7 +103,7 @@ def _winograd(
 
 def product(to: Lowering, node: Node) -> None:
     """Lower a product with what follows it; see `grouping`."""
-    steps = node.attrs["body"].steps
+    steps = node.attrs["body"].operations
     first, ending = steps[0], Ending()
     for step in steps[1:]:
         value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
@@ -140,7 +140,7 @@ def _weight_sum(
     to: Lowering, node: Node, dy: Value, x: Value, row: Line, column: Line, channels: int, filters: int, groups: int = 1
 ) -> None:
     dw = node.outputs[0]
-    shape = filter_lanes.Shape(row, column, channels, filters // groups, groups, x.shape[0])
+    shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0])
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
         to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
@@ -190,15 +190,15 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
 
 
-def _row_reads(to: Lowering, rows: Rows) -> list[Key]:
+def _row_reads(to: Lowering, rows: StoredRows) -> list[Key]:
     return [to.need(v, PLAIN) for v in (rows.x, rows.index) if v is not None]
 
 
-def _row_shape(rows: Rows, a: Value, units: int) -> row_products.Shape:
-    return row_products.Shape(a.shape[0], a.shape[1], units, rows.x.dtype, rows.index is not None, rows.scale)
+def _row_shape(rows: StoredRows, a: Value, units: int) -> row_products.RowShape:
+    return row_products.RowShape(a.shape[0], a.shape[1], units, rows.x.dtype, rows.index is not None, rows.scale)
 
 
-def _row_product(to: Lowering, node: Node, rows: Rows, ending: Ending) -> None:
+def _row_product(to: Lowering, node: Node, rows: StoredRows, ending: Ending) -> None:
     a, b = node.inputs
     shape = _row_shape(rows, a, b.shape[1])
     key = to.scratch(node, "weights", shape.size * 4)
@@ -207,7 +207,7 @@ def _row_product(to: Lowering, node: Node, rows: Rows, ending: Ending) -> None:
     to.add(node, source, [*_row_reads(to, rows), key, *_ends(to, ending)], [to.buffer(node.outputs[0], BLOCKED)])
 
 
-def _row_gradient(to: Lowering, node: Node, rows: Rows, _: Ending) -> None:
+def _row_gradient(to: Lowering, node: Node, rows: StoredRows, _: Ending) -> None:
     a, dy = node.inputs
     dw = node.outputs[0]
     shape = _row_shape(rows, a, dy.shape[1])
@@ -256,7 +256,7 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
 
 def pool_and_relu(to: Lowering, node: Node) -> None:
     """Lower max-pooling and the relu that follows, or the gradients of both: dx from dy, relu's result and x."""
-    steps = node.attrs["body"].steps
+    steps = node.attrs["body"].operations
     step = next(s for s in steps if s.op.name != "relu" and s.op.name != "relu_gradient")
     if step.op.name == "max_pool2d":
         inputs = node.inputs

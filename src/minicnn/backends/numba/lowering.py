@@ -9,7 +9,7 @@ from functools import partial
 from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
-from minicnn.backends.numba.kernel import Source
+from minicnn.backends.numba.kernel import KernelCode
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
@@ -34,7 +34,7 @@ class Task:
     node: Node | None
     reads: list[Key]
     writes: list[Key]
-    source: Source | None = None
+    source: KernelCode | None = None
     items: int = 1
 
     @property
@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StoredRows:
     """A value that is rows of a plain array times a number: a product may read them where they are.
 
     Attributes:
@@ -87,7 +87,7 @@ class Lowering:
         self._place: dict[int, Key] = {}  # where a value was made
         self._also: dict[tuple[int, str], Key] = {}  # where a copy of it is in another form
         self._cleared: set[Key] = set()
-        self._rows: dict[int, Rows] = {}
+        self._rows: dict[int, StoredRows] = {}
         self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
@@ -148,17 +148,17 @@ class Lowering:
         """Declare that a value is what a buffer holds already."""
         self._place[id(value)] = key
 
-    def later(self, value: Value, rows: Rows, make: Callable[[], None]) -> None:
+    def later(self, value: Value, rows: StoredRows, make: Callable[[], None]) -> None:
         """Declare that a value is rows of a plain array, and what makes it if that is not enough for a reader."""
         self._rows[id(value)] = rows
         self._waiting[id(value)] = make
 
-    def rows(self, value: Value) -> Rows | None:
+    def rows(self, value: Value) -> StoredRows | None:
         """The plain rows that a value consists of, if it does."""
         if id(value) in self._rows:
             return self._rows[id(value)]
         plain = value.dtype == "float32" and value.shape[:1] == (self.samples,) and self._place[id(value)][1] == PLAIN
-        return Rows(value) if plain else None
+        return StoredRows(value) if plain else None
 
     def form(self, value: Value) -> str:
         """The form in which a value was made."""
@@ -204,7 +204,7 @@ class Lowering:
 
     # Tasks --------------------------------------------------------------------------------------
 
-    def add(self, node: Node, source: Source, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
+    def add(self, node: Node, source: KernelCode, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
             *, name: str | None = None) -> None:  # fmt: skip
         """Run a kernel on the buffers it reads, then writes; by default its items are pieces of the result's blocks."""
         count = blocks_of(node.outputs[0]) * source.pieces if items is None else items
@@ -224,7 +224,7 @@ class Lowering:
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
 
     def sums(
-        self, node: Node, source: Source, reads: Sequence[Key], key: Key, size: int, *, divisor: int = 1,
+        self, node: Node, source: KernelCode, reads: Sequence[Key], key: Key, size: int, *, divisor: int = 1,
         name: str | None = None,
     ) -> None:  # fmt: skip
         """Run a kernel that leaves each thread's part of a sum over the batch, and add these up."""
@@ -273,7 +273,7 @@ _RESHAPING = frozenset({
 def _joins_samples(node: Node) -> bool:
     """Operations whose first result axis is not the batch although it may be as long."""
     if node.op.name == "fused":
-        return node.attrs["body"].steps[-1].op.name in ("sum", "mean")
+        return node.attrs["body"].operations[-1].op.name in ("sum", "mean")
     if node.op.name == "matmul":
         return bool(node.attrs["transpose_a"])
     if node.op.name in ("sum", "mean", "max", "argmax"):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.program.graph import ITEMSIZE
 
 _LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}
 
 
-def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> Source:
+def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> KernelCode:
     """x (N, elements) or rows of it, as float32 times a scale into (B, elements, 16); one item a piece of a block.
 
     Lanes beyond the last sample are 0.
@@ -31,7 +31,7 @@ def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: floa
     return out.source(name, *(("x", "index", "y") if gathered else ("x", "y")))
 
 
-def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Source:
+def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> KernelCode:
     """x (B, elements, 16) back to (N, elements) float32 or bool; one item a piece of a block."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
@@ -45,7 +45,7 @@ def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Sourc
     return out.source("unblock", "x", "y")
 
 
-def clear(*, samples: int, elements: int) -> Source:
+def clear(*, samples: int, elements: int) -> KernelCode:
     """Set lanes beyond the last sample to 0, in place; one item."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
@@ -56,7 +56,7 @@ def clear(*, samples: int, elements: int) -> Source:
     return out.source("clear", "x")
 
 
-def gather_rows(*, nbytes: int, rows: int | None) -> Source:
+def gather_rows(*, nbytes: int, rows: int | None) -> KernelCode:
     """Rows of a plain array by index, `nbytes` each; one item a row.
 
     Given how many rows there are, an index outside takes the nearest; else it is checked before the step.
@@ -74,7 +74,7 @@ def gather_rows(*, nbytes: int, rows: int | None) -> Source:
     return out.source("gather", "x", "index", "y")
 
 
-def add_rows(*, count: int, rows: int, elements: int, width: int) -> Source:
+def add_rows(*, count: int, rows: int, elements: int, width: int) -> KernelCode:
     """Row i of y is the sum of the rows of x, `count` of them, whose index is i; one item `width` columns."""
     out = Lines()
     count_, rows_, size, step = out.all_numbers(count=count, rows=rows, size=elements, step=width)
@@ -91,7 +91,7 @@ def add_rows(*, count: int, rows: int, elements: int, width: int) -> Source:
 
 
 def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], first: tuple[int, int] = (0, 0), *,
-         nbytes: int = BYTES) -> Source:  # fmt: skip
+         nbytes: int = BYTES) -> KernelCode:  # fmt: skip
     """A box of an array into another of the same form; one item an index of its first axis.
 
     Args:
@@ -127,7 +127,7 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
     return out.source("copy", "x", "y")
 
 
-def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
+def one_hot(*, classes: int, labels: str, dtype: str) -> KernelCode:
     """1 at each label along K of a plain array (.., K), 0 elsewhere; one item a label."""
     out = Lines()
     k = out.number("classes", classes)
@@ -140,7 +140,7 @@ def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
     return out.source("one_hot", "x", "y")
 
 
-def transpose_weights(*, channels: int, filters: int, groups: int) -> Source:
+def transpose_weights(*, channels: int, filters: int, groups: int) -> KernelCode:
     """w (taps, C, groups * F) to (taps, groups, F, C); one item 16 filters of a group at one tap."""
     out = Lines()
     c, f, g = out.all_numbers(channels=channels, filters=filters, groups=groups)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from minicnn.backends.numba.elementwise import Group, Operand, constant, one
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, constant, one
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
@@ -89,7 +89,7 @@ class _Reduced(Lines):
         return f"(item // {self._chunks} * {self.n[-1]} + column) * 4", "left"
 
 
-def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None) -> tuple[Source, int]:
+def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None) -> tuple[KernelCode, int]:
     """dx of maxima y over axes of x, and the number of items; see `_Reduced`.
 
     dy goes to the first element that equals y; where none does (NaN), to the last one.
@@ -123,7 +123,7 @@ def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | N
     return out.source("max_gradient", "dy", "x", "y", "dx"), out.items
 
 
-def argmax(*, samples: int, classes: int) -> Source:
+def argmax(*, samples: int, classes: int) -> KernelCode:
     """Index of the first maximum (or NaN) of x (B, K, 16) as int32 (N,); one item a block."""
     out = Lines()
     n, k = out.all_numbers(samples=samples, classes=classes)
@@ -136,7 +136,7 @@ def argmax(*, samples: int, classes: int) -> Source:
     return out.source("argmax", "x", "y")
 
 
-def argmax_plain(*, classes: int, inner: int, dtype: str) -> Source:
+def argmax_plain(*, classes: int, inner: int, dtype: str) -> KernelCode:
     """Index of the first maximum (or NaN) along K of a plain array (.., K, inner) as int32; one item a row."""
     out = Lines()
     k, m = out.all_numbers(classes=classes, inner=inner)
@@ -154,7 +154,7 @@ def argmax_plain(*, classes: int, inner: int, dtype: str) -> Source:
 
 def over_axes(
     kind: str, sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None
-) -> tuple[Source, int]:
+) -> tuple[KernelCode, int]:
     """The "sum", "mean" or "max" over axes of x, and the number of items; see `_Reduced`."""
     out = _Reduced(sizes, reduced, samples)
     terms = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if gone)
@@ -181,8 +181,15 @@ def over_axes(
 
 
 def of_batch(
-    group: Group, operands: Sequence[Operand], *, samples: int, positions: int, channels: int, parts: int, blocks: int
-) -> Source:
+    group: ElementwiseGroup,
+    operands: Sequence[Operand],
+    *,
+    samples: int,
+    positions: int,
+    channels: int,
+    parts: int,
+    blocks: int,
+) -> KernelCode:
     """Part of sums over batch and positions of what operations make of images (B, positions, C, 16); one item a part.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.elementwise import code
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 
@@ -20,7 +20,7 @@ ELEMENT = {"uint8": 1, "float32": 4}  # bytes
 
 
 @dataclass(frozen=True)
-class Shape:
+class RowShape:
     """Sizes of a product.
 
     Attributes:
@@ -60,7 +60,7 @@ def worth_it(length: int, units: int) -> bool:
     return length >= 8 * LANES and units <= 2 * LANES
 
 
-def transposed_weights(shape: Shape) -> Source:
+def transposed_weights(shape: RowShape) -> KernelCode:
     """w (K, F) as rows (F, K) padded with zeros; one item a unit."""
     out = Lines()
     length, padded, units = out.all_numbers(length=shape.length, padded=shape.padded, units=shape.units)
@@ -72,12 +72,12 @@ def transposed_weights(shape: Shape) -> Source:
     return out.source("transpose_weights", "w", "y")
 
 
-def _begin(out: Lines, shape: Shape) -> None:
+def _begin(out: Lines, shape: RowShape) -> None:
     out.all_numbers(samples=shape.samples, length=shape.length, padded=shape.padded, units=shape.units)
     out.number("row_bytes", shape.length * ELEMENT[shape.dtype])
 
 
-def _addresses(out: Lines, shape: Shape) -> None:
+def _addresses(out: Lines, shape: RowShape) -> None:
     """Addresses of the rows of a block at `table`; the last sample's again beyond it.
 
     The rows are fetched into the cache at once, since several are then read side by side.
@@ -90,7 +90,7 @@ def _addresses(out: Lines, shape: Shape) -> None:
             out("prefetch(at)")
 
 
-def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
+def forward(shape: RowShape, *, bias: bool, finish: str = "") -> KernelCode:
     """y (B, F, 16) from rows and weights (F, K padded), through "relu" or "relu6"; one item a block."""
     out = Lines()
     _begin(out, shape)
@@ -116,7 +116,7 @@ def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
     return out.source("matmul of rows", *names)
 
 
-def weight_gradient(shape: Shape, parts: int) -> Source:
+def weight_gradient(shape: RowShape, parts: int) -> KernelCode:
     """Parts of x^T dy as (F, K padded) from rows and dy (B, F, 16), without the scale; one item a part."""
     out = Lines()
     _begin(out, shape)
@@ -162,7 +162,7 @@ def _fold(out: Lines, tile: str, kind: str, some: str) -> None:
     out(f"lay_{tile}(parts + (part * size + f * padded + k) * 4, a, padded * 4, padded - k, fresh)")
 
 
-def join(shape: Shape, parts: int) -> Source:
+def join(shape: RowShape, parts: int) -> KernelCode:
     """dw (K, F): the parts added up, times the scale; one item a vector of K."""
     out = Lines()
     _begin(out, shape)

@@ -20,7 +20,7 @@ import numpy as np
 from numba.core import config
 
 from minicnn.backends.numba.cpus import cores
-from minicnn.backends.numba.kernel import Source, callable_of, compile_source
+from minicnn.backends.numba.kernel import KernelCode, callable_of, compile_source
 
 WAIT_S = 2e-4  # before a thread sleeps: somewhat longer than Python takes between the steps of a training
 NAP_S = 1e-3  # before a thread sleeps that waits for a share: one that oversleeps misses the next list
@@ -35,7 +35,7 @@ _EMPTY, _ASLEEP, _POSTED, _BUSY = 0, 1, 2, 3
 # the address of the counter of shares done, and how many rounds a thread waits before it steals and before it sleeps.
 # Groups and shares are numbered on from list to list, so one that comes late finds that all has been done. Only who has
 # claimed a share may look into the list: it lives at least until that share is done.
-_DRIVER = Source(
+_DRIVER = KernelCode(
     "driver",
     ("state", "claim", "groups", "first", "end", "counter", "patience", "limit"),
     (
@@ -75,7 +75,7 @@ _DRIVER = Source(
 )
 
 # alone(groups, 0, number of groups): everything, by one thread.
-_ALONE = Source(
+_ALONE = KernelCode(
     "alone",
     ("entry",),
     (
@@ -87,7 +87,7 @@ _ALONE = Source(
 )
 
 # serve(table, thread, threads): drives the lists that are posted until none has come for some rounds of waiting.
-_SERVER = Source(
+_SERVER = KernelCode(
     "server",
     ("line", "driver", "rounds"),
     (
@@ -107,7 +107,7 @@ _SERVER = Source(
 
 # post(table, 0, threads): writes a list into the lines, and says which threads are asleep. A thread that has
 # yet to take the last list does not get to see it any more; one that is still busy with it is left alone.
-_POSTER = Source(
+_POSTER = KernelCode(
     "poster",
     ("lines", "asleep", "groups", "first", "end"),
     (
@@ -125,7 +125,9 @@ _POSTER = Source(
 )
 
 # pauses(table, start, stop): as many rounds of waiting.
-_PAUSES = Source("pauses", ("counter",), ("for i in range(start, stop):", "    atomic_load(counter)", "    pause()"))
+_PAUSES = KernelCode(
+    "pauses", ("counter",), ("for i in range(start, stop):", "    atomic_load(counter)", "    pause()")
+)
 
 Entry = tuple[int, np.ndarray[Any, Any], int]  # address of a kernel, its table of buffers and numbers, number of items
 
@@ -219,7 +221,7 @@ class Pool:
                 self._drive(self._address(0), 0, self.threads)
 
 
-class Lock:
+class ForkSafeLock:
     """A lock that is free in a forked child, where the thread that held it does not exist."""
 
     def __init__(self) -> None:
@@ -237,9 +239,9 @@ class Lock:
         self._lock.release()
 
 
-_LOCKS: WeakSet[Lock] = WeakSet()
+_LOCKS: WeakSet[ForkSafeLock] = WeakSet()
 _POOLS: dict[int, Pool] = {}
-_POOLS_LOCK = Lock()
+_POOLS_LOCK = ForkSafeLock()
 
 
 def pool(threads: int) -> Pool:
@@ -268,11 +270,11 @@ def default_threads() -> int:
     Raises:
         ValueError: If MINICNN_THREADS is not a positive integer.
     """
-    given = os.environ.get("MINICNN_THREADS")
-    if not given:
+    asked = os.environ.get("MINICNN_THREADS")
+    if not asked:
         return cores()
-    if not given.isdecimal() or not int(given):
+    if not asked.isdecimal() or not int(asked):
         raise ValueError(
-            f"MINICNN_THREADS is an integer of at least 1. Received: {given!r}. Unset it to use all cores."
+            f"MINICNN_THREADS is an integer of at least 1. Received: {asked!r}. Unset it to use all cores."
         )
-    return int(given)
+    return int(asked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS, SHORT, Line
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
 LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
@@ -58,7 +58,7 @@ class Gradient:
         return -(-self.samples // LANES)
 
 
-def weight_gradient(shape: Gradient, parts: int) -> Source:
+def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
     """Part of dw (KH, KW, C, groups * F) from x (B, H, W, groups * C, 16) and dy (B, OH, OW, groups * F, 16).
 
     One item a part.
@@ -140,7 +140,7 @@ def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int) -> None:
     out(f"gather_{tile}(s, a, {n['filters']} * {BYTES})")
 
 
-def join(size: int, parts: int, *, apart: bool, divisor: int = 1) -> Source:
+def join(size: int, parts: int, *, apart: bool, divisor: int = 1) -> KernelCode:
     """Parts of `size` sums added up, and divided by a count; one item 16 elements.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import Line
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
 TILES, FILTERS = 3, 8  # of a tile of accumulators
@@ -18,7 +18,7 @@ CACHE = 1 << 19  # bytes of transformed inputs at a time: half of the second-lev
 
 
 @dataclass(frozen=True)
-class Shape:
+class WinogradShape:
     """Sizes of a convolution.
 
     Attributes:
@@ -68,7 +68,7 @@ def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
     )  # fmt: skip
 
 
-def worth_it(shape: Shape, threads: int) -> bool:
+def worth_it(shape: WinogradShape, threads: int) -> bool:
     """True if this is faster than the direct kernel, in multiply-adds or what takes as long."""
     tiles, c, f = shape.tiles, shape.channels, shape.filters
     wasted = -(-tiles // threads // TILES) * TILES * threads / tiles  # tiles that fill up the last group
@@ -83,10 +83,10 @@ def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: 
     """True if a convolution takes Winograd's way: where it can and is faster, unless the user has pinned one."""
     if not possible(row, column, filters, groups) or pinned == "direct":
         return False
-    return pinned == "winograd" or worth_it(Shape(row, column, channels, filters, blocks), threads)
+    return pinned == "winograd" or worth_it(WinogradShape(row, column, channels, filters, blocks), threads)
 
 
-def transformed_weights(shape: Shape) -> Source:
+def transformed_weights(shape: WinogradShape) -> KernelCode:
     """w (3, 3, C, F) as (16, C, F); one item 16 filters of all channels."""
     out = Lines()
     c, f = out.all_numbers(channels=shape.channels, filters=shape.filters)
@@ -98,7 +98,7 @@ def transformed_weights(shape: Shape) -> Source:
     return out.source("winograd weights", "w", "y")
 
 
-def winograd(name: str, shape: Shape, parts: int, *, bias: bool, finish: str) -> Source:
+def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish: str) -> KernelCode:
     """y (B, OH, OW, F, 16) from x (B, H, W, C, 16) and transformed weights; one item a part of the tiles.
 
     Args:

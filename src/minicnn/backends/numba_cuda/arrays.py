@@ -128,8 +128,8 @@ class Array:
             raise TypeError(
                 f"A Python number comes from one element. Received: an array of shape {self.shape}. Index it."
             )
-        made: bool | int | float = self.numpy().item()
-        return made
+        number: bool | int | float = self.numpy().item()
+        return number
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
         """The array on a device, given as one or as "cuda:1"; itself if it is there already."""
@@ -214,8 +214,8 @@ class Array:
     # Indexing -----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Array:
-        made: Array = OPERATORS["get"](self, key)
-        return made
+        part: Array = OPERATORS["get"](self, key)
+        return part
 
     def __setitem__(self, key: Any, value: Any) -> None:
         OPERATORS["put"](self, key, value)
@@ -237,10 +237,10 @@ def launch(text: str, numbers: Sequence[int], arrays: Sequence[Array], items: in
 
 def from_numpy(data: HostArray, device: Device) -> Array:
     """A copy of an array of the host."""
-    made = empty(data.shape, checked_dtype(data.dtype), device)
+    array = empty(data.shape, checked_dtype(data.dtype), device)
     with explained():
-        made.memory.write(0, np.ascontiguousarray(data))
-    return made
+        array.memory.write(0, np.ascontiguousarray(data))
+    return array
 
 
 def as_device(device: Any) -> Device:
@@ -259,13 +259,13 @@ def as_device(device: Any) -> Device:
 
 def from_interface(data: Any) -> Array:
     """An array over the memory of another library's array on a GPU."""
-    found = data.__cuda_array_interface__
-    kind, shape = checked_dtype(found["typestr"]), tuple(found["shape"])
+    interface = data.__cuda_array_interface__
+    kind, shape = checked_dtype(interface["typestr"]), tuple(interface["shape"])
     device = get_device(int(data.__dlpack_device__()[1]) if hasattr(data, "__dlpack_device__") else 0)
     memory = Memory.__new__(Memory)
-    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(found["data"][0])
+    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(interface["data"][0])
     memory.bytes = (cuda.as_cuda_array(data), data)  # keeps the owner alive
-    strides = found.get("strides")
+    strides = interface.get("strides")
     steps = row_major(shape) if strides is None else tuple(s // kind.itemsize for s in strides)
     return Array(memory, shape, steps, 0, kind)
 
@@ -288,15 +288,15 @@ def _operator(name: str, kind: str) -> Any:
         if not all(isinstance(o, Array | bool | int | float) for o in others):
             return NotImplemented
         operands = (*others, self) if kind == "reflected" else (self, *others)
-        made = OPERATORS[name](*operands)
+        result = OPERATORS[name](*operands)
         if kind != "in place":
-            return made
-        if made.shape != self.shape or made.dtype != self.dtype:
+            return result
+        if result.shape != self.shape or result.dtype != self.dtype:
             raise ValueError(
-                f"An array changed in place keeps its shape and type. Received: {made.dtype}{list(made.shape)} for "
+                f"An array changed in place keeps its shape and type. Received: {result.dtype}{list(result.shape)} for "
                 f"{self.dtype}{list(self.shape)}. Use x = x {name} y."
             )
-        self[...] = made
+        self[...] = result
         return self
 
     return method

@@ -29,12 +29,12 @@ MOST_PROCESSES = 8
 
 def numba_types(signature: Signature) -> Any:
     """The signature as Numba's types."""
-    made = []
+    arguments = []
     for text in signature:
         name = text.rstrip("*")
         kind = types.uint8 if name == "bool" else getattr(types, name)
-        made.append(types.CPointer(kind) if text.endswith("*") else kind)
-    return types.void(*made)
+        arguments.append(types.CPointer(kind) if text.endswith("*") else kind)
+    return types.void(*arguments)
 
 
 def python_function(text: str) -> Any:
@@ -57,17 +57,17 @@ def _package() -> str:
 
 def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> str:
     """PTX with one entry, named "kernel"."""
-    made = compile_ptx(python_function(text), numba_types(signature), capability, threads)
-    found = re.search(r"\.entry\s+(\w+)", made)
-    if found is None:
-        raise RuntimeError(f"PTX of a kernel has an entry. Received: {made[:200]}. Please report this.")
-    made = made.replace(found.group(1), "kernel")
+    code = compile_ptx(python_function(text), numba_types(signature), capability, threads)
+    entry = re.search(r"\.entry\s+(\w+)", code)
+    if entry is None:
+        raise RuntimeError(f"PTX of a kernel has an entry. Received: {code[:200]}. Please report this.")
+    code = code.replace(entry.group(1), "kernel")
     if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
-        return made
-    start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(made, made.index("\n{", made.index(".entry kernel")))
+        return code
+    start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(code, code.index("\n{", code.index(".entry kernel")))
     if start is None:
-        raise RuntimeError(f"PTX of a kernel has an instruction. Received: {made[-200:]}. Please report this.")
-    return f"{made[: start.start()]}\tgriddepcontrol.wait;\n{made[start.start() :]}"
+        raise RuntimeError(f"PTX of a kernel has an instruction. Received: {code[-200:]}. Please report this.")
+    return f"{code[: start.start()]}\tgriddepcontrol.wait;\n{code[start.start() :]}"
 
 
 def machine_code(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> bytes:
@@ -75,9 +75,9 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
     import cuda.core
 
     path = _place(text, signature, capability, threads)
-    found = _code.read(path)
-    if found is not None:
-        return found
+    cubin = _code.read(path)
+    if cubin is not None:
+        return cubin
     options = cuda.core.ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
     program = cuda.core.Program(ptx(text, signature, capability, threads), "ptx", options)
     code = bytes(program.compile("cubin").code)

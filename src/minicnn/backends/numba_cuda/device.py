@@ -65,10 +65,10 @@ class Memory:
         """A copy of some bytes on the host; waits for them."""
         if SIMULATED:
             return np.asarray(self.bytes[offset : offset + nbytes].copy_to_host())
-        made = np.empty(nbytes, np.uint8)
+        host = np.empty(nbytes, np.uint8)
         if nbytes:
-            self.device.call("cuMemcpyDtoH", made.ctypes.data, self.address + offset, nbytes)
-        return made
+            self.device.call("cuMemcpyDtoH", host.ctypes.data, self.address + offset, nbytes)
+        return host
 
     def clear(self) -> None:
         """Set all bytes to zero; does not wait for it."""
@@ -116,11 +116,11 @@ class Kernel(KernelText):
                 if device.gpu is not None:
                     check(device.gpu, self.title or "a kernel", self.threads, self.shared, code)
                 with device.active():
-                    made = ObjectCode.from_cubin(code).get_kernel("kernel")
-                    _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
+                    compiled = ObjectCode.from_cubin(code).get_kernel("kernel")
+                    _ = compiled.attributes.num_regs  # loads it now rather than while a graph is captured
                 if self.shared:
-                    device.allow_shared(made, self.shared)
-                self._compiled[device.number] = made
+                    device.allow_shared(compiled, self.shared)
+                self._compiled[device.number] = compiled
         return self._compiled[device.number]
 
 
@@ -164,8 +164,8 @@ class Device:
             self.core = CoreDevice(number)
             with nullcontext() if cuda.gpus.current is None else self.active():  # another that is current stays so
                 self.core.set_current()
-            found, self.name = self.core.compute_capability, str(self.core.name)
-            self.capability = (int(found[0]), int(found[1]))
+            capability, self.name = self.core.compute_capability, str(self.core.name)
+            self.capability = (int(capability[0]), int(capability[1]))
             said = {name: int(getattr(self.core.properties, name)) for name in ATTRIBUTES}
             self.gpu = from_attributes(self.name, self.capability, int(self._memory().total), said)
             self.most_blocks = 8 * self.gpu.multiprocessors
@@ -253,8 +253,8 @@ class Device:
         """A launch whose arguments are looked at only once: calling it launches."""
         if SIMULATED:
             function = kernel.on(self)
-            given = [_simulated(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
-            return partial(simulate, function, blocks, threads, given, kernel.shared)
+            operands = [_simulated(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
+            return partial(simulate, function, blocks, threads, operands, kernel.shared)
         from cuda.core import LaunchConfig, launch
 
         function = kernel.on(self)
@@ -262,8 +262,8 @@ class Device:
         config = LaunchConfig(
             grid=blocks, block=threads, shmem_size=kernel.shared, programmatic_stream_serialization=overlaps
         )
-        given = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
-        return lambda: launch(self._stream, config, function, *given)
+        operands = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
+        return lambda: launch(self._stream, config, function, *operands)
 
     def launch(self, kernel: Kernel, blocks: Any, threads: int, arguments: Sequence[Any]) -> None:
         """Launch once."""

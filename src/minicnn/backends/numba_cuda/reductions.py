@@ -77,14 +77,14 @@ def _shape(x: Array, axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
 
 def _reduce(x: Array, axis: Axis, keepdims: bool, kind: Any, join: str, start: str, term: str = "x") -> Array:
     axes = axes_of(axis, x.ndim)
-    made = empty(_shape(x, axes, keepdims), np.dtype(kind), x.device)
-    if made.size:
+    totals = empty(_shape(x, axes, keepdims), np.dtype(kind), x.device)
+    if totals.size:
         source, *numbers = _matrix(x, axes)
         results, few = numbers[0], numbers[1] <= _FEW
-        name = "uint8" if made.dtype.kind == "b" else made.dtype.name
+        name = "uint8" if totals.dtype.kind == "b" else totals.dtype.name
         text = (_THREAD if few else _BLOCK).format(threads=THREADS, kind=name, start=start, term=term, join=join)
-        launch(text, numbers, (source, made), results if few else results * THREADS)
-    return made
+        launch(text, numbers, (source, totals), results if few else results * THREADS)
+    return totals
 
 
 def _numeric(name: str, x: Array, *, floating: bool = False) -> None:
@@ -185,11 +185,11 @@ _RUNNING = """def kernel(results, terms, o_step, r_step, p0, out):
 def _search(name: str, test: str, x: Array, axis: int | None, keepdims: bool) -> Array:
     _some(name, x, axis)
     axes = axes_of(axis, x.ndim)
-    made = empty(_shape(x, axes, keepdims), np.dtype("int64"), x.device)
-    if made.size:
+    indices = empty(_shape(x, axes, keepdims), np.dtype("int64"), x.device)
+    if indices.size:
         source, *numbers = _matrix(x, axes)
-        launch(_FIRST.format(test=test), numbers, (source, made))
-    return made
+        launch(_FIRST.format(test=test), numbers, (source, indices))
+    return indices
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
@@ -209,11 +209,11 @@ def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial:
     at = axis_of(0 if axis is None else axis, x.ndim)
     kind, product = _wide(x, dtype), name == "cumulative_prod"
     source, *numbers = _matrix(x, (at,))
-    made = empty(moveaxis(x, at, -1).shape, kind, x.device)
-    if made.size:
+    running = empty(moveaxis(x, at, -1).shape, kind, x.device)
+    if running.size:
         text = _RUNNING.format(kind=kind.name, start=int(product), join="*" if product else "+")
-        launch(text, numbers, (source, made))
-    result = contiguous(moveaxis(made, -1, at))
+        launch(text, numbers, (source, running))
+    result = contiguous(moveaxis(running, -1, at))
     if include_initial:
         first = full((*x.shape[:at], 1, *x.shape[at + 1 :]), int(product), dtype=kind, device=x.device)
         result = concat([first, result], axis=at)
@@ -236,10 +236,12 @@ def diff(
     """Differences of neighbours along an axis, n times."""
     at = axis_of(axis, x.ndim)
     ends, before = [a for a in (prepend, x, append) if a is not None], [slice(None)] * at
-    made = concat(ends, axis=at) if len(ends) > 1 else x
+    differences = concat(ends, axis=at) if len(ends) > 1 else x
     for _ in range(n):
-        made = FUNCTIONS["subtract"](made[(*before, slice(1, None))], made[(*before, slice(None, -1))])
-    return contiguous(made, copy=made is x)
+        differences = FUNCTIONS["subtract"](
+            differences[(*before, slice(1, None))], differences[(*before, slice(None, -1))]
+        )
+    return contiguous(differences, copy=differences is x)
 
 
 __all__ = [

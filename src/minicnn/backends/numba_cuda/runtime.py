@@ -85,8 +85,8 @@ class NumbaCudaRuntime:
         target.memory.copy(*places, target.nbytes)
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> HostArray:
-        made: HostArray = cuda.pinned_array(shape, dtype) if pinned and 0 not in shape else np.empty(shape, dtype)
-        return made
+        array: HostArray = cuda.pinned_array(shape, dtype) if pinned and 0 not in shape else np.empty(shape, dtype)
+        return array
 
     def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
         target.memory.send(target.start * target.itemsize, source, stream)
@@ -125,13 +125,13 @@ class NumbaCudaRuntime:
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        made = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
-        prepare_all(made, self.device)
-        return made
+        kernels = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
+        prepare_all(kernels, self.device)
+        return kernels
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
-        given = [a.pointer if isinstance(a, Array) else a for a in arguments]
-        return self.device.prepare(kernel, blocks, kernel.threads, given)
+        operands = [a.pointer if isinstance(a, Array) else a for a in arguments]
+        return self.device.prepare(kernel, blocks, kernel.threads, operands)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         return self.device.capture(launches)
