@@ -102,8 +102,8 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
 }  # fmt: skip
 
 
-def get_constraint(given: Limit) -> Callable[[Value], Value] | None:
+def get_constraint(identifier: Limit) -> Callable[[Value], Value] | None:
     """A constraint by name with its defaults, or the function given."""
-    if given is None or callable(given):
-        return given
-    return look_up("A constraint", CONSTRAINTS, given, "a function of a weight")()
+    if identifier is None or callable(identifier):
+        return identifier
+    return look_up("A constraint", CONSTRAINTS, identifier, "a function of a weight")()

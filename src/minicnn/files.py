@@ -230,8 +230,8 @@ def parse_json(text: bytes, most: int = MOST_TEXT) -> Any:
 
 def _content(path: Path) -> bytes:
     """The bytes of a safetensors file, after what can be told from its length and its header."""
-    size, blocks = (found := os.stat(path)).st_size, getattr(found, "st_blocks", None)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    size, blocks = (status := os.stat(path)).st_size, getattr(status, "st_blocks", None)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise SavedModelError(path, "it is no regular file", "Copy it to one")
     with open(path, "rb") as file:
         start = file.read(8)

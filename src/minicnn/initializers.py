@@ -126,17 +126,17 @@ INITIALIZER_CLASSES: dict[str, type[Initializer]] = {
 }
 
 
-def get_initializer(given: str | Initializer) -> Initializer:
+def get_initializer(identifier: str | Initializer) -> Initializer:
     """An initialiser by name, or the one given."""
-    if isinstance(given, Initializer):
-        return given
-    return look_up("An initializer", INITIALIZERS, given, "an Initializer")
+    if isinstance(identifier, Initializer):
+        return identifier
+    return look_up("An initializer", INITIALIZERS, identifier, "an Initializer")
 
 
-def known_initializer(given: str | Initializer) -> str | Initializer:
+def known_initializer(identifier: str | Initializer) -> str | Initializer:
     """Check that there is an initialiser of a name, and return it."""
-    get_initializer(given)
-    return given
+    get_initializer(identifier)
+    return identifier
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
@@ -153,8 +153,8 @@ def truncated_normal(shape: Sequence[int], rng: np.random.Generator) -> np.ndarr
     x = rng.standard_normal(math.prod(shape))
     outside = np.flatnonzero(np.abs(x) > 2)
     while len(outside):
-        again = x[outside] = rng.standard_normal(len(outside))
-        outside = outside[np.abs(again) > 2]
+        redrawn = x[outside] = rng.standard_normal(len(outside))
+        outside = outside[np.abs(redrawn) > 2]
     return x.reshape(shape)
 
 

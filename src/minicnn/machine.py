@@ -127,8 +127,10 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     Returns:
         Whether the settings were made: on Linux with glibc, if no variable of the environment sets any.
     """
-    given = any(name.startswith("MALLOC_") for name in environ) or "glibc.malloc" in environ.get("GLIBC_TUNABLES", "")
-    if given or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+    configured = any(name.startswith("MALLOC_") for name in environ) or "glibc.malloc" in environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if configured or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
     import ctypes
 
@@ -168,8 +170,8 @@ def blas(pools: list[dict[str, Any]]) -> str:
             return f"{pool['internal_api']} {pool.get('version', '')}".strip() + kernels + threads
     import numpy as np
 
-    found = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+    library = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    return f"{library.get('name', 'unknown')} {library.get('version', '')}".strip()
 
 
 def mistaken_kernels(pools: list[dict[str, Any]], cpu: Processor) -> str | None:
@@ -186,8 +188,8 @@ def warnings() -> list[str]:
     kernels = mistaken_kernels(thread_pools(), processor())
     if kernels is None:
         return []
-    given = os.environ.get(CORETYPE)
-    why = f"{CORETYPE}={given} is set" if given else "it does not know this CPU"
+    pinned = os.environ.get(CORETYPE)
+    why = f"{CORETYPE}={pinned} is set" if pinned else "it does not know this CPU"
     return [
         f"OpenBLAS runs {kernels} kernels on a CPU with AVX-512, as {why}: matrix products take up to twice as long. "
         f"Remedy: export {CORETYPE}=SKYLAKEX before Python starts."
@@ -200,13 +202,13 @@ def versions() -> dict[str, str | None]:
 
     from minicnn import __version__
 
-    found: dict[str, str | None] = {"python": platform.python_version(), "minicnn": __version__}
+    versions_by_name: dict[str, str | None] = {"python": platform.python_version(), "minicnn": __version__}
     for package in (*PACKAGES, *OTHERS):
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions_by_name[package] = None
+    return versions_by_name
 
 
 def facts() -> dict[str, Any]:

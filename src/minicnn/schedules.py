@@ -230,8 +230,8 @@ def _cosine(start: float, stop: float, done: float) -> float:
     return stop + (start - stop) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def _rates(**given: float) -> None:
-    for name, value in given.items():
+def _rates(**rates: float) -> None:
+    for name, value in rates.items():
         if not is_rate(value):
             raise ValueError(f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}.")
 

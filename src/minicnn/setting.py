@@ -92,5 +92,5 @@ def _made(value: Any, classes: Mapping[str, type[Any]]) -> Any:
 
 def _below(kind: type[Any]) -> list[type[Any]]:
     """All classes of minicnn that derive from one, as far as they are imported."""
-    own = [c for c in kind.__subclasses__() if c.__module__.startswith("minicnn.")]
-    return [*own, *(c for below in own for c in _below(below))]
+    subclasses = [c for c in kind.__subclasses__() if c.__module__.startswith("minicnn.")]
+    return [*subclasses, *(c for below in subclasses for c in _below(below))]

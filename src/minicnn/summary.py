@@ -98,8 +98,8 @@ def _share(model: Network) -> str:
     if distribution is None:
         return ""
     if distribution.ranks > 1:
-        own = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
-        return f"; rank {distribution.rank} of {distribution.ranks} trains with {own:,} weights"
+        weights = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
+        return f"; rank {distribution.rank} of {distribution.ranks} trains with {weights:,} weights"
     if not distribution.layout:
         return ""
     inputs = model.program("train", batch_size=distribution.shards).inputs

@@ -126,15 +126,15 @@ class BackupAndRestore(Callback):
         write_tensors(self.path, tensors, about)
 
     def _restore(self) -> None:
-        tensors, found = read_tensors(self.path)
-        if found.get("kind") != _KIND:
+        tensors, backup = read_tensors(self.path)
+        if backup.get("kind") != _KIND:
             raise SavedModelError(self.path, f"it is no {_KIND}", "Choose another backup_dir")
-        if found.get("format") != _FORMAT:
-            wrong = f"it has format {found.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
+        if backup.get("format") != _FORMAT:
+            wrong = f"it has format {backup.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
             raise SavedModelError(
                 self.path, wrong, "Go on with the version that wrote it, or choose another backup_dir"
             )
-        different = next(_differences(found.get("about"), self._about, ""), None)
+        different = next(_differences(backup.get("about"), self._about, ""), None)
         if different is not None:
             raise SavedModelError(
                 self.path,
@@ -142,7 +142,7 @@ class BackupAndRestore(Callback):
                 "Go on with what it was made with; to start afresh delete it or choose another backup_dir",
             )
         try:
-            state = _unpack(found.get("state"), tensors)
+            state = _unpack(backup.get("state"), tensors)
             self._check(state)
         except ValueError as error:
             remedy = "Delete it to start afresh, or choose another backup_dir"

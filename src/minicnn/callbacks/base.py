@@ -297,12 +297,12 @@ class LambdaCallback(Callback):
     ) -> None:
         if unknown := sorted(name for name in others if not name.startswith("on_") or not hasattr(Callback, name)):
             raise TypeError(f"A LambdaCallback takes the methods of a Callback. Received: {', '.join(unknown)}.")
-        given = {
+        functions = {
             "on_epoch_begin": on_epoch_begin, "on_epoch_end": on_epoch_end, "on_train_begin": on_train_begin,
             "on_train_end": on_train_end, "on_train_batch_begin": on_train_batch_begin,
             "on_train_batch_end": on_train_batch_end, **others,
         }  # fmt: skip
-        self.every_batch = any("batch" in name and function is not None for name, function in given.items())
-        for name, function in given.items():
+        self.every_batch = any("batch" in name and function is not None for name, function in functions.items())
+        for name, function in functions.items():
             if function is not None:
                 setattr(self, name, function)

@@ -19,7 +19,7 @@ Batch = npt.NDArray[Any]  # (N, H, W, C)
 Transform = Callable[[Batch, np.random.Generator], Batch]
 
 
-class Part(Protocol):
+class PartTransform(Protocol):
     """A transform that can make a part of a batch; one of your own may have this method, too."""
 
     def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
@@ -66,7 +66,7 @@ class _Composed:
 class _ComposedParts(_Composed):
     def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
         for step in self._steps:
-            x = cast("Part", step).part(x, rng, rows, samples)
+            x = cast("PartTransform", step).part(x, rng, rows, samples)
         return x
 
 

@@ -51,7 +51,7 @@ def find(
     if not (text and base.is_dir()):
         raise DataError(f"{source} names a folder that exists. Received: {str(text)!r}. Create it or name another one.")
     looked = [folder for folder in (*(base / name for name in subfolders), base) if folder.is_dir()]
-    return next((found for folder in looked if (found := holds(folder)) is not None), None), looked
+    return next((path for folder in looked if (path := holds(folder)) is not None), None), looked
 
 
 def find_or_download(
@@ -80,9 +80,9 @@ def find_or_download(
     Raises:
         DataError: If it is not there.
     """
-    found, looked = find(data_dir, subfolders, holds)
-    if found is not None:
-        return found
+    path, looked = find(data_dir, subfolders, holds)
+    if path is not None:
+        return path
     places = ", ".join(map(str, looked)) or f"no folder, as neither data_dir nor {ENVIRONMENT} is given"
     remedy = f"Fetch {source} and name the folder by data_dir or {ENVIRONMENT}"
     if data_dir is not None:

@@ -61,7 +61,7 @@ def shuffles(loader: Any) -> bool:
 
 
 def _holds_arrays(batch: tuple[Any, ...]) -> bool:
-    parts = [part for given in batch for part in (given if isinstance(given, list | tuple) else [given])]
+    parts = [part for entry in batch for part in (entry if isinstance(entry, list | tuple) else [entry])]
     return any(hasattr(part, "shape") for part in parts)
 
 

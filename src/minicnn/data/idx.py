@@ -34,7 +34,7 @@ FILES = {  # attribute of the Dataset: name, dimensions, bytes
 
 
 @dataclass(frozen=True)
-class _Source:
+class _IdxFiles:
     """A data set in IDX files: its mirrors, and the SHA-256 of each file's uncompressed content."""
 
     name: str
@@ -44,7 +44,7 @@ class _Source:
     sha256: dict[str, str]
 
 
-MNIST = _Source(
+MNIST = _IdxFiles(
     "mnist",
     ("mnist", "MNIST/raw"),
     tuple("0123456789"),
@@ -56,7 +56,7 @@ MNIST = _Source(
         "y_test": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
 )
-FASHION_MNIST = _Source(
+FASHION_MNIST = _IdxFiles(
     "fashion_mnist",
     ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
     (
@@ -157,7 +157,7 @@ def read_idx(path: PathLike, ndim: int, *, max_bytes: int = MAX_BYTES) -> npt.ND
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _load(source: _Source, data_dir: PathLike | None, fetch: bool) -> Dataset:
+def _load(source: _IdxFiles, data_dir: PathLike | None, fetch: bool) -> Dataset:
     wanted = f"the files {', '.join(f'{name}[.gz]' for name, *_ in FILES.values())}"
     download = partial(_download, source) if fetch else None
     mirror = f"them from {source.mirrors[0]}"
@@ -192,16 +192,16 @@ def _files_in(folder: Path) -> dict[str, Path] | None:
     paths = {}
     for key, (name, *_) in FILES.items():
         names = (name, f"{name}.gz", name.replace("-idx", ".idx"), name.replace("-idx", ".idx") + ".gz")
-        found = [folder / candidate for candidate in names if (folder / candidate).is_file()]
-        if found:
-            paths[key] = found[0]
+        files = [folder / candidate for candidate in names if (folder / candidate).is_file()]
+        if files:
+            paths[key] = files[0]
     missing = [name for key, (name, *_) in FILES.items() if key not in paths]
     if paths and missing:
         raise fail(folder, "the four IDX files are together", f"no {', '.join(missing)}", "Add what is missing.")
     return paths or None
 
 
-def _download(source: _Source, remedy: str) -> dict[str, Path]:
+def _download(source: _IdxFiles, remedy: str) -> dict[str, Path]:
     return {
         key: download(
             source.name,

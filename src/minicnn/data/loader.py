@@ -152,16 +152,16 @@ class Loader(metaclass=PlainArguments):
         if self._transform is None:
             return (x, *rest)
         x = picked(self._arrays[0], indices) if whole else x
-        given, rng = len(x), philox(self._seed, epoch, number + 1)  # part 0 is the order's
+        samples, rng = len(x), philox(self._seed, epoch, number + 1)  # part 0 is the order's
         try:
             x = self._transform(x, rng) if part is None else part(x, rng, rows, len(indices))
         except Exception as error:
             kind = type(error).__name__
             raise RuntimeError(f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}") from error
-        if not isinstance(x, np.ndarray) or x.shape[:1] != (given,):
+        if not isinstance(x, np.ndarray) or x.shape[:1] != (samples,):
             received = f"shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
             raise ValueError(
-                f"A transform returns a NumPy array with as many samples as it gets, {given}. "
+                f"A transform returns a NumPy array with as many samples as it gets, {samples}. "
                 f"Received on batch {number} of epoch {epoch}: {received}."
             )
         return (x[rows] if whole else x, *rest)

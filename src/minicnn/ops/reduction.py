@@ -101,8 +101,8 @@ def max_gradient(
     group = _largest_in_columns(xp.max(rows, axis=1), xp)  # (width,)
     groups, inside, columns = (arange(n, x, xp, dtype=group.dtype) for n in rows.shape)
     first = group * (members * width) + columns  # where in rows the groups begin
-    found = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
-    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), found, axis=0), (members, width))
+    places = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
+    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), places, axis=0), (members, width))
     member = _largest_in_columns(candidates, xp)
     to_groups = masked(xp.reshape(dy, (1, width)), xp.expand_dims(groups, axis=1) == group, xp)
     here = xp.astype(xp.expand_dims(inside, axis=1) == member, x.dtype)

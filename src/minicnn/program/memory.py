@@ -125,8 +125,8 @@ def _lifetimes(program: Program, *, in_place: bool) -> list[Buffer]:
     replacing = _in_place(program, last_read) if in_place else set()
     buffers = []
     for i, node in enumerate(program.nodes):
-        made = [v for v in node.outputs if id(v) not in replacing]
-        buffers += [Buffer(v.name, v.kind, v.nbytes, i, last_read.get(id(v), i)) for v in made]
+        temporary = [v for v in node.outputs if id(v) not in replacing]
+        buffers += [Buffer(v.name, v.kind, v.nbytes, i, last_read.get(id(v), i)) for v in temporary]
         workspace = node.cost.workspace
         if workspace:
             buffers.append(Buffer(f"{node.outputs[0].name}.workspace", "workspace", workspace, i, i))
@@ -135,11 +135,11 @@ def _lifetimes(program: Program, *, in_place: bool) -> list[Buffer]:
 
 def _in_place(program: Program, last_read: dict[int, int]) -> set[int]:
     """Ids of update results that can overwrite the input they replace."""
-    made = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
+    maker = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
     result = set()
     for name, value in program.updates.items():
         old: Value = program.value(name)
-        at = made.get(id(value))
+        at = maker.get(id(value))
         if at is None or old.spec != value.spec:
             continue
         # An elementwise operation may write each element where it has just read it.

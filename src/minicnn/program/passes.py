@@ -170,7 +170,7 @@ def lower_precision(program: Program, dtype: str, *, keep: str | None = None) ->
                 stored = value.node.inputs[0] if value.node is not None and value.node.op.name == "cast" else None
                 is_short = stored is not None and stored.dtype == dtype
                 rounded[id(value)] = stored if stored is not None and is_short else ops.cast(value, dtype=dtype)
-        (made,) = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs).outputs
-        return [ops.cast(made, dtype="float32")]
+        (product,) = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs).outputs
+        return [ops.cast(product, dtype="float32")]
 
     return program.replace(rule)

@@ -34,8 +34,8 @@ class Readers:
 
     def only(self, value: Value) -> Node | None:
         """The one node that reads a value that is no result of the Program; None if there are others or none."""
-        found = self.of(value)
-        return found[0] if len(found) == 1 and not self.is_result(value) else None
+        readers = self.of(value)
+        return readers[0] if len(readers) == 1 and not self.is_result(value) else None
 
     def outside(self, value: Value, members: Collection[int]) -> bool:
         """True if a value is a result of the Program or read by nodes other than those with the given ids."""

@@ -40,7 +40,7 @@ class Difference:
     off: tuple[float, float]
 
     @property
-    def own(self) -> bool:
+    def is_culprit(self) -> bool:
         """True if the node that made the value is to blame, or nobody, as the value is an input."""
         return self.value.node is None or not max(self.off) <= 1
 
@@ -64,7 +64,7 @@ class Comparison:
     @property
     def first(self) -> Difference | None:
         """The first value whose difference does not come from values before it."""
-        return next((d for d in self.differences if d.own), None)
+        return next((d for d in self.differences if d.is_culprit), None)
 
     def __bool__(self) -> bool:
         return bool(self.differences)
@@ -110,17 +110,21 @@ def compare(one: StepTrace, other: StepTrace) -> Comparison:
     differences, largest = [], 0.0
     for path, a in one.items():
         b = other[path]
-        own, before = 1.0, 0.0
+        terms_of_node, before = 1.0, 0.0
         if a.node is not None:
-            own = max(1.0, a.node.cost.flops / (2 * max(a.value.size, 1)))
+            terms_of_node = max(1.0, a.node.cost.flops / (2 * max(a.value.size, 1)))
             before = max((terms.get(v.name, 0.0) for v in a.node.inputs), default=0.0)
-        terms[a.value.name] = own + before
+        terms[a.value.name] = terms_of_node + before
         dtype = max((a.value.dtype, b.value.dtype), key=lambda name: EPSILON.get(name, 0.0))
         scale = max(_largest(a.array), _largest(b.array))
-        error = _error(a.array, b.array, dtype, own + before, scale)
+        error = _error(a.array, b.array, dtype, terms_of_node + before, scale)
         largest = max(largest, error)
         if not error <= 1:
-            off = (error, error) if a.node is None else (_off(a, one, dtype, own), _off(b, other, dtype, own))
+            off = (
+                (error, error)
+                if a.node is None
+                else (_off(a, one, dtype, terms_of_node), _off(b, other, dtype, terms_of_node))
+            )
             differences.append(Difference(a, error, off))
     names = tuple(f"{t.backend.name}:{t.backend.device}" for t in (one, other))
     return Comparison((names[0], names[1]), differences, largest, len(one))
@@ -158,16 +162,16 @@ def _off(traced: TracedValue, trace: StepTrace, dtype: str, terms: float) -> flo
     node, value = traced.node, traced.value
     if node is None:
         return 0.0
-    given = [trace[v.name].array if v.kind != "constant" else np.asarray(v.data) for v in node.inputs]
-    exact = [a.astype(np.float64) if "float" in v.dtype else a for a, v in zip(given, node.inputs, strict=True)]
+    arrays = [trace[v.name].array if v.kind != "constant" else np.asarray(v.data) for v in node.inputs]
+    exact = [a.astype(np.float64) if "float" in v.dtype else a for a, v in zip(arrays, node.inputs, strict=True)]
     attrs = dict(node.attrs)
     sizes = [_largest(a) for a, v in zip(exact, node.inputs, strict=True) if "float" in v.dtype]
     if sizes and "float" in str(attrs.get("dtype", "")):
         attrs["dtype"] = "float64"
     with np.errstate(all="ignore"):
-        made = node.op.reference(*exact, xp=xp, **attrs)
+        results = node.op.reference(*exact, xp=xp, **attrs)
     expected = np.asarray(
-        (made if isinstance(made, tuple) else (made,))[[v is value for v in node.outputs].index(True)]
+        (results if isinstance(results, tuple) else (results,))[[v is value for v in node.outputs].index(True)]
     )
     scale = _largest(expected)
     if sizes and node.op.name not in _RELATIVE:  # what was given may nearly cancel
