@@ -1,4 +1,4 @@
-"""The memory plan: which values live when, and how few bytes hold them."""
+"""The memory plan: liveness of values, and an arena in which those share bytes that never live together."""
 
 from __future__ import annotations
 

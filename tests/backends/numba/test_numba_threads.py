@@ -205,7 +205,7 @@ def test_threads_that_compile_a_kernel_at_once_get_one_address(monkeypatch: pyte
     barrier, places = threading.Barrier(3), iter([1, 2, 3])
 
     def slow(*_: object) -> Any:
-        made = kernel.Function(next(places), None)
+        made = kernel.LoadedCode(next(places), None)
         barrier.wait()  # all have found nothing and compiled
         return made
 
@@ -281,7 +281,7 @@ def test_a_fork_while_another_thread_is_in_a_step() -> None:
     expected = train(compiled(backend(2)), 4)
     model = compiled(backend(2))
     losses = train(model, 2)
-    pool, lock = threads.pool(2), threads.Lock()
+    pool, lock = threads.pool(2), threads.ForkSafeLock()
     with pool._lock, threads._POOLS_LOCK, lock:  # as another thread would hold them
 
         def work() -> bool:

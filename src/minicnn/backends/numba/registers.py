@@ -1,4 +1,4 @@
-"""Tiles of accumulators as values in Numba code: ROWS x COLUMNS vectors that stay in registers.
+"""Register tiles as values in Numba code: ROWS x COLUMNS accumulators, each a vector, that stay in registers.
 
 One operation here is a whole inner loop, written in LLVM instructions. Written in Python the same loop would take
 Numba's front end a second to compile for each shape of tile.

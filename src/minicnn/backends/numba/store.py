@@ -56,11 +56,11 @@ def load(name: str) -> tuple[int, Any] | None:
     if hashlib.sha256(rest).digest() != digest:
         return None
     symbol, _, code = rest.partition(b"\0")
-    engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    address = engine.get_function_address(symbol.decode())
-    return (address, engine) if address else None
+    loader = _object_loader()
+    loader.add_object_file(llvm.ObjectFileRef.from_data(code))
+    loader.finalize_object()
+    address = loader.get_function_address(symbol.decode())
+    return (address, loader) if address else None
 
 
 def save(name: str, symbol: str, code: bytes) -> None:
@@ -69,8 +69,8 @@ def save(name: str, symbol: str, code: bytes) -> None:
     _code.write(place(name), hashlib.sha256(rest).digest() + rest)
 
 
-def _engine() -> Any:
-    """An execution engine of its own for each object file: names in them may be equal, and it frees their memory."""
+def _object_loader() -> Any:
+    """Loader of one object file (an execution engine of LLVM): names may be equal in several; it frees their memory."""
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     module = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"')
     return llvm.create_mcjit_compiler(module, machine)
