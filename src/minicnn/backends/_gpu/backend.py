@@ -119,6 +119,7 @@ class GpuBackend(Backend, ABC):
         limit = self.options.data_bytes
         if self.options.resident and limit is None:
             with self.runtime.active():
+                # The rest is for activations and for what the compiler and the driver keep.
                 limit = self.runtime.free() // 5 * 4
         return self.options.resident and nbytes <= (limit or 0)
 
@@ -143,6 +144,7 @@ class GpuBackend(Backend, ABC):
             arena = self._arena()
             if arena is None:
                 arena = Arena(self.runtime)
+                # The last executable takes the memory with it.
                 self._arena = weakref.ref(arena)
             return arena
 
@@ -171,6 +173,7 @@ class GpuBackend(Backend, ABC):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
+        # The explanation is the plan itself, so that it cannot differ from what runs.
         plan, note = self.plan(program), notes(self.gpu, self.tiles) if self.gpu else ""
         how = (
             ""

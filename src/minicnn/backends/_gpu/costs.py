@@ -181,6 +181,7 @@ def _stored() -> Mapping[str, Mapping[str, Any]]:
 def fitted_on(gpu: Gpu) -> Mapping[str, Any]:
     """Constants that were fitted on a GPU; none if it was not measured."""
     names = [name for name in _stored() if name in gpu.name]
+    # The longest name fits best: that of one GPU may be a part of another's.
     return _stored()[max(names, key=len)] if names else {}
 
 
@@ -194,6 +195,8 @@ def costs_on(gpu: Gpu) -> Models:
     kinds = get_type_hints(Models)
     for name in (field.name for field in fields(Models)):
         one = kinds[name](**fitted.get(name, _stored()[FITTED.name][name])["constants"])
+        # Loads, barriers and latencies of GPUs differ little in cycles; the rate of tensor cores differs by more than
+        # ten.
         if isinstance(one, Costs | Pipelined) and name not in fitted:
             one = replace(one, mma=one.mma * slower, fragments=one.fragments * max(1.0, slower))
         constants[name] = one

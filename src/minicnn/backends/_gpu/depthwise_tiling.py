@@ -43,6 +43,7 @@ class _Axis:
     def seen(self, results: int) -> int:
         """Number of elements that so many results see along the axis."""
         reach = (self.taps - 1) * self.dilation
+        # Of a gradient the window runs backwards, over elements of dy that lie apart by the stride.
         if self.back:
             return (results - 1 + self.before) // self.stride - (self.before - reach) // self.stride + 1
         return (results - 1) * self.stride + reach + 1
@@ -90,6 +91,7 @@ class _Piece:
 
     def bytes_of(self, pixels: int) -> int:
         """Shared memory of so many pixels."""
+        # An odd number of runs, so that neighbouring pixels lie in different banks.
         return pixels * (self.sizes[0] | 1) * 2 * RUN
 
 
@@ -109,12 +111,12 @@ class _DepthwiseWork:
 
     def cycles(self, gpu: Gpu) -> float:
         """Cycles of the launch on a GPU."""
-        instructions, each = (
-            self.brought * _BROUGHT + self.items * self.item,
-            quotient(self.blocks, gpu.multiprocessors),
-        )
+        instructions = self.brought * _BROUGHT + self.items * self.item
+        each = quotient(self.blocks, gpu.multiprocessors)
         moved = self.pixels * max(32, 2 * RUN * self.runs) * gpu.multiprocessors * gpu.clock / gpu.bandwidth
         lines = self.pixels * quotient(self.runs, 8) * _LINE
+        # Few products for each byte: instructions, lines of the cache and bandwidth are all near, and the slowest
+        # decides.
         busy = max(instructions * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
         alone = instructions / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
         return _LAUNCH + _LATENCY + self.turns * max(each * busy, quotient(each, self.resident) * alone)
@@ -137,6 +139,7 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
         g, px = piece.sizes[0], piece.sizes[-1]
         filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
         for threads in _threads(g, piece.items):
+            # Sums over positions are added up at the end, over the pixels, which are done with.
             shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
             work = _DepthwiseWork(
                 blocks=piece.tiles * piece.slices,
@@ -149,6 +152,7 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
                 runs=g,
             )
             if work.resident:
+                # Each piece leaves a row of sums that somebody adds up.
                 score = work.cycles(gpu) + piece.tiles * _ROW
                 tiles.append(Tile((*piece.sizes, threads), work.blocks, threads, shared=shared, stages=1, score=score))
     return min(tiles, key=_score, default=None)
@@ -210,6 +214,7 @@ def _pieces(out: Image, seen: Window, *, back: bool) -> Iterator[_Piece]:
         for px in sorted({_up(n, sw) for n in (1, 2, 4)}):
             for tw, th in itertools.product(_lengths(out.w, px), _lengths(out.h, sh)):
                 whole = tw >= out.w and th >= out.h
+                # Several images in a piece only where one does not fill it.
                 for nb in (1, 2, 4, 8, 16) if whole else (1,):
                     if nb == 1 or nb < 2 * out.n:
                         yield _Piece(out, down, right, (g, nb, th, tw, px))

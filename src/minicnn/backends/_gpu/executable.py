@@ -44,6 +44,7 @@ class StepExecutable:
         self.inputs = inputs = Inputs.of(program)  # before its plan rewrites it
         self._queued, self._copied = inputs.queued, inputs.copied
         self._totals, self._bound = inputs.totals, inputs.bound
+        # Planning rewrites the Program in place.
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
 
@@ -58,6 +59,7 @@ class StepExecutable:
             for s in self._sources
             if isinstance(s, Source)
         ]
+        # All kernels at once, so that they are compiled in parallel.
         loaded = iter(runtime.load([*texts, runtime.advance, *collect]))
         self._kernels = [next(loaded) if isinstance(s, Source) else None for s in self._sources]
         self._advance = next(loaded)
@@ -76,6 +78,7 @@ class StepExecutable:
         self._graphs: dict[Addresses, dict[int, Launch]] = {}
         self._state = _Known(weakref.ref(State()), (), self._bound, list(program.updates))
         self._uploads = [Upload(runtime), Upload(runtime)]  # one is filled while the device copies from the other
+        # A queue of one row: single steps and many then run the same kernels.
         self._grow(1)
 
     @property
@@ -89,6 +92,7 @@ class StepExecutable:
     # Running ------------------------------------------------------------------------------------
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        # Steps of several models share one arena, which serves one of them at a time.
         with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
             results = self._run(arrays, 1, State())
@@ -123,6 +127,7 @@ class StepExecutable:
         for value in self._bound:
             self._checked(value, arrays[value.name])
         # Kernels take rows of what is queued by a number of their own, and read many bytes at once.
+        # Others are read where they are, which saves a copy.
         odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
         moved = [*self._queued, *odd]
         kept = {v.name: self._row(v) for v in moved} | self._static
@@ -148,6 +153,7 @@ class StepExecutable:
             self._begin(arrays, State())
             launches = self._launches({**arrays, **self._static, **self._queue}, 0)
             for number in range(repeats + 1):
+                # Events lie in the stream: the host's delays between launches do not count unless the device runs dry.
                 events = [runtime.event(timed=True) for _ in range(len(times) + 1)]
                 runtime.record(events[0])
                 for launch, event in zip(launches, events[1:], strict=False):
@@ -165,9 +171,12 @@ class StepExecutable:
             Where the arrays begin that steps read, and overwrite, where they are. Those of a State are looked at once.
         """
         allocation = self._arena.reserve(self._placement.nbytes)
+        # A graph holds addresses: in a new arena all of them are others.
         if self._allocation != allocation:
             self._graphs.clear()
             self._allocation = allocation
+        # Checking each weight takes microseconds, which for small networks is as long as the step; a State is checked
+        # once.
         if self._state.known() is not state:
             kept, passed = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
             returned = [n for n in self._program.updates if n not in state]
@@ -182,9 +191,11 @@ class StepExecutable:
     def _run(self, arrays: Mapping[str, Array], steps: int, state: State) -> dict[str, Array]:
         addresses = self._begin(arrays, state)
         graphs = self._graphs[addresses] = self._graphs.pop(addresses, {})  # the last one used comes last
+        # Two or three sets of arrays alternate in practice, such as training and validation; each graph holds memory.
         while len(self._graphs) > BINDINGS:
             del self._graphs[next(iter(self._graphs))]
         left = steps
+        # A launch of a graph costs the host some microseconds, however many steps are in it.
         for size in (STEPS, 1) if self.captures else (1,):
             count, left = divmod(left, size)
             if count and size not in graphs:
@@ -192,9 +203,11 @@ class StepExecutable:
             for _ in range(count):
                 graphs[size]()
         outputs = self._program.outputs
+        # Many steps without updates are a prediction: each leaves its outputs in a row.
         if self._collected:
             return {n: self._copy(self._collected[n], (steps, *v.shape)) for n, v in outputs.items()}
         everything = {**state, **arrays, **self._static, **self._queue} if outputs else {}
+        # Outputs are copied, since the next step writes to the same place in the arena.
         copies = {n: self._copy(self._array(v, everything), v.shape) for n, v in outputs.items()}
         return copies | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
@@ -232,10 +245,12 @@ class StepExecutable:
                 self._collected = {
                     n: empty((steps, *v.shape), stored(v.dtype)) for n, v in self._program.outputs.items()
                 }
+            # Their kernels have the address of the queue before.
             self._graphs.clear()
 
     def _fill(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> None:
         """Bring the steps' inputs to where graphs find them, without waiting for the device."""
+        # Two in turn: while the device copies from one, the host fills the other.
         self._uploads.reverse()
         upload = self._uploads[0]
         upload.begin()
@@ -281,6 +296,7 @@ class StepExecutable:
         launches = [
             launch for n in range(size) for launch in (*self._launches(arrays, n), *self._collecting(arrays, n))
         ]
+        # The device counts its own steps, so that a graph that was captured once reads other rows each time.
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
@@ -304,6 +320,7 @@ class StepExecutable:
         runtime, launches = self._runtime, []
         for name, rows in self._collected.items():
             value = self._program.outputs[name]
+            # Four bytes at a time where they are whole; the tail of odd rows would lie askew.
             wide = value.nbytes % 4 == 0
             count = value.nbytes // 4 if wide else value.nbytes
             if count:

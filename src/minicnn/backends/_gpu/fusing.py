@@ -40,6 +40,7 @@ class Plan(Inlining):
         for node in program.nodes:
             if id(node.outputs[0]) not in self.alias:
                 self._place(node)
+        # Pooling first: the tiles that it changes decide who can take sums.
         if fuse and tiled:
             self._fuse_pooling()
             self._fuse_sums()
@@ -60,6 +61,7 @@ class Plan(Inlining):
 
     def _place(self, node: Node) -> None:
         reason = "reference_only is set" if self.reference_only else None
+        # Rewriting makes partial sums only where there is a kernel.
         if reason is None and node.op.name not in PARTIAL_SUMS:
             reason = self.tiles.unsupported(node)
         if reason is not None:
@@ -73,6 +75,8 @@ class Plan(Inlining):
             return
         # What is stored in 16 bits is widened by whoever reads it, and terms of a sum are made where they are added.
         late = widens(node) or self.is_only_summed(node)
+        # A group that makes the input has the element in a register: joining it is better than reading memory, and
+        # inlining comes next, since it saves the launch and the store.
         if self.fuse and not late and self._append(node):
             return
         if self.fuse and self.is_virtual(node):
@@ -104,8 +108,10 @@ class Plan(Inlining):
         group = self._last_maker(self.leaves(node))
         if group is None or group.reference or node.outputs[0].size != group.nodes[-1].outputs[0].size:
             return False
+        # These need many elements of their input at once, of other blocks, too.
         if node.op.name in TILED or node.op.name in PARTIAL_SUMS:
             return False
+        # A region is closed; and of split sums no block has the whole result to go on with.
         if group.anchor.op.name == "row_region" or (group.tile is not None and group.tile.splits > 1):
             return False
         group_values = {id(v) for n in group.nodes for v in n.outputs}
@@ -128,6 +134,7 @@ class Plan(Inlining):
             follows = node.op.name == "max_pool2d_index" and value is node.inputs[1]  # and reads x as its pooling does
             if id(root) in values and not (follows or same_index(node, value)):
                 return False
+            # A virtual input is computed on the spot from its leaves, at whatever places it needs.
             producer = root.node if id(root) in self.virtual and id(root) not in beside else None
             if producer is not None and any(id(v) in values for v in self.leaves(producer)):
                 return False
@@ -151,6 +158,7 @@ class Plan(Inlining):
                 if id(n) not in inside and any(id(self.root(v)) in maker_values for v in n.inputs)
             ]
             attrs = pool.attrs
+            # A thread pools the results that it has in registers: windows that overlap would need those of others.
             overlap = attrs["kernel"] != attrs["strides"] or attrs["padding"] != ((0, 0), (0, 0))
             if (
                 others
@@ -163,8 +171,11 @@ class Plan(Inlining):
             if any(id(v) in maker_values for n in rest for v in self.leaves(n)):
                 continue
             read = [v for n in group.nodes for v in self.leaves(n) if id(v) not in maker_values]
+            # The epilogue runs when the convolution does: what it reads must be there by then.
             if any(maker.number < self._made_in(v) != group.number for v in read):
                 continue
+            # A tile whose pieces consist of whole windows, which may be a slower one than that of the convolution
+            # alone.
             tile, gpu = self.tiles.convolution(maker.anchor, attrs["kernel"]), self.tiles.gpu
             if tile is None:
                 continue
@@ -199,6 +210,7 @@ class Plan(Inlining):
             maker.nodes += [n for n in terms if n not in maker.nodes]
             maker.sums.append(node)
             tiling = depthwise_tiling if depthwise else pipelined_tiling
+            # Each block leaves one sum, so their number is now that of the tile's blocks rather than of the sum's own.
             parts = tiling.row_blocks(maker.anchor, maker.tile)
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
             self._remove(group, maker)
@@ -215,11 +227,13 @@ class Plan(Inlining):
                 first_values = {id(v) for n in first.nodes for v in n.outputs}
                 if not all(self._reads_here(n, first_values) for n in second.nodes):
                     continue
+                # Sums of one tile come in one array: a thread that adds the mean's parts may add the variance's, too.
                 alike = self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
                 if alike and all(self._made_in(v) < first.number or id(v) in first_values for v in needed):
                     first.nodes += second.nodes
                     self._remove(second, first)
                     break
+                # Where the second waits for the first, it can do both as long as nobody in between needs the first.
                 between = (v for u in before[at + 1 :] for n in u.every for v in self.leaves(n))
                 if any(id(v) in first_values for v in needed) and not any(id(v) in first_values for v in between):
                     second.nodes = first.nodes + second.nodes
@@ -269,6 +283,7 @@ class Plan(Inlining):
         for group in self.groups:
             needed.update(id(v) for v in self.reads(group))
         for group in self.groups:
+            # All else stays in registers: that is what fusion saves.
             group.stored = [v for n in group.every for v in n.outputs if id(v) in needed]
         self.groups = [u for u in self.groups if u.stored]
         read = {id(v) for u in self.groups for v in self.reads(u)}
@@ -288,6 +303,7 @@ class Plan(Inlining):
             old = self.program.value(name)
             if id(value) in maker and old.spec == value.spec:
                 at, group = maker[id(value)]
+                # The weights of before must not be needed later, or by another thread, when the update overwrites them.
                 if last_read.get(id(old), -1) <= at and self._at_its_place(group, old):
                     replaced.setdefault(id(group), {})[name] = value
         return replaced

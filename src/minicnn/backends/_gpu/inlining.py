@@ -96,6 +96,8 @@ class Inlining:
         reader = readers[0]
         if self.tiles.pipelined and node.op.elementwise and self._follows(node) and reader.phase != "update":
             return True
+        # A reader that looks at each element once computes it as often as a kernel of its own would, without its store
+        # and load.
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
 
@@ -110,6 +112,8 @@ class Inlining:
             return False
         (reader,) = readers
         ends = self._readers_of(reader.outputs[0])
+        # Windows read an element several times: what they read is inlined only where a tile brings it to shared memory
+        # once.
         once = all(n.op.name.startswith("depthwise") and self._has_tile(n) for n in ends) or self._follows(reader)
         beside = any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)
         return beside and (once or not self._is_light(reader))
@@ -137,12 +141,15 @@ class Inlining:
             return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in _GATHERS) or len(node.outputs) > 1:
             return False
+        # Readers that look at it several times would repeat it: exp twice costs more than a load.
         if node.op.elementwise and node.cost.flops > COSTLY * node.outputs[0].size:
             return False
         size, read = node.outputs[0].size, 0.0
         for value in self.leaves(node):
+            # Small operands, such as a bias, stay in the cache and are read for nothing.
             if value.size * 4 >= size and value.size > 1:
                 read += ITEMSIZE[value.dtype] * min(1.0, value.size / size)
+        # Bytes count, since kernels around it wait for memory: bytes of an image are cheaper to read than its floats.
         return read <= ITEMSIZE[node.outputs[0].dtype] and self._all_light(node)
 
     def _all_light(self, node: Node) -> bool:

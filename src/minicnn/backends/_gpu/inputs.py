@@ -36,9 +36,11 @@ class Inputs:
         # An activation is what another part of the same step made, at an address of its own each time.
         new = [v for v in program.inputs if v.kind in ("input", "activation")]
         batches = [v for v in new if v.name not in program.updates and id(v) not in data_sets]
+        # They stay on the device for an epoch: reading them after each step would wait for it.
         totals = [v for v in program.inputs if v.kind == "metric" and v.name in program.updates]
         others = {id(v) for v in (*batches, *totals)}
         return cls(
+            # Each has one row a step, so that many steps run without the host in between.
             queued=[v for v in batches if v.name in EACH_STEP],
             copied=[v for v in batches if v.name not in EACH_STEP],
             totals=totals,

@@ -34,12 +34,15 @@ def load(planner: Planner, program: Program, make: Callable[[Program], T]) -> T:
     Raises:
         FitError: If kernels do not load even with the smallest.
     """
+    # Planning rewrites in place, and a second attempt needs the Program as it was.
     whole = program.copy()
     while True:
         try:
             return make(program)
         except FitError:
             gpu = planner.tiles.gpu
+            # What the driver grants may be less than it says, as where another process shares the GPU: one size of real
+            # devices after the other, down to what every block gets.
             sizes = (*SHARED_BLOCKS, gpu.shared_unasked)  # of a block, which others have
             less = next((size for size in sizes if size < gpu.shared_block), None)
             if less is None:

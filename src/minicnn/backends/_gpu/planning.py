@@ -37,6 +37,7 @@ def tiles_on(gpu: Gpu, options: Options) -> Tiles:
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:
     """Tiles for a Program, in the precision that its products have."""
     products = products_in(program)
+    # Pipelined tiles copy operands as they are stored, which only a mixed precision stores in 16 bits.
     return replace(tiles, precision=products) if products else replace(tiles, pipelined=False)
 
 
@@ -121,6 +122,7 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
         options: As the engine's.
     """
     options = options or Options()
+    # Counted before rewriting, which may remove operations: the rate of a step is that of what the user asked for.
     flops, inputs = program.flops, Inputs.of(program)
     tiles = tiles_of(program, tiles_on(gpu, options))
     fuse, tiled = options.fused, options.tiled
@@ -150,6 +152,7 @@ def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[]
         flops=sum(flops),
         nbytes=nbytes,
         roof=roof,
+        # Groups of a launch run side by side: it lasts as long as the longest of them.
         seconds=max([roof + costs_on(gpu).launches.launch / gpu.clock, *modelled]),
     )
 

@@ -75,6 +75,7 @@ class RowRegion:
     @property
     def tiles(self) -> int:
         """Tiles of rows that all blocks have together."""
+        # Rounded up: the last tile may have fewer rows.
         return -(-self.batch // self.rows)
 
     @property
@@ -162,6 +163,7 @@ class Layout:
         for node in region.nodes:
             region_inputs = [v for v in node.inputs if id(v) in level]
             if id(node) in region.sums:
+                # A sum reads rows of other threads, behind a barrier.
                 at = max(level[id(v)] for v in region_inputs) + 1
                 if product is not None and node is product.gradient:
                     self._at(at).splits = True
@@ -174,6 +176,8 @@ class Layout:
                 at = 0
             elif node.op.name in SOFTMAX:
                 x = logits(node)
+                # Each element of a softmax needs its row's maximum and sum, which take a level of their own, once for
+                # all readers.
                 before = level.get(id(x), -1) + 1
                 if id(x) not in known:
                     known.add(id(x))
@@ -182,6 +186,7 @@ class Layout:
             else:
                 at = 0
                 for value in region_inputs:
+                    # At its own element a thread goes on without a barrier, as it has just computed the operand itself.
                     along = same_index(node, value) and value.size == y.size
                     at = max(at, level[id(value)] + (not along))
             loop = self._at(at).loops.setdefault(columns, ElementLoop(columns, []))
@@ -189,6 +194,7 @@ class Layout:
             parted = adds_product_sums(node)
             if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
                 terms = node.inputs[0].shape[0 if parted else 1]
+                # Threads that have no element of their own share the sums of others.
                 while region.rows * columns * loop.lanes * 2 <= region.threads and loop.lanes < min(32, terms // 2):
                     loop.lanes *= 2
             for value in node.outputs:
@@ -217,6 +223,7 @@ class Layout:
         if self.own_sum(node):
             return 4 * y.size * threads // 32
         if self.thread_per_row and node.op.name == "matmul":
+            # Each thread adds up a run of neighbours of one row of the result, for which it loads an operand once.
             run = next(d for d in range(16, 0, -1) if y.shape[1] % d == 0)
             return 4 * y.size * max(1, threads * run // y.size)
         return 4 * threads
@@ -255,6 +262,7 @@ class Layout:
                 continue
             for value in node.outputs:
                 early = self.thread_per_row and self.early(node)
+                # A thread that has a whole row keeps it in registers; only sums over rows read what other threads have.
                 if self.needs_slot(value) and (not self.thread_per_row or early or self.summed(value)):
                     itemsize = ITEMSIZE[value.dtype]
                     self.slots[id(value)] = self._place(region.rows * value.size // region.batch * itemsize)
@@ -262,10 +270,12 @@ class Layout:
             for value in level.statistics if not self.thread_per_row else ():
                 self.statistics[id(value)] = self._place(8 * region.rows)
         for value in _staged(region):
+            # Larger matrices are read through the cache, rather than take the place of rows.
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
         for node in region.nodes:
             if id(node) in region.sums and (product is None or node is not product.gradient):
+                # Sums are left when all tiles are done: over the memory of the rows, which nobody reads any more.
                 self.scratch[id(node)] = left
                 left += self._left(node)
         self.shared = max(self.shared, left)

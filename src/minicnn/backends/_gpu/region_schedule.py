@@ -85,6 +85,7 @@ class Schedule(ABC):
     def _first_thread(self, items: int) -> int:
         """Offset of a thread's number in a loop, so that loops between two barriers begin in different warps."""
         threads, start = self.region.threads, self.start
+        # Loops between two barriers are independent: those with few items then run in different warps at the same time.
         self.start = (start + -(-items // WARP) * WARP) % threads
         return threads - start if start else 0
 
@@ -99,6 +100,7 @@ class Schedule(ABC):
             lines, self.writer.locals[id(y)] = self.writer.let(y, self.writer.resolved(node, tree))
             text += self.shown.lines(lines, self.writer.DEPTH)
             results.append((y, self.writer.locals[id(y)].name))
+        # Variables end with the loop.
         self.writer.locals.clear()
         return text, results
 
@@ -162,6 +164,7 @@ def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr
     name, dtype = node.op.name, node.outputs[0].dtype
     k = int(name == "softmax_cross_entropy_gradient")
     classes = node.inputs[k].shape[1]
+    # The maximum is taken off before: exp of a large logit would be infinite.
     share: Expr = Call("exp", (Element(k, I) - top,), dtype)
     share = share / total if inverse is None else share * inverse
 
@@ -171,9 +174,12 @@ def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr
     if name in ("softmax", "log_softmax"):
         return share if name == "softmax" else logarithm(Element(k, I))
     label, zero = Cast(Element(k + 1, row), "int32"), Number(0, dtype)
+    # A label outside has no class: its loss and gradient are zero, as in the reference, rather than memory beyond the
+    # row.
     real = both(label >= Number(0, "int32"), label < Number(classes, "int32"))
     if name == "softmax_cross_entropy":
         chosen: Expr = Element(k, row * classes + Cast(label, "place"))
+        # Registers have no address, so that a loop picks the label's logit by comparison.
         if inverse is not None:
             chosen = pick(dtype, classes, Element(k, row * classes + R), label)
         return Select(real, -logarithm(chosen), zero)

@@ -20,6 +20,7 @@ def stored_rows(value: Value) -> StoredRows | None:
     scale, batch, dtype, scaled = 1.0, value.shape[0] if value.shape else 0, value.dtype, False
     if dtype != "float32":
         return None
+    # Walk from the product back to memory, through what a load can do on the way: gather, convert, scale.
     while value.node is not None:
         node = value.node
         name = node.op.name
@@ -28,6 +29,7 @@ def stored_rows(value: Value) -> StoredRows | None:
             return StoredRows(stored, index, scale) if index.shape == (batch,) and _in_memory(stored) else None
         if name in ("multiply", "divide") and dtype == "float32":
             values = [v for v in node.inputs if v.shape == value.shape]
+            # One number for all elements only: the product is linear in it, so that it is applied to sums.
             factors = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None and v.size == 1]
             if len(values) != 1 or len(factors) != 1 or (name == "divide" and node.inputs[0] is not values[0]):
                 return None
@@ -74,6 +76,7 @@ def find(program: Program, tiles: Tiles) -> dict[int, StoredRows]:
             continue
         product = RowProduct(rows.stored, rows.index, rows.scale, node, node)
         one = RowRegion(node.outputs[0].shape[0], [node], set(), product)
+        # Bytes have no other kernel; floats have, which splits sums among all blocks.
         enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
         if enough and tile(one, gpu) is not None:
             first_products[id(node)] = rows
@@ -95,6 +98,7 @@ def begin(one: RowRegion, streams: Mapping[int, StoredRows]) -> bool:
     for node in products:
         transposed = [n for n in one.nodes if id(n) in streams and id(n) in one.sums]
         width = node.outputs[0].shape[1]
+        # Both products share the rows in shared memory, and a layout for one width.
         if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
             return False
         rows = streams[id(node)]
@@ -119,8 +123,11 @@ def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
             fit = gpu.resident(threads, one.sizes.registers, Layout(one).shared)
             if not fit:
                 continue
+            # Two blocks hide each other's barriers; each has sums of its own to leave at the end, so that more do not
+            # pay.
             resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
             blocks = min(one.tiles, gpu.multiprocessors * resident)
+            # Rounds of the block that has most tiles, as the launch waits for it.
             score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.thread_per_row, resident)
             if best is None or score < best[0]:
                 best = (score, (rows, threads, stages, slices, blocks, resident))

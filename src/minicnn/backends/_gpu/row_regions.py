@@ -62,6 +62,8 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
         program: The Program.
         tiles: The GPU that they are for, and what the engine's kernels can do there.
     """
+    # Products that read rows in memory are so long that each may begin a region; the rest of it costs nothing beside
+    # them.
     streams = row_products.find(program, tiles)
     apart = row_products.of_bytes(program) - set(streams)
     batches = {
@@ -71,6 +73,7 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
     }
     regions: list[RowRegion] = []
     taken: set[int] = set()
+    # The largest batch first: heads of a network have as many rows as samples, and pieces within samples have more.
     for batch in sorted(batches, reverse=True):
         scope = _Scope(tiles, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
@@ -92,6 +95,7 @@ def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Nod
         if id(node) in streams:
             inside = {key: n for key, n in inside.items() if key not in row_products.conversions(node.inputs[0])}
     size = -1
+    # Each rule may take away what another relied on, until none does any more.
     while size != len(inside):
         size = len(inside)
         values = {id(v) for n in inside.values() if not _sums_rows(n, scope) for v in n.outputs}
@@ -108,11 +112,13 @@ def _row_wise(node: Node, scope: _Scope) -> bool:
         return False
     if any("float" in v.dtype and v.dtype != "float32" for v in (*node.inputs, *node.outputs)):
         return False
+    # A block keeps rows in shared memory, of which wide ones would leave room for too few.
     if y.size // batch > MOST_COLUMNS:
         return False
     if name == "matmul":
         if node.attrs["transpose_a"]:
             return False
+        # Every block reads all weights: a large matrix is better left to tiles, which share what they load.
         return id(node) in scope.streams or scope.reads(node.inputs[1].size)
     if name in ("sum", "max", "mean"):
         x = node.inputs[0]
@@ -156,6 +162,7 @@ def _keeps_to_rows(node: Node, scope: _Scope, region_values: set[int]) -> bool:
             return False
         if (node.op.elementwise or name == "broadcast_to") and x.ndim != y.ndim:
             return False
+        # Its input is a key, which has no rows.
         if name == "random_uniform":
             return False
     return True
@@ -163,6 +170,7 @@ def _keeps_to_rows(node: Node, scope: _Scope, region_values: set[int]) -> bool:
 
 def _near_products(inside: dict[int, Node], streams: Mapping[int, StoredRows]) -> dict[int, Node]:
     """Keep products and softmax, what leads there from other products, and what follows any of these."""
+    # An elementwise chain alone is left to fusion, which does it without barriers.
     core = {key for key, n in inside.items() if n.op.name in SOFTMAX or n.op.name == "matmul"}
     leading = set(core)
     wanted = {id(v) for key in core for v in inside[key].inputs}
@@ -188,6 +196,7 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, StoredRows]) -
 
 def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[int, Node]:
     """Drop nodes that wait for others outside which wait for the region."""
+    # A region is one launch: it cannot wait in its middle for a launch that waits for its beginning.
     late: set[int] = set()  # values made outside from what the region makes
     before: set[int] = set()
     kept = dict(inside)
@@ -233,10 +242,12 @@ def _choose(one: RowRegion, streams: Mapping[int, StoredRows], gpu: Gpu) -> bool
     else:
         one.threads = THREADS
         one.rows = 1
+        # Shared memory grows linearly with the rows: two layouts, of 1 and of 33 rows, tell what one more row takes.
         few = Layout(one).shared
         one.rows = 33
         most = max(1, ROW_BYTES * 32 // max(1, Layout(one).shared - few))
         one.rows = min(most, max(1, -(-one.batch // gpu.multiprocessors)))
+        # Two blocks hide each other's barriers; more would leave more partial sums to add up afterwards.
         one.blocks = min(one.tiles, 2 * gpu.multiprocessors)
     return Layout(one).shared <= gpu.shared_block
 
@@ -249,6 +260,7 @@ def contract(program: Program, regions: Sequence[RowRegion], tiles: Tiles) -> No
     for one in regions:
         alone = list(one.nodes)
         _absorb(program, one)
+        # The sums may have taken more shared memory than there is: then they keep a launch of their own.
         if tiles.layout(one).shared > tiles.gpu.shared_block:
             one.nodes = alone
         _contract(program, one, tiles.layout)
@@ -290,6 +302,8 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
             outputs.append(value)
             with program.scope_of(node, node.phase):
                 start = len(program.nodes)
+                # Blocks cannot wait for each other, so that a later launch adds what they leave; in the order of their
+                # numbers, for the same bits every time.
                 total = ops.sum(value, axes=0) if one.blocks > 1 else ops.reshape(value, shape=y.shape)
                 after += program.nodes[start:]
                 del program.nodes[start:]

@@ -60,6 +60,7 @@ class ByteSizes(RowSizes):
     @property
     def groups(self) -> tuple[int, int]:
         """Columns by eight; whether there is a fragment for one or two that are left."""
+        # A fragment has 8 columns: for the last one or two of 10 classes a packed one spares most of it.
         pair = int(self.m % 8 in (1, 2))
         return -(-self.m // 8) - pair, pair
 
@@ -72,10 +73,12 @@ class ByteSizes(RowSizes):
     @property
     def products(self) -> int:
         """Bytes of shared memory up to the end of the products' results."""
+        # An odd number of 16 bytes a row keeps neighbouring rows in different banks.
         buffer = self.rows * 16 * (-(-self.k // 16) | 1) + 16
         left = -(-self.slices * self.rows * self.m // 4) * 16
         gradient = -(-self.rows // 32) * self.fragments * 256 if self.back else 0
         beside = self.steps * self.fragments * 256 + max(left, gradient)
+        # At the end the sums of the gradient lie where fragments and results were.
         return self.stages * buffer + max(-(-self.k * self.m // 4) * 16, beside)
 
     @property
@@ -108,6 +111,7 @@ class ByteSizes(RowSizes):
         backward = costs.mma * columns * -(-self.rows // 32) * self.fragments + costs.column * columns / self.warps
         rest = costs.tile + (costs.thread_per_row if thread_per_row else costs.block_per_row) * self.rows
         rest += costs.slice * self.slices + costs.thread * (self.threads - 256)
+        # With two stages the next rows arrive while these are multiplied; with one, everybody waits.
         arrival = load / costs.arriving if self.stages > 1 else load / costs.loaded + costs.latency
         shared = costs.alone + costs.resident * resident
         return (rest + forward + (backward if self.back else 0.0) + arrival) * shared
@@ -174,5 +178,6 @@ class FloatSizes(RowSizes):
             busy += costs.column * self.groups * columns * self.rows
         if self.stages == 1:
             return (busy + load + costs.latency) * (costs.alone + costs.resident * resident)
+        # Loads and products overlap, but not quite: they share issue slots.
         both = max(busy, load) + costs.apart * min(busy, load) + costs.ahead
         return both * (costs.ahead_alone + costs.ahead_resident * resident)

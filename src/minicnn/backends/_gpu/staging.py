@@ -26,6 +26,7 @@ class Upload:
 
     def begin(self) -> None:
         """Wait until the memory may be written again."""
+        # The device may still copy from this memory.
         self._runtime.synchronize(self._done)
         self._large.clear()
 
@@ -57,6 +58,7 @@ class Upload:
             self.send(name, np.ascontiguousarray(rows[0])[None], target)
             target[1 : len(rows)] = target[:1]
             return
+        # Pinned memory is scarce: it cannot be swapped. The array is kept until the copy is done.
         if rows.nbytes > PINNED_BYTES:
             self._large.append(np.ascontiguousarray(rows, target.dtype))
             self._runtime.send(self._large[-1], target)
@@ -64,6 +66,7 @@ class Upload:
         if name not in self._memory or len(self._memory[name]) < len(rows):
             self._memory[name] = self._runtime.host(rows.shape, target.dtype, pinned=True)
         memory = self._memory[name][: len(rows)]
+        # The one copy by the host; the device fetches it from there without holding the host up.
         memory[...] = rows
         self._runtime.send(memory, target)
 

@@ -46,12 +46,15 @@ class Blocks:
         planes, products = PRECISIONS[precision]
         fragments, each = self.m * self.n, quotient(self.blocks, gpu.multiprocessors)
         registers = costs.registers + 4 * fragments + planes * (4 * self.m + 2 * self.n)
+        # The device hands out registers eight at a time.
         registers = quotient(registers, 8) * 8
+        # What is scarcest limits how many blocks hide each other's waiting.
         resident = np.minimum(gpu.threads_multiprocessor // self.threads, gpu.registers // (self.threads * registers))
         resident = np.minimum(resident, gpu.shared_multiprocessor // (self.shared + gpu.shared_reserved))
         resident = np.minimum(resident, min(costs.resident, gpu.blocks_multiprocessor))
         left, right = (np.where(across, costs.transposed, costs.load) for across in self.across)
         loads = self.m * (left * self.left) + self.n / 2 * right
+        # Loading fragments and multiplying them go on at the same time: the slower of both counts.
         multiplied = np.maximum(fragments * products * costs.mma, loads * planes)
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
         depth = products * np.maximum(costs.fragment, fragments * costs.fragments) + costs.step
@@ -65,6 +68,9 @@ class Blocks:
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
         ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)
         ending = ending + fragments * self.threads / self.slices / 8 * costs.stored
+        # Two times for a block: `busy` is what it takes of the multiprocessor, whatever others do meanwhile, and
+        # `alone` what passes if nobody else is there. The launch takes the longer of all the work and of the rounds
+        # that wait.
         busy = self.passes * (multiplied + filled) + ending + costs.block
         alone = self.passes * (np.maximum(multiplied, quotient(self.steps, self.slices) * depth) + filled + waiting)
         alone = alone + ending + 4 * fragments * costs.result
@@ -73,6 +79,7 @@ class Blocks:
         resident = np.maximum(resident, 1)
         busy = busy * (1 + costs.patience / (np.minimum(each, resident) * self.threads / 32))
         cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy
+        # Infinity rather than a mask: the minimum of all candidates is then one that fits.
         return np.where(fits, cycles + costs.launch, math.inf)
 
 

@@ -59,6 +59,8 @@ class Writer:
         self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         stored = {id(v) for group in launch for v in group.stored}
         updates = plan.program.updates.items()
+        # An update writes where its weight was: neither of the two names may be read through a cache that is not
+        # coherent.
         self.written = stored | {id(plan.program.value(name)) for name, v in updates if id(plan.root(v)) in stored}
         self.values: list[Value] = []
         self.reads_queue = False
@@ -154,6 +156,7 @@ class Writer:
     def function(self, value: Value) -> str:
         """Name of the function that gives a value's elements."""
         root = self.plan.root(value)
+        # One function for each value, however many expressions read it.
         if id(root) not in self.functions:
             self.functions[id(root)] = self.define_elements(root)
         return self.functions[id(root)]
@@ -163,6 +166,7 @@ class Writer:
         root = self.plan.root(value)
         if id(root) in self.locals:
             return self.locals[id(root)]
+        # Its places need 64 bits, which functions of places do not take.
         if root.size > MOST_ELEMENTS:
             return Load(self.array(root), place)
         return self.number(root) or Apply(self.function(root), (place,))
@@ -201,7 +205,9 @@ class Writer:
             return 1
         arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
         work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
+        # A load of 16 bytes costs as much as one of 2.
         width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
+        # Fewer threads must still fill the GPU, and runs must end with the array.
         while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
             width //= 2
         return width

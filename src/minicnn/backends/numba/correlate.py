@@ -41,6 +41,7 @@ class Line:
     def inside(self) -> tuple[int, int]:
         """Range of outputs all of whose taps are inside the image."""
         last = self.offset + max(self.taps - 1, 0) * self.offset_step
+        # Only outputs near the border need tests; all others run without.
         low = min(max(0, -(min(self.offset, last) // self.in_step)), self.count)
         high = min(self.count, (self.size - 1 - max(self.offset, last)) // self.in_step + 1)
         return low, max(low, high)
@@ -64,15 +65,13 @@ def gradient_lines(size: int, kernel: int, stride: int, dilation: int, before: i
     """
     lines = []
     for start in range(min(stride, size)):
-        taps_in_phase = [
+        taps = [
             (k, (start + before - k * dilation) // stride)
             for k in reversed(range(kernel)) if (start + before - k * dilation) % stride == 0
         ]  # fmt: skip
-        (k0, o0), (k1, o1) = (
-            (taps_in_phase[0], taps_in_phase[min(1, len(taps_in_phase) - 1)]) if taps_in_phase else ((0, 0), (0, 0))
-        )
+        (k0, o0), (k1, o1) = (taps[0], taps[min(1, len(taps) - 1)]) if taps else ((0, 0), (0, 0))
         count = -(-(size - start) // stride)
-        lines.append(Line(count, start, stride, 1, len(taps_in_phase), k0, k1 - k0, o0, o1 - o0, outputs))
+        lines.append(Line(count, start, stride, 1, len(taps), k0, k1 - k0, o0, o1 - o0, outputs))
     return lines
 
 
@@ -124,6 +123,7 @@ def correlate(
         pieces: Into how many pieces a block is cut that has so many at most.
     """
     o = operands
+    # Numbers in the code let LLVM unroll short loops; long ones share one compiled kernel for all sizes.
     longest = max(c.taps for c in columns) * o.channels
     out = Lines(bake=longest <= SHORT)
     every_in, every_out = o.channels * o.groups, o.filters * o.groups
@@ -161,9 +161,11 @@ def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
 def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands) -> None:
     low, high = column.inside
     if high > low:
+        # A single position has no neighbours to share weights with: twice the filters share its inputs instead.
         width = even_tile(o.filters, FILTERS if high - low > 1 else 2 * FILTERS)
         pixels = even_tile(high - low, REGISTERS // width)
         with out.block(f"for q in range({c['low']}, {c['high']}, {pixels}):"):
+            # The last tile overlaps the one before, and computes some pixels twice: one width needs one compiled tile.
             out(f"t = min(q, {c['high']} - {pixels})")
             _outputs(out, row, column, r, c, o, pixels, width, checked=False)
     for some, begin, end in ((low > 0, "0", c["low"]), (high < column.count, c["high"], c["count"])):

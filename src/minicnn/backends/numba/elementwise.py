@@ -34,8 +34,10 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
     """True if there is code for an operation on inputs of those dtypes."""
     if any(d not in DTYPES for d in (*inputs, result)):
         return False
+    # The other way is defined only within the range of a byte, which a vector's conversion does not check.
     if name == "cast":
         return (inputs[0], result) not in (("int32", "uint8"), ("float32", "uint8"))
+    # Vectors of integers have few operations; all else would need a conversion that loses digits.
     if "int32" in inputs:
         return name in _INTEGERS and set(inputs) == {"int32"}
     arithmetic = result in ("float32", "bool") and "uint8" not in inputs
@@ -44,6 +46,7 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
 
 def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
     """Code of an operation on registers, whose inputs have those dtypes; of several results the "result"-th."""
+    # The one table of elements wants a node; shapes do not matter for a register.
     specs = [Spec((), d) for d in (*dtypes, attrs.get("dtype", "float32"))]
     node: Any = SimpleNamespace(inputs=specs[:-1], outputs=specs[-1:], attrs=attrs)
     return Vectors(registers, dtypes).text(ELEMENTS[name](node, attrs.get("result", 0)))
@@ -131,6 +134,7 @@ def blocked(
     """
     out = Lines()
     read = [i for i, o in enumerate(operands) if o.kind != "constant"]
+    # Fewer axes mean fewer loops, and longer inner ones.
     sizes, strides = collapse(shape, [row_major(shape), *(operands[i].strides for i in read)])
     total = out.number("total", math.prod(shape))
     with out.pieces(pieces(sizes[0])):
@@ -185,6 +189,7 @@ def plain(group: ElementwiseGroup, operands: Sequence[Operand], shape: Sequence[
                 base[i] = f"at{i} + "
         else:
             out(f"first = item * {CHUNK * LANES}", "row = 0")
+        # Masked loads and stores: the last vector of a row ends where the row does.
         with out.block(f"for k in range(first, min(first + {CHUNK * LANES}, {n}), {LANES}):"):
             out(f"left = {n} - k")
             for i, step in zip(many, strides[1:], strict=True):

@@ -29,6 +29,7 @@ class NumbaExecutable:
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
+        # Threads wait for each other after each group, so that fewer groups mean less waiting.
         self._groups = _side_by_side(lowering.tasks)
         self.tasks = [task for group in self._groups for task in group]
         # The caller's own arrays, and those that the caller gets.
@@ -54,6 +55,7 @@ class NumbaExecutable:
         size = max((b.offset + b.nbytes for b in placed), default=0)
         self.arena_bytes = size
         arena = np.zeros(size + ALIGNMENT, np.uint8)
+        # NumPy aligns to 16 bytes only; vectors have 64.
         base = -arena.ctypes.data % ALIGNMENT
         return {temporary[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
 
@@ -63,6 +65,7 @@ class NumbaExecutable:
         compiled = (function.address for function in self._functions)
         waiting: list[list[Entry]] = []
         for group in self._groups:
+            # Kernels in a row run without going back to Python in between.
             if group[0].source is not None:
                 waiting.append([(next(compiled), self._table(task), task.items) for task in group])
                 continue
@@ -77,6 +80,7 @@ class NumbaExecutable:
         table = np.array([0] * len(task.order) + numbers, np.int64)
         for i, key in enumerate(task.order):
             if key in self._outside:
+                # The caller's arrays are others each time: their addresses are filled in before a call.
                 self._holes[key].append((table, i))
             else:
                 table[i] = self._fixed[key].ctypes.data
@@ -91,9 +95,11 @@ class NumbaExecutable:
         """Run the Program once; safe to call from several threads, which then wait for each other."""
         buffers = {key: _checked(value, arrays[value.name]) for key, value in self._inputs.items()}
         for index, rows in self._indices:
+            # Before the kernels, which read raw memory and check nothing.
             _check_index(buffers[index.name, PLAIN], rows)
         for key, value in self._results.values():
             if key not in buffers and key not in self._fixed:
+                # Results are new arrays, since the caller keeps them.
                 buffers[key] = np.empty(value.shape, value.dtype)
         with self._lock:
             for key, holes in self._holes.items():
@@ -153,6 +159,7 @@ def _side_by_side(tasks: list[Task]) -> list[list[Task]]:
     written: set[Key] = set()
     for task in tasks:
         alone = task.source is None or not groups or groups[-1][0].source is None
+        # A kernel that reads or writes what the group writes must wait, as must one that overwrites what it reads.
         if alone or written & {*task.reads, *task.writes} or read & {*task.writes}:
             groups.append([])
             read, written = set(), set()

@@ -25,11 +25,13 @@ def expand(program: Program) -> None:
 def _written_out(node: Node) -> Sequence[Value] | None:
     """Values that can take the place of the results of a node without a kernel; None if there are none."""
     name, attrs = node.op.name, node.attrs
+    # With both operands transposed neither lies in the order that a kernel reads.
     if name == "matmul":
         return decompose(node) if attrs["transpose_a"] and attrs["transpose_b"] else None
     if name in ("softmax", "log_softmax"):  # samples do not depend on each other
         return None if attrs["axis"] % node.inputs[0].ndim else decompose(node)
     if name in ("normalize", "normalize_gradient"):
+        # Batch normalisation as sums and elementwise operations, so that these join the groups of the layers around it.
         of_batch = _normalize if name == "normalize" else _normalize_gradient
         return of_batch(node) if _of_channels(node) else decompose(node)
     return None

@@ -27,6 +27,7 @@ class LaneShape(Gradient):
     @property
     def vectors(self) -> int:
         """Vectors of a panel: 32 filters, or 16 where that wastes less."""
+        # Two vectors share each broadcast of x, unless the second would be empty.
         return 2 if -(-self.filters // LANES) % 2 == 0 else 1
 
     @property
@@ -43,6 +44,7 @@ def worth_it(shape: LaneShape) -> bool:
 
 def divided(shape: LaneShape, threads: int) -> bool:
     """True if threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
+    # Sharing filters has each thread read all images, sharing samples has it keep all weights: the smaller one wins.
     image = shape.row.size * shape.column.size * shape.channels * shape.groups * shape.blocks * LANES
     balanced = shape.panels % threads == 0 or shape.panels >= 4 * threads
     return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)
@@ -50,6 +52,7 @@ def divided(shape: LaneShape, threads: int) -> bool:
 
 def parts_of(shape: LaneShape, threads: int) -> tuple[int, int]:
     """Number of parts of the samples; and into how many, each some rows, a block is cut if there are too few blocks."""
+    # Fewer blocks than threads: their rows are divided, too.
     pieces = min(threads // shape.blocks, shape.row.count) or 1
     return min(threads, shape.blocks * pieces), pieces
 
@@ -68,6 +71,7 @@ def weight_gradient(shape: LaneShape, parts: int, pieces: int = 1) -> KernelCode
     padded = column.inside != (0, column.count)
     joined = column.joined and not padded and shape.groups == 1
     length = column.taps * shape.channels if joined else shape.channels
+    # The panel stays in the first-level cache, where each tap reads it.
     most = SCRATCH // (shape.vectors * LANES * BYTES)  # positions of a panel
     strip_columns = even_tile(column.count, most)
     strip_rows = even_tile(row.count, max(1, most // column.count))
@@ -112,6 +116,7 @@ def _strips(out: Lines, shape: LaneShape, panels: str, width: int, length: int, 
         out(
             "block1 = min(block0 + together, last)", "r1 = min(r0 + strip_rows, yz)", "t1 = min(t0 + strip_columns, ow)"
         )
+        # The first strip writes the sums instead of adding, so that nobody has to clear them.
         out("fresh = int64(block0 == first and r0 == ya and t0 == 0)")
         with out.block(f"for item in range({panels}):"):
             out("g = item // panels", f"f = item % panels * {width}", "fg = g * filters + f", "lanes = filters - f")

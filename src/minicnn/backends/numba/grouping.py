@@ -34,6 +34,7 @@ def group(to: Lowering) -> None:
     scale. Then groups of elementwise nodes, on blocked values and on plain ones.
     """
     for node in list(to.program.nodes):
+        # Pooling first: it takes a relu that a convolution before it could otherwise claim.
         if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
             _pool_and_relu(to, node)
     readers = Readers(to.program)
@@ -46,6 +47,7 @@ def group(to: Lowering) -> None:
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
             merge(to.program, _packed(node, readers), PACK, readers)
+    # Merging has made new values, whose form is not known yet.
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
@@ -56,6 +58,7 @@ def group(to: Lowering) -> None:
 def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
     """Epilogue that the kernel of a product can do: a bias, then an activation; or a relu's gradient."""
     if node.op.name == "matmul":
+        # A product of two activations has no weights in the order that the kernel reads.
         if id(node.inputs[1]) in to.carries:
             return []
     elif to.convolution == "unrolled":
@@ -66,6 +69,7 @@ def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
         ending.append(after)
         after = readers.only(after.outputs[0])
     activated = after is not None and after.op.name in ACTIVATIONS
+    # The gradient of the relu before a layer is a mask on that layer's input gradient.
     masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is product
     return [*ending, after] if after is not None and (activated or masked) else ending
 
@@ -95,6 +99,7 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
     for mask, gradient in zip(masks, gradients, strict=True):
         if mask is None or mask.op.name != "relu_gradient" or mask.inputs[1] is not positive:
             return
+        # All gradients or none: one that still reads the pooled value would need it stored.
         if readers.only(mask.outputs[0]) is not gradient:
             return
     for mask, gradient in zip(masks, gradients, strict=True):
@@ -120,6 +125,7 @@ def _terms(to: Lowering, node: Node, readers: Readers) -> list[Node]:
         if producer is None or readers.only(value) is None or producer in terms or not _member(to, producer, True):
             continue
         read = zip(producer.inputs, operands_of(to, producer.inputs, value, True) or (), strict=True)
+        # The sum walks over whole images with one number a channel at hand; anything else would need a loop of its own.
         if all(v.shape == value.shape if o.kind == "lanes" else not any(o.strides[:-1]) for v, o in read):
             terms += [*_terms(to, producer, readers), producer]
     return terms
@@ -157,6 +163,7 @@ def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) ->
     if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
+        # A single number stays in a register, whatever the shape of the result.
         if value.size == 1 and result.size != 1:
             return Operand("one", value.dtype)
         shape = (*(1,) * (result.ndim - value.ndim), *value.shape)
@@ -203,6 +210,7 @@ def elementwise_group(to: Lowering, node: Node) -> None:
     result = node.outputs[0]
     blocked = to.is_blocked(result)
     operands = operands_of(to, node.inputs, result, blocked)
+    # The plain form reads anything, at the price of conversions.
     if operands is None:  # one of them cannot be read next to blocked ones
         blocked, operands = False, operands_of(to, node.inputs, result, False)
     run(to, node, group, operands or [], blocked)

@@ -72,6 +72,8 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     rows, columns = _all_lines(node)
     back, lines = node.op.name.endswith("gradient"), (rows[0], columns[0])
     sizes = (filters, channels) if back else (channels, filters)
+    # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
+    # can do every geometry.
     if winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
         key = _transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, sizes, lines, ending)
@@ -141,11 +143,13 @@ def _weight_sum(
 ) -> None:
     dw = node.outputs[0]
     shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0])
+    # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
         to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
         return
     reads = [to.need(dy, BLOCKED), to.need(x, BLOCKED)]
+    # Shared filters need no parts to add up, but each thread reads all images.
     if filter_lanes.divided(shape, to.threads):
         to.add(node, filter_lanes.weight_gradient(shape, 0), reads, [to.buffer(dw, PLAIN)], shape.panels)
         return
@@ -160,6 +164,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     y = node.outputs[0]
     rows = to.rows(a)
     if (
+        # A layer right behind the data reads its rows where they are: blocking them would cost more than the product.
         rows is not None
         and not node.attrs["transpose_b"]
         and ending.mask is None
@@ -169,6 +174,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
         return
     if node.attrs["transpose_a"]:
         if few_samples.weight_gradient_worth_it(b.shape[0], b.shape[1], to.threads):
+            # With few samples most lanes would be empty: units take their place.
             source = few_samples.weight_gradient(b.shape[0], a.shape[1], b.shape[1])
             reads = [to.need(a, BLOCKED), to.need(b, PLAIN)]
             to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
@@ -186,6 +192,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
         1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
     )
     source = correlate("matmul", [_POINT], [_POINT], operands, partial(to.pieces, y))
+    # The kernel reads filters side by side: turning the weights around once costs less than strided loads.
     key = _transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
     to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
 

@@ -110,6 +110,7 @@ class Lines:
 
     def share(self, total: str) -> tuple[str, str]:
         """Text of the first and last round of a piece of a loop with so many rounds."""
+        # No division where nothing is divided: it would be the most expensive instruction of a short loop.
         if self.cut == 1:
             return "0", total
         return f"{total} * piece // pieces_", f"{total} * (piece + 1) // pieces_"
@@ -135,6 +136,7 @@ class Lines:
 
     def constant(self, name: str, value: float) -> str:
         """The same for a float32, such as one over the number of samples."""
+        # As its bits, in a table of integers; so another number does not mean another kernel.
         return f"fbits({self.varying(name, int(np.float32(value).view(np.int32)))})"
 
     def all_numbers(self, **values: int) -> list[str]:
@@ -180,6 +182,7 @@ def _native(source: KernelCode, key: str) -> LoadedCode:
     machine_code = store.load(key)
     if machine_code is not None:
         loaded = LoadedCode(*machine_code)
+        # LLVM frees the code with its owner, which steps hold only while their model lives.
         _LOADED.append(loaded)
         return loaded
     function = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
@@ -222,6 +225,7 @@ def compile_all(sources: Sequence[KernelCode]) -> list[LoadedCode]:
         for source in sources:
             key = _key(source)
             if key in todo:
+                # Several kernels may have the same text.
                 todo.discard(key)
                 progress.next(source.name)
             functions.append(compile_source(source))

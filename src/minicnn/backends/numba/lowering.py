@@ -88,6 +88,7 @@ class Lowering:
         self._also: dict[tuple[int, str], Key] = {}  # where a copy of it is in another form
         self._cleared: set[Key] = set()
         self._rows: dict[int, StoredRows] = {}
+        # Lazy, because the only reader may take the rows as they lie, and then nothing was converted in vain.
         self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
@@ -107,9 +108,11 @@ class Lowering:
                     if value.dtype not in _DTYPES:
                         self.refuse(f"kernels are for {', '.join(_DTYPES)}, not {value.dtype}")
                 rules.get(node.op.name, general)(self, node)
+            # A rule refuses before it adds anything, so that the reference starts from the same state.
             except NoKernelError as reason:
                 self._reference(node, str(reason))
         for value in self.program.results:
+            # Results leave as ordinary arrays.
             self.need(value, PLAIN)
         return self
 
@@ -183,6 +186,7 @@ class Lowering:
             return self._place[id(value)]
         if (id(value), form) in self._also:
             return self._also[id(value), form]
+        # Conversions are kept: the next reader in this form pays nothing.
         key = (value.name, form)
         self.sizes[key] = self._bytes(value, form)
         samples, elements = value.shape[0], math.prod(value.shape[1:])
@@ -196,6 +200,7 @@ class Lowering:
     def clean(self, value: Value) -> Key:
         """Key of a value that is blocked with zeros in lanes beyond the last sample."""
         key = self.need(value, BLOCKED)
+        # Full blocks have no lanes to clear; and once cleared, nobody dirties them again.
         if value.shape[0] % LANES and key not in self._cleared:
             self._cleared.add(key)
             source = movement.clear(samples=value.shape[0], elements=math.prod(value.shape[1:]))
@@ -214,11 +219,13 @@ class Lowering:
     def pieces(self, value: Value, most: int) -> int:
         """Into how many pieces a value's blocks are cut, at most so many, for threads to have equally much to do."""
         blocks = blocks_of(value)
+        # Few blocks are cut until all threads have equally much, or so many pieces that the difference is small.
         even = (n for n in range(1, most + 1) if blocks * n % self.threads == 0 or blocks * n >= 4 * self.threads)
         return next(even, max(most, 1))
 
     def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1, count: int = 0) -> None:
         """Add the threads' parts of a sum over the batch; or so many others, whose lanes are not apart."""
+        # Must agree with how the parts were left.
         apart = not count and weights.lanes_apart(size)
         source = weights.join(size, count or self.threads, apart=apart, divisor=divisor)
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
@@ -250,6 +257,7 @@ def blocks_of(value: Value | Spec) -> int:
 
 def constant_key(value: Value) -> Key:
     """The buffer of a constant; names of constants need not be unique."""
+    # By its id as well, since two constants may share a name.
     return (f"constant {value.name} {id(value)}", PLAIN)
 
 

@@ -19,6 +19,7 @@ def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: floa
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
     factor = "" if scale == 1.0 else f" * float32({scale!r})"
+    # Sample by sample: rows are then read in order, and writes spread over few lines of the cache.
     with out.pieces(pieces), out.block(f"for lane in range({LANES}):"):
         out(f"n = block * {LANES} + lane", f"yi = y + block * {size} * {BYTES} + lane * 4")
         with out.block(f"if n < {count}:"):
@@ -63,6 +64,7 @@ def gather_rows(*, nbytes: int, rows: int | None) -> KernelCode:
     """
     out = Lines()
     size = out.number("nbytes", nbytes)
+    # Four bytes at a time, of whatever type, where rows consist of such.
     step, load, store = (4, "iload", "istore") if nbytes % 4 == 0 else (1, "uload", "ustore")
     with out.block("for n in range(start, stop):"):
         out("at = int64(iload(index + n * 4))")
@@ -82,6 +84,7 @@ def add_rows(*, count: int, rows: int, elements: int, width: int) -> KernelCode:
         out(f"first, last = item * {step}, min((item + 1) * {step}, {size})")
         with out.nest(f"for row in range({rows_}):", "for e in range(first, last):"):
             out(f"fstore(y + (row * {size} + e) * 4, float32(0))")
+        # One thread has all rows of its columns, so that equal indices add up in their order, the same every time.
         with out.block(f"for n in range({count_}):"):
             out("row = int64(iload(index + n * 4))")
             with out.nest(f"if 0 <= row < {rows_}:", "for e in range(first, last):"):
@@ -105,6 +108,7 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
     missing = max(0, 4 - len(shape))  # boxes of few axes share a function
     lengths = (*(1,) * missing, *shape[1:])
     steps = [(s[0], *(0,) * missing, *s[1:]) for s in (source, target)]
+    # Neighbours that stay neighbours move 16 at a time.
     runs = nbytes == 4 and steps[0][-1] == steps[1][-1] == 1 and lengths[-1] > 1
     load, store = {BYTES: ("vload", "vstore"), 4: ("iload", "istore"), 1: ("uload", "ustore")}[nbytes]
     with out.block("for item in range(start, stop):"):

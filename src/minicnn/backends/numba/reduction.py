@@ -37,6 +37,7 @@ class _Reduced(Lines):
         self._kept = [i for i in range(last) if not reduced[i]]
         self.n = [self.number(f"n{i}", size) for i, size in enumerate(self.sizes)]
         # Elements between neighbours.
+        # As text rather than numbers, so that arrays of other lengths share the compiled kernel.
         self._steps = [" * ".join(self.n[i + 1 :]) or "1" for i in range(last + 1)]
         self._count = 1 if self.along else -(-self.sizes[-1] // RUN)
         self.whole = self.sizes[-1] % LANES == 0  # whether the last axis is whole vectors
@@ -54,6 +55,7 @@ class _Reduced(Lines):
         """Loops over results; p is the address of the first element in x, and `left` says how many neighbours are."""
         with self.block("for item in range(start, stop):"):
             self(f"rest = item // {self._chunks}", f"row = {x}")
+            # An item's number is taken apart into places along the kept axes, the last one first.
             for i in reversed(self._kept):
                 self(f"row += rest % {self.n[i]} * {self._steps[i]} * 4", f"rest = rest // {self.n[i]}")
             if self.along:
@@ -111,6 +113,7 @@ def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | N
         with out.nest(*heads):
             out(f"di = p{at}")
             if out.along:
+                # Once the gradient has gone to an element it is zero for all that follow.
                 out("hit = fload(di + x - dx) == top", "fstore(di, g if hit else zero)", "g = zero if hit else g")
             else:
                 for v in out.vectors:
@@ -130,6 +133,7 @@ def argmax(*, samples: int, classes: int) -> KernelCode:
     with out.block("for block in range(start, stop):"):
         out(f"xb = x + block * {k} * {BYTES}", "top = vload(xb)", "at = splat(float32(0))")
         with out.block(f"for i in range(1, {k}):"):
+            # A NaN is the maximum, and the first one stays.
             out(f"v = vload(xb + i * {BYTES})", "better = mor(vgt(v, top), mand(mnan(v), mnot(mnan(top))))")
             out("top = vselect(better, v, top)", "at = vselect(better, splat(float32(i)), at)")
         out(f"vstore_some(y + block * {BYTES}, float_to_int(at), {n} - block * {LANES})")
@@ -166,6 +170,7 @@ def over_axes(
             if out.along and not out.whole:
                 out(f"left = {out.n[-1]} - k")
             out(f"v = {out.load(f'p{at}')}")
+            # A masked load gives zeros, which change a maximum but no sum.
             some = out.along and kind == "max" and not out.whole
             out(f"a = {_STEP[kind]}(a, {'vselect(msome(left), v, a)' if some else 'v'})")
         if not out.along:
@@ -216,6 +221,7 @@ def of_batch(
             elif o.kind == "one":
                 out(*(f"m{k}_{i} = {one(o, f'b{k} + (c + {i}) * {o.strides[-1] * 4}')}" for i in range(width)))
         # Positions of all blocks are numbered through, and a part is some of them.
+        # Parts of positions, not of blocks, are of equal size even where blocks are few.
         out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}")
         with out.block(f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):"):
             out(f"pa = max(0, u0 - block * {p})", f"pz = min({p}, u1 - block * {p})")

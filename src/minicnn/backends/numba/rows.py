@@ -94,6 +94,7 @@ def forward(shape: RowShape, *, bias: bool, finish: str = "") -> KernelCode:
     """y (B, F, 16) from rows and weights (F, K padded), through "relu" or "relu6"; one item a block."""
     out = Lines()
     _begin(out, shape)
+    # So few units that their weights stay in the cache beside the rows.
     width = even_tile(shape.units, UNITS)
     rows = next(r for r in (4, 2, 1) if r * width <= REGISTERS)
     tile, kind = out.tile(rows, width), "bytes" if shape.dtype == "uint8" else "floats"
@@ -104,10 +105,12 @@ def forward(shape: RowShape, *, bias: bool, finish: str = "") -> KernelCode:
             out(f"f = min(fq, units - {width})")
             with out.block(f"for lane in range(0, {LANES}, {rows}):"):
                 out(
+                    # Sums along the row stay apart in 16 lanes, and are added up once, when the row is done.
                     f"a = dot_{kind}_{tile}(clear_{tile}(), table + lane * 8, w + f * padded * 4, length, padded * 4)",
                     f"put_{tile}(panel + lane * {width * BYTES}, a, {width * BYTES})",
                 )
             with out.block(f"for c in range({width}):"):
+                # The scale is applied to the sum: once a result instead of once an element.
                 start = "bload(bias + (f + c) * 4)" if bias else "splat(float32(0))"
                 value = f"vfma(sums(panel + c * {BYTES}, {width * BYTES}), splat(float32({shape.scale!r})), {start})"
                 ended = code(finish, [value], ["float32"], {}) if finish else value
@@ -122,6 +125,7 @@ def weight_gradient(shape: RowShape, parts: int) -> KernelCode:
     _begin(out, shape)
     out.number("parts_", parts), out.number("blocks", shape.blocks), out.number("size", shape.size)
     width = even_tile(shape.units, SUMMED_UNITS)
+    # Accumulators are vectors x width, which must stay in registers.
     vectors, kind = 2 if width > REGISTERS // 4 else 4, "bytes" if shape.dtype == "uint8" else "floats"
     full = shape.length // (vectors * LANES) * vectors * LANES
     out("table0 = stack()")
@@ -130,6 +134,7 @@ def weight_gradient(shape: RowShape, parts: int) -> KernelCode:
         out.block(f"for block0 in range(blocks * part // parts_, blocks * (part + 1) // parts_, {TOGETHER}):"),
     ):
         out(f"block1 = min(block0 + {TOGETHER}, blocks * (part + 1) // parts_)")
+        # The first blocks write their sums, the others add to them.
         out("fresh = int64(block0 == blocks * part // parts_)")
         with out.block("for block in range(block0, block1):"):
             out(f"table = table0 + (block - block0) * {LANES * 8}")

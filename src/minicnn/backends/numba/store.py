@@ -25,6 +25,7 @@ WRITERS = ("vector", "functions", "registers", "panels", "winograd_tiles")
 @cache
 def _platform() -> str:
     target = cpu_target.target_context.codegen()
+    # Object code of one CPU may use instructions that another lacks.
     features = hashlib.sha256(repr(target.magic_tuple()).encode()).hexdigest()[:12]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"{numba.__version__}-{llvmlite.__version__}-py{python}-{llvm.get_host_cpu_name()}-{features}"
@@ -34,6 +35,7 @@ def _platform() -> str:
 def _writers() -> str:
     """Digest of the modules that write machine code for the operations that a kernel's text names."""
     here = Path(__file__).parent
+    # A kernel's text names operations whose machine code these modules write: a change there changes the kernel, too.
     parts = [(here / f"{name}.py").read_bytes() for name in WRITERS]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -53,6 +55,7 @@ def load(name: str) -> tuple[int, Any] | None:
     """Address of a stored function and its owner; None if there is none that can be used."""
     data = _code.read(place(name)) or b""
     digest, rest = data[:32], data[32:]
+    # Machine code is run as it is: a file that was cut short must not be.
     if hashlib.sha256(rest).digest() != digest:
         return None
     symbol, _, code = rest.partition(b"\0")

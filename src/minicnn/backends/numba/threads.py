@@ -162,6 +162,7 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        # One list at a time: boxes hold one.
         self._lock = threading.Lock()
         self._alone = callable_of(_ALONE)
         if threads == 1:
@@ -169,11 +170,13 @@ class Pool:
         # Lines of the cache: one for each thread, the caller's first, and the counter's. They live as long as the pool.
         self._lines = np.zeros((threads + 1, _LINE), np.int64)
         self._done = 0  # groups of all lists so far
+        # A queue that is written in C wakes a thread without the interpreter's lock being taken twice.
         self._calls: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
         self._asleep = bytearray(threads)
         flags = np.frombuffer(self._asleep, np.uint8)
         self._drive, self._post, self._serve = callable_of(_DRIVER), callable_of(_POSTER), callable_of(_SERVER)
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
+        # How long a round of waiting takes depends on the CPU: the pause instruction takes 10 to 140 cycles.
         second = self._rounds()
         rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
         self._lines[:, 5:] = self._address(threads), patience, limit
@@ -210,6 +213,7 @@ class Pool:
             first = self._done
             self._done += kernels.groups
             self._posted[2:] = kernels.address, first, self._done
+            # Lazily, by C code alone: an exception of the interpreter cannot come in between.
             waking = map(SimpleQueue.put, compress(self._calls, self._asleep), repeat(None))  # once it is known who is
             # All is done or nothing, even if the user interrupts: that is noticed after calls, not within them.
             try:
@@ -218,6 +222,7 @@ class Pool:
                 finally:
                     deque(waking, 0)
             finally:
+                # The caller does shares, too, and returns only when all are done, since buffers may be freed then.
                 self._drive(self._address(0), 0, self.threads)
 
 
@@ -246,6 +251,7 @@ _POOLS_LOCK = ForkSafeLock()
 
 def pool(threads: int) -> Pool:
     """The pool of this process with that many threads; what is interpreted runs in the caller's alone."""
+    # Interpreted kernels hold the interpreter's lock, so that threads would only wait for each other.
     count = 1 if config.DISABLE_JIT else threads
     with _POOLS_LOCK:
         if count not in _POOLS:

@@ -45,6 +45,8 @@ class WinogradShape:
     @property
     def together(self) -> int:
         """Tiles of a group."""
+        # As many tiles as fit into the cache, since products read their transformed inputs once for each group of
+        # filters.
         most = max(TILES, CACHE // (16 * self.channels * BYTES) // TILES * TILES)
         return min(most, -(-self.tiles // TILES) * TILES)
 
@@ -71,6 +73,8 @@ def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
 def worth_it(shape: WinogradShape, threads: int) -> bool:
     """True if this is faster than the direct kernel, in multiply-adds or what takes as long."""
     tiles, c, f = shape.tiles, shape.channels, shape.filters
+    # Constants of the estimate were measured: a product costs 1.15 of a direct one, as its sums are shorter, and a
+    # transform of a pixel some 70 multiply-adds.
     wasted = -(-tiles // threads // TILES) * TILES * threads / tiles  # tiles that fill up the last group
     direct = 9 * shape.row.count * shape.column.count * shape.blocks * c * f
     products = 16 * tiles * wasted * c * f * 1.15
@@ -91,6 +95,7 @@ def transformed_weights(shape: WinogradShape) -> KernelCode:
     out = Lines()
     c, f = out.all_numbers(channels=shape.channels, filters=shape.filters)
     with out.block("for item in range(start, stop):"):
+        # The last vector overlaps the one before, which writes the same numbers: no masked stores.
         out(f"f = min(item * {LANES}, {f} - {LANES})")
         with out.block(f"for k in range({c}):"):
             at = f"(k * {f} + f) * 4"
@@ -128,6 +133,8 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
             with out.block("for t in range(t0, t1):"):
                 _origin(out)
                 with out.block("for k in range(16):"):
+                    # A table of addresses, in which pixels beyond the border point to zeros: the transform knows no
+                    # borders.
                     out("i = i0 + k // 4 + top", "j = j0 + k % 4 + left", "at = zeros")
                     with out.block("if 0 <= i < h and 0 <= j < w_:"):
                         out(f"at = x + ((block * h + i) * w_ + j) * channels * {BYTES}")
