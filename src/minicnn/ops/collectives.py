@@ -60,6 +60,7 @@ def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Arr
         communicator, count = communicator_of("all_reduce", group), len(arrays) // group.parts
         vectors = [np.ravel(np.asarray(a)) for a in arrays]
         flat = [_joined(vectors[i : i + count]) for i in range(0, len(vectors), count)]
+        # The tree gives the same bits on any number of ranks; the library's own order is faster.
         total = (_reduced if group.deterministic else _added)(
             flat if group.held() else [], flat[0], group, communicator
         )
@@ -82,6 +83,8 @@ def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Comm
     sums: dict[Span, Host] = {}
     for r, array in enumerate(incoming):
         spans = group.spans(r)
+        # A rank may hold several branches of the tree, and sends the sum of each: adding them first would change the
+        # order.
         sums |= dict(zip(spans, array.reshape(len(spans), len(share)), strict=True))
     total = np.empty(size, like.dtype)
     pieces = [total[s.start : s.stop] for s in shares]
@@ -206,6 +209,7 @@ def reduce_scatter(x: Array, *, axis: int = 0, group: Group, xp: Namespace) -> A
     pieces = _cut(np.asarray(x), axis, group.ranks)
     taken = [np.empty_like(pieces[group.rank]) for _ in pieces]
     communicator_of("reduce_scatter", group).exchange(pieces, taken)
+    # The tree over ranks rather than shards, since every rank gives one array.
     tree = Group(group.ranks)
     total = tree.total({(r, r + 1): t for r, t in enumerate(taken)}, np.add)
     shape = list(x.shape)
@@ -269,6 +273,7 @@ def broadcast(x: Array, *, root: int = 0, group: Group, xp: Namespace) -> Array:
         return copy_of(x, xp)
     host = np.ravel(np.asarray(x))
     copied, nothing = np.empty_like(host), host[:0]
+    # Empty arrays of their own: communicators fill them at the same time.
     incoming = [copied if r == root else nothing.copy() for r in range(group.ranks)]
     outgoing = [host if group.rank == root else nothing] * group.ranks
     communicator_of("broadcast", group).exchange(outgoing, incoming)
@@ -285,6 +290,7 @@ def _(x: Spec, *, root: int, group: Group) -> Spec:
 @broadcast.gradient
 def _(node: Node, dy: Value) -> Value:
     group = node.attrs["group"]
+    # Every rank reads the broadcast array, so that the root's gradient is the sum of theirs.
     total: Value = all_reduce(dy, group=Group(group.ranks, group.rank, group.ranks, group.communicator))
     return total if group.rank == node.attrs["root"] else multiply(total, 0.0)
 

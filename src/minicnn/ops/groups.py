@@ -91,6 +91,7 @@ class Group:
     def held(self, rank: int | None = None) -> range:
         """Shards of a rank, this one if None; none if there are more ranks than shards and it is idle."""
         rank = self.rank if rank is None else rank
+        # Neighbouring shards, so that a rank holds whole branches of the tree.
         return range(rank * self.shards // self.ranks, (rank + 1) * self.shards // self.ranks)
 
     def peers(self, shard: int) -> range:
@@ -160,6 +161,7 @@ class RunningSums:
 
     def add(self, shard: int, arrays: list[Any]) -> None:
         """Take up the arrays of the next shard, or Values of them."""
+        # Sums wait on a stack until their partner comes: memory grows with the logarithm of the number of shards.
         spans, joined = self.partial_sums, self._joined
         spans.append(((shard, shard + 1), arrays))
         while len(spans) > 1 and (spans[-2][0], spans[-1][0]) in joined:

@@ -31,6 +31,7 @@ def merge(program: Program, group: Sequence[Node], name: str, readers: Readers |
     tainted = {id(v) for n in group for v in n.outputs}  # depends on the group
     for node in program.nodes[first : last + 1]:
         if id(node) in members:
+            # A path leaves the group and comes back: as one node it would have to run before and after what is outside.
             if any(id(v) in tainted and id(v.node) not in members for v in node.inputs):
                 return None
         elif any(id(v) in tainted for v in node.inputs):
@@ -58,6 +59,7 @@ def _fused_node(group: Sequence[Node], name: str, readers: Readers) -> Node:
             FusedOperation(node.op, tuple(places[id(v)] for v in node.inputs), node.attrs, len(node.outputs))
         )
         for value in node.outputs:
+            # Numbered on from the inputs, in the order in which the reference appends results.
             places[id(value)] = len(places)
     outputs = [v for n in group for v in n.outputs if readers.outside(v, members)]
     body = Body(name, len(inputs), tuple(operations), tuple(places[id(v)] for v in outputs))
@@ -76,6 +78,7 @@ def fusion_groups(program: Program, member: Callable[[Node], bool]) -> list[list
     """
     groups: list[list[Node]] = []
     group_of: dict[int, int] = {}
+    # Groups grow node by node; a node may join one only if no path leads there through others outside of it.
     behind: dict[int, set[int]] = {}  # for each value, the groups that it depends on through outside nodes
     for node in program.nodes:
         reached: set[int] = set()

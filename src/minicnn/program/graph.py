@@ -202,6 +202,7 @@ class Program:
         """An array known when the Program is traced: a Python scalar or a NumPy array, which is copied."""
         # NumPy has no bfloat16: such a constant is held in float32, and rounded by the backend.
         array = np.array(data, dtype="float32" if dtype == "bfloat16" else dtype)
+        # Passes and backends share it.
         array.flags.writeable = False
         self.constant_bytes += array.nbytes
         if self.constant_bytes > MOST_CONSTANT_BYTES:
@@ -260,12 +261,8 @@ class Program:
     def copy(self) -> Program:
         """The same nodes on values of a Program of its own, which can be changed without changing this one."""
         copied, new = Program(self.name), dict[int, Value]()
-        copied._count, copied.samples, copied.parts, copied.counted = (
-            self._count,
-            self.samples,
-            dict(self.parts),
-            self.counted,
-        )
+        copied._count, copied.samples = self._count, self.samples
+        copied.parts, copied.counted = dict(self.parts), self.counted
 
         def value(old: Value) -> Value:
             if id(old) not in new:  # a constant; all else was made before it is read
@@ -302,6 +299,7 @@ class Program:
         new: dict[int, Value] = {}
         replaced = 0
         for node in self.rebuild():
+            # Before the rule sees it, so that rules match on what earlier ones have made.
             node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
             replacements = rule(node)
             if replacements is None:

@@ -83,6 +83,7 @@ class _Rewriter:
     def _rewrite(self, node: Node) -> None:
         order = self._order(node)
         rule = _RULES.get(node.op.name) or (_elementwise if node.op.elementwise else None)
+        # A node without a rule reads its inputs as they were; their permutation is kept for the next such node.
         if order is None or rule is None or not rule(self, node, order):
             node.inputs = tuple(self.as_plain(v) for v in node.inputs)
             self.program.nodes.append(node)
@@ -91,6 +92,7 @@ class _Rewriter:
         """The order that a node's images should have: none if it has no images, or small batches."""
         if node.op.name in IMAGE_OPERATIONS:
             layout = node.attrs["data_format"]
+            # Small batches would make the innermost loop short, which is what the pass is to avoid.
             if layout == self.target or node.inputs[0].shape[layout.index("N")] < self.least_batch:
                 return None
             return tuple(layout.index(a) for a in self.target)  # which axis stands at each place of the target
@@ -122,6 +124,7 @@ class _Rewriter:
             return self.as_plain(value)
         if value.ndim == 4:
             return self.as_image(value, order)
+        # As NumPy broadcasts: missing axes are in front.
         full = (*(1,) * (4 - value.ndim), *value.shape)
         return _transpose(self.as_plain(value), full, order)
 
@@ -139,6 +142,7 @@ def _permute(value: Value, axes: Order) -> Value:
 
 def _transpose(value: Value, shape: tuple[int, ...], axes: Order) -> Value:
     """The value reshaped, then permuted; one reshape where no axis but those of length 1 changes its place."""
+    # Axes of length 1 may go anywhere without an element being moved.
     moving = [a for a in axes if shape[a] != 1]
     if moving == sorted(moving):
         return reshape_to(value, tuple(shape[a] for a in axes))

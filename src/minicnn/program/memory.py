@@ -119,6 +119,7 @@ def _aligned(nbytes: int) -> int:
 def _lifetimes(program: Program, *, in_place: bool) -> list[Buffer]:
     end = len(program.nodes)
     last_read: dict[int, int] = {id(v): end for v in program.results}
+    # From the end: the first reader that is met is the last one.
     for i in range(end - 1, -1, -1):
         for value in program.nodes[i].inputs:
             last_read.setdefault(id(value), i)
@@ -155,7 +156,9 @@ def assign(buffers: list[Buffer]) -> list[Buffer]:
     (Y. Pisarchyk, J. Lee, Efficient memory management for deep neural net inference, arXiv:2001.03288.)
     """
     placed: list[Buffer] = []
+    # Large ones first, as small ones fit into the gaps that these leave.
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.first)):
+        # Only buffers that live at the same time can be in the way.
         rivals = sorted(
             (p for p in placed if p.first <= buffer.last and buffer.first <= p.last), key=lambda p: p.offset
         )

@@ -147,6 +147,7 @@ class Array:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.address if self.size else 0, False),
+            # Stream 1, the default one: whoever takes the array must wait for what is in it.
             "strides": None if self.contiguous else self.strides, "version": 3, "stream": 1,
         }  # fmt: skip
 
@@ -163,6 +164,7 @@ class Array:
         copy: bool | None = None,
     ) -> Any:
         if dl_device not in (None, self.__dlpack_device__()):
+            # The host is the only other place to which a copy is promised.
             if dl_device != (1, 0) or copy is False:
                 raise BufferError(
                     "An array is exported where it is, or copied to the host. "
@@ -208,6 +210,7 @@ class Array:
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
+            # NumPy would otherwise copy element by element, or silently wait for the device.
             "Arrays do not move to the host unasked. Received: an array of numba_cuda. Use backend.to_numpy(array)."
         )
 
@@ -231,6 +234,7 @@ def empty(shape: Shape, dtype: DType, device: Device) -> Array:
 def launch(text: str, numbers: Sequence[int], arrays: Sequence[Array], items: int = 0) -> None:
     """Launch a kernel of numbers and arrays, with a thread for each of so many items: the first number by default."""
     device, signature = arrays[0].device, (*["int64"] * len(numbers), *(f"{a.dtype.name}*" for a in arrays))
+    # Kernels loop over their items, whatever the number of blocks.
     blocks = min(device.most_blocks, -(-(items or numbers[0]) // THREADS))
     device.launch(kernel(text, signature), blocks, THREADS, (*numbers, *(a.pointer for a in arrays)))
 
@@ -287,6 +291,7 @@ def _operator(name: str, kind: str) -> Any:
     def method(self: Array, *others: Any) -> Any:
         if not all(isinstance(o, Array | bool | int | float) for o in others):
             return NotImplemented
+        # Python asks the right operand when the left one, a number, does not know how.
         operands = (*others, self) if kind == "reflected" else (self, *others)
         result = OPERATORS[name](*operands)
         if kind != "in place":
@@ -296,6 +301,7 @@ def _operator(name: str, kind: str) -> Any:
                 f"An array changed in place keeps its shape and type. Received: {result.dtype}{list(result.shape)} for "
                 f"{self.dtype}{list(self.shape)}. Use x = x {name} y."
             )
+        # Written back through the view, so that whoever shares the memory sees it.
         self[...] = result
         return self
 

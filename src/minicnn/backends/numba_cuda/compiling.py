@@ -61,9 +61,11 @@ def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: i
     entry = re.search(r"\.entry\s+(\w+)", code)
     if entry is None:
         raise RuntimeError(f"PTX of a kernel has an entry. Received: {code[:200]}. Please report this.")
+    # Numba mangles names by type; the loader asks for one name.
     code = code.replace(entry.group(1), "kernel")
     if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
         return code
+    # The first instruction behind the declarations. Python has no word for it, so that it goes into the PTX.
     start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(code, code.index("\n{", code.index(".entry kernel")))
     if start is None:
         raise RuntimeError(f"PTX of a kernel has an instruction. Received: {code[-200:]}. Please report this.")
@@ -74,6 +76,7 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
     """A cubin, from the cache if it was compiled before."""
     import cuda.core
 
+    # By all that decides about the code, so that a stale file is never found.
     path = _place(text, signature, capability, threads)
     cubin = _code.read(path)
     if cubin is not None:
@@ -93,10 +96,12 @@ def compile_side_by_side(jobs: Sequence[Job]) -> None:
     """
     new = [job for job in dict.fromkeys(jobs) if _code.read(_place(*job)) is None]
     new.sort(key=lambda job: len(job[0]), reverse=True)  # the longest first
+    # A process pays from three kernels on: it imports Numba first.
     count = min(os.cpu_count() or 1, len(new) // 3, MOST_PROCESSES)
     if count < 2 or not sys.executable or _place(*new[0]) is None:
         return
     started = []
+    # Where processes cannot be started, this one compiles everything.
     with contextlib.suppress(OSError):
         for k in range(1, count):
             process = subprocess.Popen(

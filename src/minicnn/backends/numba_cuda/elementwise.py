@@ -77,11 +77,13 @@ def _function(name: str) -> Callable[..., Array]:
 
     def evaluate(*operands: Any) -> Array:
         kind = dtypes.result_type(*operands)
+        # Signed and unsigned integers have the same operations.
         family = "i" if kind.kind in "iu" else kind.kind
         if family not in kinds:
             allowed = " or ".join({"b": "bool", "i": "integers", "f": "floats"}[k] for k in kinds)
             raise TypeError(f"{name} is for {allowed}. Received: {kind}. Convert with astype.")
         text = template
+        # Whole numbers are rounded already, and always finite.
         if family == "i" and (name in _ROUNDING or name in ("round", "isfinite", "isinf", "isnan")):
             text = {"isfinite": "True", "isinf": "False", "isnan": "False"}.get(name, "{0}")
         text = _SPECIAL.get((kind.kind, name), text)
@@ -112,6 +114,7 @@ def apply(template: str, operands: Sequence[Any], kind: DType, result: DType) ->
     numbers = [o for o in operands if not isinstance(o, Array)]
     letters = ["x" if isinstance(o, Array) else "a" for o in operands]
     convert = "bool" if kind.kind == "b" else f"np.{kind.name}"
+    # Operands are converted before they meet, as the standard says: int8 + int32 is computed in int32.
     parts = [f"{convert}({one}{letters[:k].count(one)})" for k, one in enumerate(letters)]
     array = empty(np.broadcast_shapes(*(a.shape for a in arrays)), result, same_device(arrays))
     compute(template.format(*parts, T=f"np.{kind.name}", t=kind.name), array, arrays, numbers)
@@ -149,12 +152,14 @@ def compute(
     if not target.size:
         return
     operands = [target, *arrays]
+    # Axes that lie one after the other in all arrays become one: fewer divisions for each element.
     shape, steps = collapse(target.shape, [broadcast_steps(a, target.shape) for a in operands])
     axes = range(len(shape))
     parameters: list[tuple[str, str, Any]] = [("n", "int64", target.size)]  # name, type and value of each argument
     parameters += [(f"m{k}", "int64", shape[k]) for k in axes[1:]]
     places = []
     for j, (array, step) in enumerate(zip(operands, steps, strict=True)):
+        # Contiguous operands need no place computed at all, which is the usual case.
         place = "i" if any(step) else "0"
         if any(step) and step != row_major(shape):
             place = " + ".join([f"o{j}", *(f"k{k} * s{j}{k}" for k in axes)])
@@ -198,6 +203,7 @@ def contiguous(x: Array, *, copy: bool = False) -> Array:
 
 def _copy(box: Array, value: Array) -> None:
     """Write an array into another whose memory it does not share."""
+    # The driver copies faster than a kernel.
     if box.contiguous and value.contiguous and (box.shape, box.dtype) == (value.shape, value.dtype):
         box.memory.copy(box.start * box.itemsize, value.memory, value.start * value.itemsize, value.nbytes)
     else:
@@ -211,6 +217,7 @@ def assign(box: Array, value: Any) -> None:
             raise TypeError(f"Elements keep their type. Received: {value.dtype} for {box.dtype}. Convert with astype.")
         if np.broadcast_shapes(box.shape, value.shape) != box.shape:
             raise ValueError(f"A value broadcasts to what it is assigned to. Received: {value.shape} for {box.shape}.")
+        # They may overlap, as in x[1:] = x[:-1].
         source = contiguous(value, copy=True) if value.memory is box.memory else value
         _copy(box, source)
     else:

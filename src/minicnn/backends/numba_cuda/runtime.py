@@ -35,6 +35,7 @@ class NumbaCudaRuntime:
         device: The device.
     """
 
+    # The simulator runs Python functions, of which there is nothing to record.
     captures = not SIMULATED
     advance = KernelText(ADVANCE, ("int32*", "int32"), 1)
     collect = (_collect("uint8"), _collect("uint32"))
@@ -70,6 +71,7 @@ class NumbaCudaRuntime:
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
         kind = np.dtype(dtype)
+        # Offsets are bytes, places elements; both are aligned for every type.
         start = (array.start * array.itemsize + offset) // kind.itemsize
         return Array(array.memory, tuple(shape), row_major(shape), start, kind)
 
@@ -130,6 +132,7 @@ class NumbaCudaRuntime:
         return kernels
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
+        # Pointers keep the memory alive as long as the launch is kept.
         operands = [a.pointer if isinstance(a, Array) else a for a in arguments]
         return self.device.prepare(kernel, blocks, kernel.threads, operands)
 

@@ -17,6 +17,7 @@ from minicnn.kernels.elements import MOST_ELEMENTS
 from minicnn.program.graph import Node, Value
 
 SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
+# The simulator has a thread of the host for each of the device: small blocks, so that tests end.
 _SMALL = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
 
 THREAD_COLUMNS = 16  # columns up to which a thread makes all of a row
@@ -68,6 +69,7 @@ class NumbaTiles(Tiles):
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""
+        # Kernels in Python know one order of filters, that of the forward pass.
         return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=False)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
