@@ -81,6 +81,7 @@ class VarianceScaling(Initializer):
             return rng.uniform(-limit, limit, size=shape)
         if self.distribution == "untruncated_normal":
             return rng.normal(0.0, math.sqrt(variance), size=shape)
+        # Cutting off the tails lessens the variance, which is made up for here, as in Keras.
         return truncated_normal(shape, rng) * (math.sqrt(variance) / _TRUNCATED_STDDEV)
 
 
@@ -160,5 +161,7 @@ def truncated_normal(shape: Sequence[int], rng: np.random.Generator) -> np.ndarr
 
 def generator(seed: int, name: str) -> np.random.Generator:
     """The source of randomness for one named weight: it does not depend on any other."""
+    # By name: a layer's weights do not depend on which other layers there are, nor on the order in which they are
+    # built.
     key = np.asarray([seed & (2**64 - 1), zlib.crc32(name.encode())], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

@@ -91,6 +91,7 @@ def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     if local.isdecimal() and int(local) > 1:
         # A launcher that binds each process to its cores has shared them out already.
         share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // int(local))
+        # Before NumPy is imported, which reads them once. Ranks that each take all cores slow each other down.
         for name in ("MINICNN_THREADS", "OMP_NUM_THREADS"):
             environ.setdefault(name, str(share))
 
@@ -111,6 +112,7 @@ def choose_openblas_kernels(environ: MutableMapping[str, str] = os.environ) -> b
         Whether the variable was set.
     """
     cpu = processor()
+    # OpenBLAS knows Intel's CPUs, and falls back to AVX2 on AMD's that are newer than itself.
     if CORETYPE in environ or cpu.vendor != "AuthenticAMD" or not cpu.avx512:
         return False
     environ[CORETYPE] = "SKYLAKEX"

@@ -45,6 +45,7 @@ class L1L2(Regularizer):
 
     def __call__(self, w: Value) -> Value:
         parts = [ops.sum(f(w)) * k for k, f in ((self.l1, ops.abs), (self.l2, ops.square)) if k]
+        # A scalar of the Program even where both factors are 0.
         return sum(parts[1:], parts[0]) if parts else ops.sum(w) * 0.0
 
 

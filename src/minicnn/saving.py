@@ -99,15 +99,18 @@ def load_model(
         OSError: If the file cannot be read.
         ImportError: If safetensors is missing.
     """
+    # A wrong name is the caller's mistake, and is to be said before the file is blamed for anything.
     chosen = None if backend is None else get_backend(backend)
     tensors, about = _read(path, _MODEL)
     try:
         model = _model(about, chosen, custom_objects or {})
         expected = expected_arrays(model)
+    # Whatever a damaged or malicious description leads to, the error names the file.
     except Exception as error:
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
         raise SavedModelError(path, wrong, remedy) from error
+    # Before any weight is taken up, so that a model is loaded whole or not at all.
     _check(path, tensors, expected)
     model._engine.restore(tensors, int(tensors.get("step", 0)))
     return model

@@ -42,6 +42,7 @@ class PiecewiseConstantDecay(Schedule):
         _rates(**{f"values[{i}]": rate for i, rate in enumerate(self.values)})
 
     def __call__(self, step: int) -> float:
+        # Inclusive, as in Keras: at a boundary the old value still holds.
         return float(self.values[sum(step > b for b in self.boundaries)])
 
 

@@ -50,6 +50,7 @@ class _EachImage:
 
     def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
         _check(x)
+        # Numbers are drawn for the whole batch, whatever part of it is made: bits do not depend on the number of ranks.
         return self._change(x, *(numbers[rows] for numbers in self._draw(rng, samples, x.shape[1:])))
 
 
@@ -78,6 +79,7 @@ def compose(*transforms: Transform) -> Transform:
         >>> transform(np.zeros((8, 28, 28, 1), np.uint8), np.random.default_rng(0)).shape
         (8, 24, 24, 1)
     """
+    # One step that cannot make parts makes the whole chain one that cannot.
     return (_ComposedParts if all(hasattr(step, "part") for step in transforms) else _Composed)(transforms)
 
 

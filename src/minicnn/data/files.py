@@ -85,6 +85,7 @@ def find_or_download(
         return path
     places = ", ".join(map(str, looked)) or f"no folder, as neither data_dir nor {ENVIRONMENT} is given"
     remedy = f"Fetch {source} and name the folder by data_dir or {ENVIRONMENT}"
+    # Whoever names a folder wants that one: a download in its place would be a surprise.
     if data_dir is not None:
         remedy += ", or leave data_dir out" + (": then it is downloaded" if fetch else "")
     message = f"{name} needs {wanted}. Looked in: {places}. {remedy}."
@@ -147,6 +148,7 @@ class Gunzip:
                 self._inflate, self._members = _inflater(), self._members + 1
                 if self._members > MAX_MEMBERS:
                     raise OSError(f"more than {MAX_MEMBERS:,} members")
+            # Bounded: a few bytes may stand for gigabytes.
             data = self._inflate.decompress(self._ahead, size)
             self._ahead = self._inflate.unconsumed_tail or self._inflate.unused_data
             if data:
@@ -172,6 +174,7 @@ class BoundedReader:
         result = bytearray()
         while len(result) < size:
             try:
+                # In pieces, since a header may name any size: memory grows only with what is really there.
                 chunk = self._stream.read(min(size - len(result), CHUNK))
             except (OSError, EOFError, zlib.error) as error:
                 rule = "a gzip stream is complete and undamaged"
@@ -200,6 +203,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     """
     rule, remedy = "a data file is a regular file that can be opened", "Check the path and its permissions."
     try:
+        # Before it is opened, as opening a pipe waits for a writer.
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError("it is a folder, a pipe or a device")
         stream = path.open("rb")
@@ -227,6 +231,7 @@ def open_bounded(path: Path, limit: int) -> Iterator[tuple[BoundedReader, int]]:
         size = os.fstat(raw.fileno()).st_size
         compressed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
+        # By content, not by name: mirrors serve files under either name.
         yield BoundedReader(Gunzip(raw) if compressed else raw, path, limit), size * (GZIP_RATIO if compressed else 1)
 
 
@@ -293,6 +298,7 @@ def download(
             return Path(verify(str(path), "fetch", None))
         except DataError as error:
             failures.append(str(error))
+    # Mirrors in order; each failure is kept, as the last one need not be the telling one.
     for url in urls:
         try:
             with _progress(filename) as bar, _quiet(pooch.get_logger()):

@@ -132,28 +132,29 @@ def read_idx(path: PathLike, ndim: int, *, max_bytes: int = MAX_BYTES) -> npt.ND
         DataError: If the file breaks a rule of the format.
     """
     path = Path(path)
-    again = "Fetch the file again."
+    remedy = "Fetch the file again."
     with open_bounded(path, max_bytes) as (reader, at_most):
         length = 4 * (1 + ndim)
         header = reader.read(length)
         if len(header) < length:
-            raise fail(path, f"IDX {KINDS[ndim]} start with {length} bytes of header", f"{len(header)} bytes", again)
+            raise fail(path, f"IDX {KINDS[ndim]} start with {length} bytes of header", f"{len(header)} bytes", remedy)
         magic, *shape = (int(number) for number in np.frombuffer(header, ">u4"))
         if magic != MAGIC[ndim]:
             rule = f"IDX {KINDS[ndim]} start with the magic number 0x{MAGIC[ndim]:08x}"
             raise fail(path, rule, f"0x{magic:08x}", "Check that it is the right file.")
         if shape[0] < 1 or any(not 1 <= side <= MAX_SIDE for side in shape[1:]):
             rule = f"the header names at least one item, and images of 1 to {MAX_SIDE} pixels a side"
-            raise fail(path, rule, f"shape {tuple(shape)}", again)
+            raise fail(path, rule, f"shape {tuple(shape)}", remedy)
         total = math.prod(shape)
         rule = f"a header of shape {tuple(shape)} is followed by exactly {total:,} bytes"
+        # Before anything is read: a header must not make us ask for memory that the file cannot fill.
         if length + total > at_most:
-            raise fail(path, rule, f"a file that holds at most {at_most:,} bytes", again)
+            raise fail(path, rule, f"a file that holds at most {at_most:,} bytes", remedy)
         content = reader.read(total)
         if len(content) < total:
-            raise fail(path, rule, f"{len(content):,} bytes", again)
+            raise fail(path, rule, f"{len(content):,} bytes", remedy)
         if reader.read(1):
-            raise fail(path, rule, "more", again)
+            raise fail(path, rule, "more", remedy)
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
@@ -178,6 +179,7 @@ def _load(source: _IdxFiles, data_dir: PathLike | None, fetch: bool) -> Dataset:
             raise fail(path, rule, f"{y.max()} at index {int(y.argmax())}", "Fetch the file again.")
         header = np.array([MAGIC[1], len(y)], ">u4")
         digest = hashlib.sha256(header.tobytes() + y.tobytes()).hexdigest()
+        # Both have files of the same names: a mixed-up folder would train, to a puzzling accuracy.
         for other in (MNIST, FASHION_MNIST):
             if other is not source and digest in other.sha256.values():
                 remedy = f"Name the folder of {source.name}, or load {other.name!r}."

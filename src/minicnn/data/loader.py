@@ -113,6 +113,7 @@ class Loader(metaclass=PlainArguments):
         return self._num_batches
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        # Taken now: a consumer may set the next epoch while threads still make batches of this one.
         epoch, shard = self.epoch, self._shard
         order = epoch_order(self.num_samples, shuffle=self.shuffle, seed=self._seed, epoch=epoch)
         batches = batch_indices(order, self.batch_size, self._last_batch)
@@ -137,6 +138,7 @@ class Loader(metaclass=PlainArguments):
         try:
             for number, indices in enumerate(batches):
                 pending.append(executor.submit(self._make, epoch, number, indices, shard))
+                # Enough for all workers, and no more: each batch that waits takes memory.
                 if len(pending) > max(self._prefetch, self._workers):
                     yield pending.popleft().result()
             while pending:
@@ -147,6 +149,7 @@ class Loader(metaclass=PlainArguments):
     def _make(self, epoch: int, number: int, indices: Indices, shard: tuple[int, int]) -> tuple[Array, ...]:
         rows = shard_rows(len(indices), *shard)
         part = getattr(self._transform, "part", None)
+        # A transform that cannot make a part is given the whole batch, so that all ranks draw the same numbers.
         whole = self._transform is not None and part is None and shard != (0, 1)
         x, *rest = (picked(array, indices[rows]) for array in self._arrays)
         if self._transform is None:

@@ -123,6 +123,7 @@ class Ranks(ABC):
         """See `Communicator`."""
         lengths = [np.zeros(1, np.int64) for _ in range(self.size)]
         self.gather(np.array([len(data)], np.int64), lengths)
+        # A length that makes no sense is part of another message: the ranks have parted ways.
         if not all(0 <= n[0] <= _LONGEST for n in lengths):
             raise self.apart()
         taken = [np.empty(int(n[0]), np.uint8) for n in lengths]
@@ -131,6 +132,7 @@ class Ranks(ABC):
 
     def wait(self, done: Callable[[], Any]) -> None:
         """Wait until something is done, but not beyond the deadline."""
+        # Looking first, sleeping later: most waits are shorter than a sleep.
         start = heard = time.monotonic()
         while not done():
             now = time.monotonic()
@@ -178,6 +180,7 @@ class Ranks(ABC):
         """Leave the job without waiting for ranks that may never come."""
         if not self._ending:
             self._ending = True
+            # At exit, so that the user's own handlers still run and print.
             atexit.register(self._leave, after)
 
     def _leave(self, after: float) -> None:
@@ -198,6 +201,7 @@ class StoreRanks(Ranks):
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Ask the store; a RuntimeError if it says nothing for some time."""
         try:
+            # In a thread of its own, as a store whose process has died blocks for good.
             return self._asker.begin(lambda: call(*arguments)).result(min(5.0, max(1.0, self.timeout / 10)))
         except TimeoutError as error:
             raise RuntimeError("the process of rank 0, which has the store, does not answer") from error
@@ -257,4 +261,5 @@ class StoreRanks(Ranks):
             time.sleep(FOLLOW)
         sys.stdout.flush()
         sys.stderr.flush()
+        # Not sys.exit: threads of the library would be joined, and never end.
         os._exit(1)

@@ -140,6 +140,7 @@ class DataParallel(metaclass=PlainArguments):
     def _shards(self, batch: int) -> list[Shard]:
         """Those of this rank; where there is none for it, it does what the first one needs, and nobody counts it."""
         group = self._group(batch)
+        # An idle rank takes part in all collectives, for which it needs arrays of some shard.
         cuts = [(s, rows(batch, group.shards, s)) for s in group.held() or (0,)]
         return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout, self.groups) for s, cut in cuts]
 

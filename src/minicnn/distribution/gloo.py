@@ -81,6 +81,7 @@ class TorchCommunicator(StoreRanks):
     def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
         tensor = self._torch.from_numpy
+        # As bytes, since gloo does not know all types of NumPy.
         sent = np.concatenate([_bytes(array) for array in outgoing])
         received = np.empty(sum(array.nbytes for array in incoming), np.uint8)
         lengths = [[array.nbytes for array in arrays] for arrays in (incoming, outgoing)]
@@ -112,11 +113,11 @@ class TorchCommunicator(StoreRanks):
         torch, count = self._torch, len(arrays) // group.parts
         first = arrays[:count]
         joined = [torch.cat([a.reshape(-1) for a in arrays[i : i + count]]) for i in range(0, len(arrays), count)]
-        whole = self._in_tree(joined, group) if group.deterministic else self._by_engine(joined, group)
+        whole = self._in_tree(joined, group) if group.deterministic else self._by_library(joined, group)
         sizes = [a.numel() for a in first]
         return [part.reshape(a.shape) for part, a in zip(torch.split(whole, sizes), first, strict=True)]
 
-    def _by_engine(self, joined: Sequence[Any], group: Group) -> Any:
+    def _by_library(self, joined: Sequence[Any], group: Group) -> Any:
         whole = sum(joined[1:], start=joined[0]) if group.held() else self._torch.zeros_like(joined[0])
         self._done(self._dist.all_reduce, whole, group=self._connected(whole))
         return whole
@@ -152,6 +153,7 @@ class TorchCommunicator(StoreRanks):
                 self._torch.cuda.synchronize(like.device)
                 return group
 
+            # Connecting blocks without a deadline of its own.
             begun = Worker().begin(connect)
             self.wait(begun.done)
             try:

@@ -35,6 +35,7 @@ def fits(programs: Mapping[int, Program], group: Group) -> bool:
     All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone. Nor is
     there a normalisation within a shard: XLA fuses what it is made of otherwise for one shard a rank than for several.
     """
+    # XLA would fuse a division into what follows, with other roundings for one shard than for several.
     if any(_normalizes(n) for p in programs.values() for n in p.nodes):
         return False
     alike = {(len(group.held(r)), len(group.spans(r))) for r in range(group.ranks)}
@@ -94,6 +95,7 @@ class JittedStep(ShardedStep):
         groups: list[Arrays] = [{}, {}, {n: spread(a, cut=True) for n, a in cut.items()}]
         for name in inputs.keys() - cut.keys():
             groups[name not in self._carried][name] = spread(inputs[name], cut=False)
+        # At the first call, when the shardings of the arrays are known.
         if self._compiled is None:
             self._compiled = self._jitted.lower(*groups).compile()
         results = self._communicator.run(self._compiled, *groups)
@@ -125,5 +127,6 @@ class JittedStep(ShardedStep):
 def _apart(arrays: Arrays) -> Arrays:
     """The arrays at a place over which XLA fuses nothing, in row-major order, as they are between two jits."""
     rows = {n: with_layout_constraint(a, Layout(tuple(range(a.ndim)))) for n, a in arrays.items()}
+    # Without it XLA fuses parts of different shards, and bits would depend on how many a rank has.
     kept: Arrays = jax.lax.optimization_barrier(rows)
     return kept

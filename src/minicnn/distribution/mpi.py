@@ -61,6 +61,7 @@ class MPICommunicator(Ranks):
         self._mpi = MPI
         world = MPI.COMM_WORLD if comm is None else comm
         super().__init__(world.rank, world.size, timeout)
+        # Communicators of its own: messages of the user's program cannot be taken for ours, nor reports for data.
         duplicates: list[tuple[Any, Any]] = [world.Idup(), world.Idup()]
         self._wait_for_all(lambda: all(request.Test() for _, request in duplicates))
         self._comm, self._control = (communicator for communicator, _ in duplicates)
@@ -82,6 +83,7 @@ class MPICommunicator(Ranks):
     def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
         others = [(self.rank + k) % self.size for k in range(1, self.size)]  # not all at rank 0 first
+        # Receives first: a message that finds its buffer is not copied.
         requests = [self._comm.Irecv(_bytes(incoming[r]), r) for r in others if incoming[r].size]
         requests += [self._comm.Isend(_bytes(outgoing[r]), r) for r in others if outgoing[r].size]
         if incoming[self.rank] is not outgoing[self.rank]:

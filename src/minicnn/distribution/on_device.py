@@ -39,6 +39,7 @@ def summed(values: Sequence[Value], group: Group) -> list[Value]:
     """
     flat = ops.concat(*(ops.reshape(v, shape=(v.size,)) for v in values), axis=0)
     if group.deterministic:
+        # NCCL moves equal pieces.
         rest = -flat.size % group.ranks
         padded = ops.pad(flat, widths=((0, rest),)) if rest else flat
         pieces = ops.reshape(padded, shape=(group.ranks, -(-flat.size // group.ranks)))
@@ -58,6 +59,7 @@ def lower(program: Program, group: Group) -> None:
     """Take the sums of the Program of a shard by collectives that the GPU runs; each rank has one shard."""
 
     def rule(node: Node) -> Sequence[Value] | None:
+        # Those that `summed` emits itself have a communicator, and stay.
         known = node.op.name == "all_reduce" and node.attrs["group"].communicator is None
         return summed(node.inputs, group) if known else None
 
@@ -77,6 +79,7 @@ class DeviceStep(ShardedStep):
         self._communicator, self._runtime = communicator, backend.runtime
         sums: list[_Sums] = []
         if communicator is not None:
+            # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
             sums = [each for level, _ in self._collectives for each in level if each.names]
         compiled = backend.compile_each([self._program(each) for each in sums])
@@ -135,6 +138,8 @@ class GraphStep(DeviceStep):
         self._whole = replace(first, samples=last.start + last.samples - first.start)  # all of this rank's
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
+        # The step runs once with placeholders, in the order of `ShardedStep`; what it would have run is captured
+        # afterwards.
         self._tape: list[tuple[Any, Arrays, Arrays]] = []  # an Executable, what it is given, and what it makes
         self._places: dict[int, Any] = {}  # of results, by id
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
@@ -150,9 +155,8 @@ class GraphStep(DeviceStep):
             results = {
                 name: arrays[name] if name in self._in_place else array for name, array in arrays_of_graph.items()
             }
-            results |= {
-                name: self._copy(arrays_of_graph[name]) for name, _ in self._results
-            }  # which the next step overwrites
+            # Copies, since the next step overwrites them.
+            results |= {name: self._copy(arrays_of_graph[name]) for name, _ in self._results}
             self._finish()
         return results
 
@@ -204,6 +208,7 @@ class GraphStep(DeviceStep):
             for each in operands.values():
                 if id(each) in used:
                     used[id(each)][2] = at
+        # Results live to the end of the step.
         for each in self._returned.values():
             if id(each) in used:
                 used[id(each)][2] = len(self._tape)
@@ -308,6 +313,8 @@ def step(
 ) -> ShardedStep | WholeStep:  # fmt: skip
     """The step of a rank, as much of it on the GPU as can be: see `ShardedStep`. One rank needs no communicator."""
     program = programs[shards[0].samples]
+    # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
+    # between.
     if communicator is not None and group.shards == group.ranks and not group.deterministic and not program.parts:
         return WholeStep(program, shards[0], group, cut, backend, communicator)
     if fits(group) and not program.parts:

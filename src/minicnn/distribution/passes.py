@@ -79,6 +79,7 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name != "normalize" or not {0, -node.inputs[0].ndim} & set(node.attrs["axes"]):
             return None
+        # Statistics of a shard alone; only their running means are shared.
         if id(node) in by_shard:
             y, *statistics = node.op(*node.inputs, **node.attrs)
             return y, *(total * (1.0 / shard.count) for total in ops.all_reduce(*statistics, group=shard.group))
@@ -89,6 +90,7 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
             return ops.all_reduce(ops.sum(value, axes=axes, keepdims=True), group=shard.group) * each
 
         mean = mean_of(x)
+        # Two sums one after the other: squares of x itself would lose digits where the mean is large.
         centred = x - mean
         small, epsilon = in_units(node)
         variance = mean_of(ops.square(small(centred)))
@@ -130,6 +132,7 @@ def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list
     """Sums over all shards, in the order in which a step makes the summands: the first may go while it makes others."""
     place = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
     waiting, reduced = list[Value](), dict[int, Value]()
+    # Gradients of the last layers come first in the backward pass: their sums may go while the others are computed.
     ordered = sorted(values, key=lambda v: place.get(id(v), -1))
     for value, after in zip_longest(ordered, ordered[1:]):
         waiting.append(value)
@@ -173,6 +176,7 @@ def reduce_totals(
     with program.scope("shards", "backward" if gradients else "forward"):
         common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
         reduced = iter(_in_buckets(program, shard, [loss, *(new for _, new in added.values()), *common]))
+        # After the sum, so that each shard adds plain sums whatever its size.
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, _) in added.items():

@@ -63,6 +63,7 @@ class Segments:
                 )
 
     def _place(self, node: Node) -> None:
+        # A node runs as soon as all collectives before it are done: on the level behind the last of them.
         level = max((self._level[id(v)] for v in node.inputs), default=0)
         results = node.outputs
         if node.op.name in COLLECTIVES:
@@ -79,6 +80,7 @@ class Segments:
         for i, value in enumerate(results):
             self._level[id(value)] = after
             # Names of inputs have no "#".
+            # Values in common are named by their place, the same in the Programs of shards of all sizes.
             self.names[id(value)] = f"{kind}{level}.{len(place[level])}.{i}#" if kind else f"{value.name}#"
         place[level].append(node)
 
@@ -101,6 +103,8 @@ class Segments:
 
         The others are the same for all shards but for their size: repeated for each sample, or made of constants.
         """
+        # Ones like zeros of a shard's shape depend on no sample, and yet have a shard's number of rows: whoever reads
+        # them decides.
         undecided: set[int] = set()
         for node in self.program.nodes:
             if _each_its_own(node):
@@ -150,6 +154,7 @@ class Segments:
         for node in self.collectives[level]:
             if is_sum(node):
                 filled, size = (sum(v.nbytes for n in nodes for v in n.outputs) for nodes in (buckets[-1], [node]))
+                # A large sum by itself may begin early; small ones together save a collective each.
                 apart = max(filled, size) >= passes.BUCKET or self.needed([node]) != self.needed(buckets[-1])
                 if buckets[-1] and apart:
                     buckets.append([])
@@ -161,6 +166,7 @@ class Segments:
         nodes, start, pieces = self.per_shard[level], 0, list[list[Node]]()
         place = {id(v): i + 1 for i, node in enumerate(nodes) for v in node.outputs}
         for bucket in self.buckets(level)[:-1]:
+            # A piece ends where the last summand of a bucket is there.
             stop = max((place.get(id(v), 0) for node in bucket for v in node.inputs), default=0)
             pieces.append(nodes[start : max(start, stop)])
             start = max(start, stop)
@@ -174,6 +180,7 @@ class Segments:
         results = {name: id(v) for name, v in self.program.updates.items()}
         read_after: list[set[int]] = []  # ids of values that are read after each part
         read = {id(v) for v in self.program.outputs.values()} | set(results.values())
+        # From the end, since what is read later must be handed on.
         for nodes in reversed(order):
             read_after.append(set(read))
             read |= {id(v) for n in nodes for v in n.inputs}
@@ -205,6 +212,7 @@ class Segments:
         results = {id(v) for n in nodes for v in n.outputs}
         for name, value in self.program.updates.items():
             old = self.program.value(name)
+            # An update may overwrite its input only in the last part that reads it.
             last = id(old) in new and id(old) not in read_after
             if id(value) in results and last and name not in program.updates:
                 program.updates[name] = new[id(value)]

@@ -81,6 +81,7 @@ class Stages:
                 self.readers.setdefault(id(value), set()).add(stage)
                 at = wave.get(id(value))
                 if at is not None and at[:2] == (level, shared) and self.stage[id(value)] != FREE:
+                    # A wave ends where values cross from one stage to another.
                     before = max(before, at[2] + (self.stage[id(value)] != stage))
             new_piece = Piece(level, shared, FREE if stage == FREE else before, stage)
             pieces.setdefault(new_piece.order, new_piece).nodes.append(node)
@@ -101,6 +102,7 @@ class Stages:
 
         def settle(value: Value, stage: int) -> None:
             """Give a stage to a value that has none, and to what it was computed from."""
+            # A weight belongs to the stage that first reads it, and so does what is computed from it alone.
             if unknown.pop(id(value), None) is not None:
                 self.stage[id(value)] = stage
                 for part in (*value.node.outputs, *value.node.inputs) if value.node else ():
@@ -132,6 +134,7 @@ class Stages:
             stages = [self.stage[id(v)] for v in node.outputs]
             if stages[0] == FREE and not any(id(v) in results for v in node.outputs):
                 reading = set[int]().union(*(readers.get(id(v), ()) for v in node.outputs))
+                # Otherwise all ranks would convert all images, of which only the first stage makes use.
                 if len(reading) == 1:
                     self.stage |= dict.fromkeys(map(id, node.outputs), *reading)
                     stages = [*reading] * len(stages)

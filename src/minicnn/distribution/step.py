@@ -62,10 +62,12 @@ class ShardedStep:
                     f"otherwise for {first.samples} than for {other.samples} samples: {different:.200}. Choose a batch "
                     "size that the number of shards divides, and last_batch='drop'."
                 )
+        # A last batch may leave shards of two sizes, each of which has a Program of its own.
         held = {shard.samples for shard in shards}
         parts = {n: segments.parts() for n, segments in every.items() if n in held}
         shared, _ = next(iter(parts.values()))
         programs_of_parts = [*shared, *(p for _, per_shard in parts.values() for pieces in per_shard for p in pieces)]
+        # All at once, so that compilers can work in parallel.
         compiled = iter(_Part.of_each(programs_of_parts, backend))
         self._common = [next(compiled) for _ in shared]
         self._per_shard = {
@@ -92,6 +94,7 @@ class ShardedStep:
         ]
 
     def _key(self, name: str, samples: int, segments: Segments) -> str:
+        # A part that updates a kernel in place hands it back under its own name.
         in_place = any(name in part.updates for pieces in self._per_shard[samples] for part in pieces)
         return name if in_place else segments.names[id(segments.program.updates[name])]
 
@@ -112,13 +115,17 @@ class ShardedStep:
             known |= results
             sums, exchanges = self._collectives[level]
             buckets = [_Partial(each, self._plus(each)) for each in sums]
+            # Shards one after the other: activations of one at a time are in memory.
             for shard, values in zip(self._shards, by_shard, strict=True):
                 for part, bucket in zip(self._per_shard[shard.samples][level], buckets, strict=True):
                     values |= self._run(part, known | values)
                     bucket.add(shard.number, bucket.sums.summands(shard.samples, known, values))
+                    # With the last shard a sum is complete on this rank, and others may be waiting for it.
                     if shard is self._shards[-1] and self._worker is not None:
                         bucket.begin(self._worker)
             pending += buckets
+            # Exchanges move arrays on this thread, in the order of the ranks' Programs: nothing may be under way beside
+            # them.
             if self._worker is None or exchanges:
                 known |= self._finished(pending)
             for one in exchanges:
@@ -135,6 +142,7 @@ class ShardedStep:
     def _finished(self, pending: list[_Partial], level: float = math.inf) -> Arrays:
         """The sums under way that a level needs, which are waited for; and what this rank has added to some."""
         totals: Arrays = {}
+        # In the order in which they were begun, the same on all ranks; others may go on.
         for bucket in [bucket for bucket in pending if bucket.sums.needed <= level]:
             pending.remove(bucket)
             totals |= self._total(bucket)
@@ -144,6 +152,7 @@ class ShardedStep:
 
     def _added(self, bucket: _Partial) -> Arrays:
         """The loss of this rank's samples, and what comes before it: batch normalisations hand NaN on to others."""
+        # NaN of one rank reaches all: what this rank has added itself tells which one it comes from.
         few = self.watches and sum(spec.nbytes for spec in bucket.specs) < BUCKET
         names = [self._loss] if self._loss in bucket.names else bucket.names if few else []
         return {
@@ -204,6 +213,7 @@ class _Part:
 
     @classmethod
     def of_each(cls, programs: Sequence[Program], backend: Backend) -> list[_Part]:
+        # A level may have nothing to compute; backends need not know empty Programs.
         busy = [program for program in programs if program.nodes]
         compiled = {id(p): run for p, run in zip(busy, backend.compile_each(busy), strict=True)}
         return [cls(compiled.get(id(p)), [v.name for v in p.inputs], list(p.updates)) for p in programs]

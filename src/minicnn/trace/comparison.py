@@ -111,10 +111,12 @@ def compare(one: StepTrace, other: StepTrace) -> Comparison:
     for path, a in one.items():
         b = other[path]
         terms_of_node, before = 1.0, 0.0
+        # The error grows with all additions on the way to a value, not only with those of its own node.
         if a.node is not None:
             terms_of_node = max(1.0, a.node.cost.flops / (2 * max(a.value.size, 1)))
             before = max((terms.get(v.name, 0.0) for v in a.node.inputs), default=0.0)
         terms[a.value.name] = terms_of_node + before
+        # The coarser of both types decides about what rounding explains.
         dtype = max((a.value.dtype, b.value.dtype), key=lambda name: EPSILON.get(name, 0.0))
         scale = max(_largest(a.array), _largest(b.array))
         error = _error(a.array, b.array, dtype, terms_of_node + before, scale)
@@ -163,6 +165,7 @@ def _off(traced: TracedValue, trace: StepTrace, dtype: str, terms: float) -> flo
     if node is None:
         return 0.0
     arrays = [trace[v.name].array if v.kind != "constant" else np.asarray(v.data) for v in node.inputs]
+    # In float64, from what the node was given: its own mistakes show, those before it do not.
     exact = [a.astype(np.float64) if "float" in v.dtype else a for a, v in zip(arrays, node.inputs, strict=True)]
     attrs = dict(node.attrs)
     sizes = [_largest(a) for a, v in zip(exact, node.inputs, strict=True) if "float" in v.dtype]
@@ -175,6 +178,7 @@ def _off(traced: TracedValue, trace: StepTrace, dtype: str, terms: float) -> flo
     )
     scale = _largest(expected)
     if sizes and node.op.name not in _RELATIVE:  # what was given may nearly cancel
+        # A sum of large terms that cancel is off by the rounding of the terms, not of the result.
         usual = math.prod(sizes) if any(p in node.op.name for p in _PRODUCTS) else max(sizes)
         scale = max(scale, usual * math.sqrt(terms))
     return _error(traced.array, expected, dtype, terms, scale)

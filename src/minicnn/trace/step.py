@@ -169,6 +169,7 @@ class StepTrace(Mapping[str, TracedValue]):
         if node is None:
             return value.name
         base = f"{node.scope}/{node.op.name}" if node.scope else node.op.name
+        # One name for each value, and the same in traces of other backends: by the order of the Program.
         path, number = base, 0
         while path in self._by_path:
             number += 1
@@ -257,6 +258,7 @@ def _gradient(updated: Value, weight: Value) -> Value | None:
         if value.kind == "gradient":
             return value
         if value.node is not None and value.node.phase == "update":
+            # Only what has the weight's shape on the way back: rates and moments of another shape lead elsewhere.
             waiting += [v for v in reversed(value.node.inputs) if v.shape == weight.shape]
     return None
 
@@ -277,12 +279,15 @@ def traced(program: Program, backend: Backend, inputs: Mapping[str, Array], *, k
         kernels: Whether the backend's kernels compute it, rather than the references; they do in bfloat16 where its
             arrays do not know that.
     """
+    # A backend may rewrite what it compiles.
     whole = program.copy()
     every = {v.name: v for node in whole.nodes for v in node.outputs}
     bits = {name for name, v in every.items() if v.dtype == "bfloat16" and not hasattr(backend.xp, "bfloat16")}
     kernels = kernels or bool(bits)
     whole.outputs = {name: cast(v, dtype="float32") if name in bits else v for name, v in every.items()}
+    # Without updates nothing is donated, so that inputs keep their values for the trace.
     whole.updates = {}
+    # The user's backend keeps its own settings.
     runner = copy.copy(backend)
     runner.reference_only, runner.strict = backend.reference_only or not kernels, False
     arrays = {v.name: backend.asarray(np.array(inputs[v.name]), v.dtype) for v in whole.inputs}
