@@ -1,4 +1,4 @@
-"""What there is to know of a model but the numbers, as plain data; and what state a model can take up."""
+"""Description of a model but for its numbers, as plain data; and the states that a model can take up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: tables, curves and strips as HTML and SVG, in the colours of a light or a dark page.
+"""HTML for notebooks: tables, curves and strips, with SVG, in the colours of a light or a dark page.
 
 Letters and lines have the colour of the text around them; areas have middle tones that can be seen on both. Everything
 that comes from outside is escaped, and nothing is run.

@@ -90,15 +90,18 @@ def load_model(
         OSError: If the file cannot be read.
         ImportError: If safetensors is missing.
     """
+    # A wrong name is the caller's mistake, and is to be said before the file is blamed for anything.
     chosen = None if backend is None else get_backend(backend)
     tensors, about = _read(path, _MODEL)
     try:
         model = _model(about, chosen, custom_objects or {})
         expected = expected_arrays(model)
+    # Whatever a damaged or malicious description leads to, the error names the file.
     except Exception as error:
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
         raise SavedModelError(path, wrong, remedy) from error
+    # Before any weight is taken up, so that a model is loaded whole or not at all.
     _check(path, tensors, expected)
     model._training.executor.restore(tensors, int(tensors.get("step", 0)))
     return model
@@ -179,18 +182,22 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
     model._trainable = about.get("trainable", True) is not False
     compiled = about["compile"]
     if compiled is not None:
-        made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
-        measured = made["metrics"] if len(made["losses"]) > 1 else made["metrics"][0]
+        compiled_with = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
+        measured = compiled_with["metrics"] if len(compiled_with["losses"]) > 1 else compiled_with["metrics"][0]
         precision = compiled["precision"]
         for kind, several in (
-            (Optimizer, [made["optimizer"]]),
-            (Loss, made["losses"]),
-            (Metric, chain(*made["metrics"])),
+            (Optimizer, [compiled_with["optimizer"]]),
+            (Loss, compiled_with["losses"]),
+            (Metric, chain(*compiled_with["metrics"])),
         ):
             if wrong := [part for part in several if not isinstance(part, kind)]:
                 raise ValueError(f"a model is compiled with an Optimizer, Losses and Metrics, not {wrong[0]!r:.60}")
         model.compile(
-            made["optimizer"], made["losses"], measured, loss_weights=made["loss_weights"], precision=precision
+            compiled_with["optimizer"],
+            compiled_with["losses"],
+            measured,
+            loss_weights=compiled_with["loss_weights"],
+            precision=precision,
         )
         if "trainable" in compiled:
             flags, layers = compiled["trainable"], model._trainable_now()
@@ -221,8 +228,8 @@ def _differences(tensors: Tensors, expected: Mapping[str, tuple[tuple[int, ...],
             wrong = "missing"
         elif name not in expected:
             wrong = "one too many"
-        elif (found := (tensors[name].shape, tensors[name].dtype.name)) != expected[name]:
-            wrong = f"{found[1]} {found[0]}, not {expected[name][1]} {expected[name][0]}"
+        elif (stored := (tensors[name].shape, tensors[name].dtype.name)) != expected[name]:
+            wrong = f"{stored[1]} {stored[0]}, not {expected[name][1]} {expected[name][0]}"
         if wrong:
             different.setdefault(_layer_of(name), f"tensor {name!r} is {wrong}")
     return different

@@ -1,4 +1,4 @@
-"""What one may want to read about a model: its layers, and which kernel runs each node."""
+"""Summaries of a model for readers: its layers, and the kernel that runs each node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Which kernel runs each node of a Program, or why its reference does; print it."""
+    """Explanation of a Program: the kernel that runs each node, or why its reference does; print it."""
 
     rows: list[tuple[Node, str]]
 
@@ -93,13 +93,13 @@ def _layers(model: Model, batch_size: int) -> tuple[list[tuple[str, str, str, st
 
 
 def _share(model: Model) -> str:
-    """What of it this rank has, or one of as many ranks as there are shards would have."""
+    """Share of the weights that this rank has, or one of as many ranks as there are shards would have."""
     distribution = model.distribution
     if distribution is None:
         return ""
     if distribution.ranks > 1:
-        own = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
-        return f"; rank {distribution.rank} of {distribution.ranks} trains with {own:,} weights"
+        weights = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
+        return f"; rank {distribution.rank} of {distribution.ranks} trains with {weights:,} weights"
     if not distribution.layout:
         return ""
     inputs = model.program("train", batch_size=distribution.shards).inputs
@@ -108,6 +108,6 @@ def _share(model: Model) -> str:
 
 
 def _trial(model: Model) -> str:
-    """What sizes the figures are for where they are not known."""
+    """Sizes that the figures are for where they are not known."""
     shapes = [" x ".join(map(str, t.trial())) for t in model.inputs if t.trials]
     return f" of {', '.join(shapes)}" if shapes else ""

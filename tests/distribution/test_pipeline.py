@@ -16,6 +16,7 @@ from minicnn import layers as nn
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore
 from minicnn.distribution import Pipeline
+from minicnn.distribution.pipeline_schedule import SubCommunicator
 from minicnn.optimizers import OPTIMIZERS, SGD, Adam
 from minicnn.program import Program
 from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, deep, digest, left_by, targets
@@ -258,3 +259,29 @@ def test_copies_and_pickles_are_distributed_likewise() -> None:
     for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert repr(same.distribution) == f"Pipeline({CUTS}, shards=5, timeout=7)"
         assert digest(same) == digest(model)
+
+
+def test_some_ranks_of_a_communicator_are_one_with_numbers_of_their_own() -> None:
+    """Ranks 2 and 0 of three, in this order: rank 1 takes no part."""
+    members = [2, 0]
+
+    def work(communicator: Any) -> Any:
+        if communicator.rank not in members:
+            return None
+        part = SubCommunicator(communicator, members)
+        total, texts = np.full(3, part.rank + 1.0), part.share(b"ab"[: part.rank + 1])
+        part.add(total)
+        if part.rank == 0:
+            part.send(np.arange(2.0), 1, 7)
+            return part.size, total, texts
+        received = np.zeros(2)
+        part.receive(received, 0, 7)
+        return part.size, total, texts, received
+
+    second, outsider, first = ThreadRanks(3).run(work)
+    assert outsider is None
+    assert first[0] == second[0] == 2
+    assert first[2] == second[2] == [b"a", b"ab"]
+    for total in (first[1], second[1]):
+        np.testing.assert_array_equal(total, [3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(second[3], [0.0, 1.0])

@@ -50,12 +50,12 @@ for _kind in LOSSES.values():
     complete(_kind)
 
 
-def get_loss(given: Any) -> Loss:
+def get_loss(identifier: Any) -> Loss:
     """A loss by name or class with its defaults, the one given, or a function of (y_true, y_pred) as one."""
-    if isinstance(given, Loss):
-        return given
-    if isinstance(given, type) and issubclass(given, Loss):
-        return given()
-    if callable(given) and not isinstance(given, type):
-        return FunctionLoss(given)
-    return look_up("A loss", LOSSES, given, "a Loss")()
+    if isinstance(identifier, Loss):
+        return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Loss):
+        return identifier()
+    if callable(identifier) and not isinstance(identifier, type):
+        return FunctionLoss(identifier)
+    return look_up("A loss", LOSSES, identifier, "a Loss")()

@@ -1,4 +1,4 @@
-"""What a loss is, and what several share."""
+"""The loss, and the parts that several share."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def mean_of_samples(x: Value) -> Value:
 
 
 def _within(axes: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether axes longer than 1 are some of the others, in their order."""
+    """True if axes longer than 1 are some of the others, in their order."""
     left = iter(others)
     return all(n == 1 or n in left for n in axes)
 
@@ -139,7 +139,7 @@ def check_same_shape(loss: Loss, y_true: Value, y_pred: Value) -> None:
 
 
 def is_distribution(y_true: Array, backend: Backend) -> bool:
-    """Whether the numbers of each row are at least 0, and 1 together."""
+    """True if the numbers of each row are at least 0, and 1 together."""
     low, high = extremes(backend.xp.sum(y_true, axis=-1), backend)
     return extremes(y_true, backend)[0] >= 0 and low >= 1 - _SUM_TOLERANCE and high <= 1 + _SUM_TOLERANCE
 

@@ -23,10 +23,10 @@ for _kind in OPTIMIZERS.values():
     complete(_kind)
 
 
-def get_optimizer(given: str | Optimizer) -> Optimizer:
+def get_optimizer(identifier: str | Optimizer) -> Optimizer:
     """An optimizer by name or class with its defaults, or the one given."""
-    if isinstance(given, Optimizer):
-        return given
-    if isinstance(given, type) and issubclass(given, Optimizer):
-        return given()
-    return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults
+    if isinstance(identifier, Optimizer):
+        return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Optimizer):
+        return identifier()
+    return look_up("An optimizer", OPTIMIZERS, identifier, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults

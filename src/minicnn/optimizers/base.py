@@ -1,4 +1,4 @@
-"""What all optimizers share: clipping, decay, the learning rate, and state by parameter."""
+"""The optimizer: clipping, decay, the learning rate, and state by parameter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Clipping(TypedDict, total=False):
     global_clipnorm: float | None
 
 
-class Options(Clipping, total=False):
+class OptimizerOptions(Clipping, total=False):
     """And that all but those with a decay of their own take."""
 
     weight_decay: float | None
@@ -56,10 +56,10 @@ class Optimizer(Configured):
             at_least_zero("learning_rate", learning_rate, " or a Schedule")
         at_least_zero("weight_decay", weight_decay or 0.0)
         clips = {"clipvalue": clipvalue, "clipnorm": clipnorm, "global_clipnorm": global_clipnorm}
-        given = {k: v for k, v in clips.items() if v is not None}
-        if len(given) > 1 or not all(isinstance(v, Real) and v > 0 for v in given.values()):
+        limits = {k: v for k, v in clips.items() if v is not None}
+        if len(limits) > 1 or not all(isinstance(v, Real) and v > 0 for v in limits.values()):
             raise ValueError(
-                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
+                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {limits}."
             )
         self.learning_rate: float | Schedule = learning_rate
         self.weight_decay = weight_decay or 0.0
@@ -110,8 +110,8 @@ class Optimizer(Configured):
                 ]
                 for path, parameter in parameters.items()
             ]
-            made = self.update_all(list(parameters.values()), clipped, states, rate, step)
-            for path, state, (new_parameter, *new_state) in zip(parameters, states, made, strict=True):
+            updated = self.update_all(list(parameters.values()), clipped, states, rate, step)
+            for path, state, (new_parameter, *new_state) in zip(parameters, states, updated, strict=True):
                 program.updates[path] = new_parameter
                 for value, new in zip(state, new_state, strict=True):
                     program.updates[value.name] = new
@@ -155,8 +155,8 @@ def at_least_zero(name: str, value: float, otherwise: str = "") -> None:
         raise ValueError(f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}.")
 
 
-def share(**given: float) -> None:
+def share(**shares: float) -> None:
     """Raise a ValueError unless all values are at least 0 and below 1."""
-    for name, value in given.items():
+    for name, value in shares.items():
         if not (isinstance(value, Real) and 0 <= value < 1):
             raise ValueError(f"{name} is at least 0 and below 1. Received: {name}={value!r}.")

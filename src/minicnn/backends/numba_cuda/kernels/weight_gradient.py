@@ -50,7 +50,7 @@ class WeightTile(NamedTuple):
     PARTS: int
 
 
-def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function) -> Function:
+def weight_gradient(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function) -> Function:
     """The function of a block, which calls out(p, part, i, sum) for each element i of the gradient.
 
     x(p, i) and dy(p, i) give an element, or a tuple of four if WX or WY is 4.
@@ -113,16 +113,16 @@ def correlate(T: Any, tile: WeightTile, x: Function, dy: Function, out: Function
 
     @block
     def add_half(k: Any, s: Any) -> None:
-        shared, sums, piece, own = s
+        shared, sums, piece, lane = s
         half = SLICES >> (k + 1)
         cuda.syncthreads()
         if piece >= half and piece < 2 * half:
             for u in range(OWN):
-                shared[slot(((piece - half) * OWN + u) * LANES + own)] = sums[u]
+                shared[slot(((piece - half) * OWN + u) * LANES + lane)] = sums[u]
         cuda.syncthreads()
         if piece < half:
             for u in range(OWN):
-                sums[u] += shared[slot((piece * OWN + u) * LANES + own)]
+                sums[u] += shared[slot((piece * OWN + u) * LANES + lane)]
 
     add_slices = unrolled(ROUNDS, add_half)
 

@@ -1,4 +1,4 @@
-"""What a rank does in a step of a pipeline: its stages of its shards, and what it sends and receives in between."""
+"""Schedule of a rank in a step of a pipeline: stages of its shards, and what it sends and receives in between."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minicnn.distribution.communicators import OneProcess
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.stages import FREE, Piece, Stages, stays
-from minicnn.ops.collectives import engine
+from minicnn.ops.collectives import communicator_of
 from minicnn.ops.groups import Communicator, Group, RunningSums, rows
 from minicnn.program.graph import Node, Program, Value
 
@@ -25,7 +24,7 @@ SUMS = 1  # tag of what sums send; values have greater ones
 
 @dataclass(frozen=True)
 class Places:
-    """Which rank computes what: there are as many pipelines side by side as it takes to give every rank a stage.
+    """Assignment of stages to ranks: so many pipelines side by side that every rank has a stage.
 
     Attributes:
         stages: Stages of each pipeline.
@@ -39,7 +38,7 @@ class Places:
 
     @property
     def pipelines(self) -> int:
-        """How many; each has some of the shards."""
+        """Number of pipelines; each has some of the shards."""
         return -(-self.ranks // self.stages)
 
     @property
@@ -49,12 +48,12 @@ class Places:
 
     def holders(self, pipeline: int) -> list[int]:
         """The rank of each stage of a pipeline."""
-        own = rows(self.ranks, self.pipelines, pipeline)
-        return [own[i] for i in range(len(own)) for _ in rows(self.stages, len(own), i)]
+        ranks = rows(self.ranks, self.pipelines, pipeline)
+        return [ranks[i] for i in range(len(ranks)) for _ in rows(self.stages, len(ranks), i)]
 
 
-class Hands(Protocol):
-    """What a walk does with arrays: it computes them, or writes down how.
+class StageExecutor(Protocol):
+    """Executor of a schedule: it computes arrays, or writes down how they are computed.
 
     Attributes:
         group: All ranks, with what connects them.
@@ -63,7 +62,7 @@ class Hands(Protocol):
     group: Group
 
     def compile(self, program: Program) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
-        """What computes a piece: its outputs and updates by name."""
+        """Compile a piece to a function that gives its outputs and updates by name."""
         ...
 
     def constant(self, data: Any, dtype: str) -> Array:
@@ -83,41 +82,67 @@ class Hands(Protocol):
         ...
 
     def within(self, node: Node | None) -> AbstractContextManager[None]:
-        """Where what follows belongs to in the Program of a shard."""
+        """Context in which everything belongs to a node of a shard's Program."""
         ...
 
 
-class Among(OneProcess):
-    """Some ranks of a communicator, as far as `all_reduce` needs them.
+class SubCommunicator:
+    """Some ranks of a communicator, numbered anew.
 
     Args:
         communicator: Of all ranks.
-        ranks: The ones meant.
+        ranks: Those of this one, in the order of their new numbers.
     """
 
     def __init__(self, communicator: Communicator, ranks: Sequence[int]) -> None:
         self._communicator, self._ranks = communicator, ranks
         self.rank, self.size = ranks.index(communicator.rank), len(ranks)
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
         others = [r for r in range(self.size) if r != self.rank]
         for r in others:
-            if given[r].size:
-                self._communicator.send(given[r].copy(), self._ranks[r], SUMS)
-        if taken[self.rank] is not given[self.rank]:
-            taken[self.rank][...] = given[self.rank]
+            if outgoing[r].size:
+                self.send(outgoing[r].copy(), r, SUMS)
+        if incoming[self.rank] is not outgoing[self.rank]:
+            incoming[self.rank][...] = outgoing[self.rank]
         for r in others:
-            if taken[r].size:
-                self._communicator.receive(taken[r], self._ranks[r], SUMS)
+            if incoming[r].size:
+                self.receive(incoming[r], r, SUMS)
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        self.exchange([given] * self.size, taken)
+        self.exchange([outgoing] * self.size, incoming)
+
+    def add(self, array: Host) -> None:
+        """See `Communicator`."""
+        summands = [np.empty_like(array) for _ in self._ranks]
+        self.gather(array, summands)
+        np.sum(summands, axis=0, out=array)
+
+    def share(self, data: bytes) -> list[bytes]:
+        """See `Communicator`."""
+        lengths = [np.zeros(1, np.int64) for _ in self._ranks]
+        self.gather(np.array([len(data)]), lengths)  # ranks must know how much to receive
+        texts = [np.empty(int(length[0]), np.uint8) for length in lengths]
+        self.gather(np.frombuffer(data, np.uint8), texts)
+        return [text.tobytes() for text in texts]
+
+    def send(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+        self._communicator.send(array, self._ranks[rank], tag)
+
+    def receive(self, array: Host, rank: int, tag: int) -> None:
+        """See `Communicator`."""
+        self._communicator.receive(array, self._ranks[rank], tag)
+
+    def fail(self, error: BaseException) -> None:
+        """See `Communicator`."""
+        self._communicator.fail(error)
 
 
-class Walk:
-    """The steps of one rank.
+class PipelineSchedule:
+    """Schedule of one rank's steps.
 
     On each level, which ends with sums over the shards, a shard goes through the stages in waves. Of several shards the
     wave w of shard i comes at the time 2 i + w, so that a stage goes back with a shard as soon as it can: one forward,
@@ -129,7 +154,7 @@ class Walk:
         group: Which pipeline has which shards.
         places: Which rank has which stages.
         cut: Names of the inputs of which each shard is given its rows.
-        hands: What computes, or writes a Program.
+        executor: What computes, or writes a Program.
 
     Attributes:
         program: Program of a shard.
@@ -139,12 +164,12 @@ class Walk:
 
     def __init__(
         self, stages: Mapping[int, Stages], shards: Sequence[Shard], group: Group, places: Places,
-        cut: frozenset[str], hands: Hands,
+        cut: frozenset[str], executor: StageExecutor,
     ) -> None:  # fmt: skip
-        self._shards, self._group, self._places, self._cut, self._hands = shards, group, places, cut, hands
+        self._shards, self._group, self._places, self._cut, self._executor = shards, group, places, cut, executor
         self._holders = places.holders(places.pipeline)
         held = {shard.samples for shard in shards}
-        self._plans = {n: _Plan(each, self.mine, hands) for n, each in stages.items() if n in held}
+        self._plans = {n: _Plan(each, self.mine, executor) for n, each in stages.items() if n in held}
         self._first = first = next(iter(self._plans.values()))
         self.program = first.program
         self.carried = {v.name: v for v in self.program.inputs if stays(v)}
@@ -157,19 +182,19 @@ class Walk:
         ]  # fmt: skip
 
     def mine(self, stage: int) -> bool:
-        """Whether this rank computes a stage."""
+        """True if this rank computes a stage."""
         return stage == FREE or self._holders[stage] == self._places.rank
 
     def stage_of(self, name: str) -> int:
         """The stage that has a weight."""
         return max(self._first.stage[id(self.carried[name])], 0)
 
-    def run(self, arrays: Mapping[str, Array], made: Arrays) -> Iterator[None]:
-        """Take one step after the other; what the whole gives is then in `made`, of the weights those of this rank.
+    def run(self, arrays: Mapping[str, Array], results: Arrays) -> Iterator[None]:
+        """Take one step after the other; what the whole gives is then in `results`, of the weights those of this rank.
 
         Args:
             arrays: Inputs by name: at least those in `read`.
-            made: Takes outputs and updates by name.
+            results: Takes outputs and updates by name.
         """
         first = self._first
         known = {name: arrays[name] for name in self.read if name not in self._cut}
@@ -177,9 +202,9 @@ class Walk:
             if name in known:
                 self._send(first, id(value), known[name], 0)
         yield
-        found: list[Arrays] = [{} for _ in self._shards]
+        by_shard: list[Arrays] = [{} for _ in self._shards]
         if self._group.shards == 1:  # what it is given is the same for all there are
-            known |= self._given(self._shards[0], arrays)
+            known |= self._inputs_of(self._shards[0], arrays)
         updated: Arrays = {}
         for level in range(len(first.sums)):
             sums = [RunningSums(self._group) for bucket in first.buckets if bucket.level == level]
@@ -188,42 +213,42 @@ class Walk:
                 yield
             waves = first.waves[level, False]
             last = max((w for w in waves if (level, False, w) in first.compiled), default=None)
-            times = sorted((2 * i + wave, wave, i) for wave in waves for i in range(len(found)))
+            times = sorted((2 * i + wave, wave, i) for wave in waves for i in range(len(by_shard)))
             for _, wave, i in times:
                 shard = self._shards[i]
                 plan = self._plans[shard.samples]
                 if level == 0 and wave == waves[0]:
-                    found[i] |= self._given(shard, arrays)
-                self._run(plan, (level, False, wave), known, found[i], shard.number + 1, updated)
+                    by_shard[i] |= self._inputs_of(shard, arrays)
+                self._run(plan, (level, False, wave), known, by_shard[i], shard.number + 1, updated)
                 if wave == last:
-                    self._add(level, shard, sums, known, found[i])
+                    self._add(level, shard, sums, known, by_shard[i])
                 yield
             if last is None:
-                for shard, own in zip(self._shards, found, strict=True):
-                    self._add(level, shard, sums, known, own)
+                for shard, values in zip(self._shards, by_shard, strict=True):
+                    self._add(level, shard, sums, known, values)
             self._total(level, sums, known)
             yield
-        self._results(known, updated, made)
+        self._results(known, updated, results)
 
-    def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
-        own = slice(shard.start, shard.start + shard.samples)
-        given = {name: arrays[name][own, ...] for name in self.read if name in self._cut and name != "rows"}
+    def _inputs_of(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
+        samples = slice(shard.start, shard.start + shard.samples)
+        inputs = {name: arrays[name][samples, ...] for name in self.read if name in self._cut and name != "rows"}
         if "rows" in self._cut and "rows" in self.read:
-            given["rows"] = self._hands.constant(np.arange(own.start, own.stop, dtype=np.int32), "int32")
-        return given
+            inputs["rows"] = self._executor.constant(np.arange(samples.start, samples.stop, dtype=np.int32), "int32")
+        return inputs
 
-    def _run(self, plan: _Plan, at: At, known: Arrays, own: Arrays, number: int, updated: Arrays) -> None:
+    def _run(self, plan: _Plan, at: At, known: Arrays, of_shard: Arrays, number: int, updated: Arrays) -> None:
         """This rank's pieces of one wave, for all shards or, with the number of one and what it has found, for that."""
         for piece, compiled in plan.compiled.get(at, ()):
-            given: Arrays = {}
+            operands: Arrays = {}
             for value in piece.program.inputs:
                 name = value.name
-                if name not in own and name not in known:
-                    (known if name in plan.shared else own)[name] = self._receive(plan, name, number)
-                given[name] = own[name] if name in own else known[name]
+                if name not in of_shard and name not in known:
+                    (known if name in plan.shared else of_shard)[name] = self._receive(plan, name, number)
+                operands[name] = of_shard[name] if name in of_shard else known[name]
             for name in plan.drops.get(piece.order, ()):
-                own.pop(name, None)
-            results = dict(compiled(given))
+                of_shard.pop(name, None)
+            results = dict(compiled(operands))
             for name in piece.program.updates:
                 updated[name] = results.pop(name)
             for name, array in results.items():
@@ -231,35 +256,35 @@ class Walk:
                 if not number:
                     known[name] = array
                 elif name in plan.last:
-                    own[name] = array
+                    of_shard[name] = array
 
-    def _add(self, level: int, shard: Shard, sums: Sequence[RunningSums], known: Arrays, own: Arrays) -> None:
+    def _add(self, level: int, shard: Shard, sums: Sequence[RunningSums], known: Arrays, of_shard: Arrays) -> None:
         """Take up what a shard adds to the sums that end a level."""
         plan = self._plans[shard.samples]
         for running, bucket in zip(sums, plan.on(level), strict=True):
-            given = []
+            summands = []
             for k in bucket.places:
                 value = plan.sums[level][k][0]
                 name = plan.names.get(id(value), "")
                 if value.data is not None:
-                    given.append(self._hands.constant(value.data, value.dtype))
+                    summands.append(self._executor.constant(value.data, value.dtype))
                 else:
-                    given.append(own[name] if name in own else known[name])
-            with self._hands.within(bucket.node):
-                running.add(shard.number, given)
+                    summands.append(of_shard[name] if name in of_shard else known[name])
+            with self._executor.within(bucket.node):
+                running.add(shard.number, summands)
         for name in plan.drops.get((level,), ()):
-            own.pop(name, None)
+            of_shard.pop(name, None)
 
     def _total(self, level: int, sums: Sequence[RunningSums], known: Arrays) -> None:
         """The sums that end a level: on each pipeline one rank has all shards of a stage."""
         places, first = self._places, self._first
         for running, bucket in zip(sums, first.on(level), strict=True):
             totals = running.arrays
-            with self._hands.within(bucket.node):
+            with self._executor.within(bucket.node):
                 if places.pipelines > 1:
                     ranks = [places.holders(p)[bucket.stage] for p in range(places.pipelines)]
-                    among = Among(engine("all_reduce", self._hands.group), ranks)
-                    totals = self._hands.total(totals, replace(self._group, communicator=among))
+                    pipelines = SubCommunicator(communicator_of("all_reduce", self._executor.group), ranks)
+                    totals = self._executor.total(totals, replace(self._group, communicator=pipelines))
             for k, total in zip(bucket.places, totals, strict=True):
                 out = first.sums[level][k][1]
                 known[first.names[id(out)]] = total
@@ -274,29 +299,29 @@ class Walk:
             return
         stages = plan.readers.get(key, set()) - {FREE}
         for rank in sorted({self._holders[stage] for stage in stages} - {self._places.rank}):
-            self._hands.send(array, plan.values[key], rank, self._tag(plan, key, number))
+            self._executor.send(array, plan.values[key], rank, self._tag(plan, key, number))
 
     def _receive(self, plan: _Plan, name: str, number: int) -> Array:
         if name in plan.shared:
             plan, number = self._first, 0
         key = plan.ids[name]
-        return self._hands.receive(plan.values[key], self._holders[plan.stage[key]], self._tag(plan, key, number))
+        return self._executor.receive(plan.values[key], self._holders[plan.stage[key]], self._tag(plan, key, number))
 
-    def _results(self, known: Arrays, updated: Arrays, made: Arrays) -> None:
+    def _results(self, known: Arrays, updated: Arrays, results: Arrays) -> None:
         """Outputs and updates: weights stay where they are, all else is told to all."""
         first = self._first
         for name, value in (self.program.outputs | self.program.updates).items():
             if name in self.carried and not self.mine(first.stage[id(self.carried[name])]):
                 continue
             if value.data is not None:
-                made[name] = self._hands.constant(value.data, value.dtype)
+                results[name] = self._executor.constant(value.data, value.dtype)
             elif name in updated:
-                made[name] = updated[name]
+                results[name] = updated[name]
             else:
-                own = first.names[id(value)]
-                if own not in known:
-                    known[own] = self._receive(first, own, 0)
-                made[name] = known[own]
+                source = first.names[id(value)]
+                if source not in known:
+                    known[source] = self._receive(first, source, 0)
+                results[name] = known[source]
 
 
 @dataclass(frozen=True)
@@ -330,7 +355,7 @@ class _Plan:
         shared: Names of what all shards have in common.
     """
 
-    def __init__(self, stages: Stages, mine: Callable[[int], bool], hands: Hands) -> None:
+    def __init__(self, stages: Stages, mine: Callable[[int], bool], executor: StageExecutor) -> None:
         segments = stages.segments
         self.program, self.names = segments.program, segments.names
         self.stage, self.readers = stages.stage, stages.readers
@@ -349,7 +374,7 @@ class _Plan:
         for piece in stages.pieces:
             if mine(piece.stage):
                 at = (piece.level, piece.shared, piece.wave)
-                self.compiled.setdefault(at, []).append((piece, hands.compile(piece.program)))
+                self.compiled.setdefault(at, []).append((piece, executor.compile(piece.program)))
                 self.last |= {v.name: piece.order for v in piece.program.inputs}
         for bucket in self.buckets:
             for k in bucket.places:
@@ -359,21 +384,21 @@ class _Plan:
         self.drops: dict[tuple[int, ...], list[str]] = {}
         for name, order in self.last.items():
             self.drops.setdefault(order, []).append(name)
-        made = [v for node in self.program.nodes for v in node.outputs]
-        self.values: dict[int, Value] = {id(v): v for v in (*self.program.inputs, *made)}
+        results = [v for node in self.program.nodes for v in node.outputs]
+        self.values: dict[int, Value] = {id(v): v for v in (*self.program.inputs, *results)}
         self.ids = {self.names[key]: key for key in self.values}
         self.numbers = {key: i for i, key in enumerate(self.values)}
         common = [v for nodes in (*segments.common, *segments.collectives) for n in nodes for v in n.outputs]
         self.shared = {self.names[id(v)] for v in (*self.program.inputs, *common)}
 
     def _buckets(self, level: int, nodes: Sequence[Node], mine: Callable[[int], bool]) -> list[_Bucket]:
-        found: dict[tuple[int, str], _Bucket] = {}
+        buckets: dict[tuple[int, str], _Bucket] = {}
         outs = [(out, node) for node in nodes for out in node.outputs]
         for k, (out, node) in enumerate(outs):
             stage = self.stage[id(out)]
             if mine(stage):
-                found.setdefault((stage, out.dtype), _Bucket(level, stage, [], node)).places.append(k)
-        return [found[key] for key in sorted(found)]
+                buckets.setdefault((stage, out.dtype), _Bucket(level, stage, [], node)).places.append(k)
+        return [buckets[key] for key in sorted(buckets)]
 
     def on(self, level: int) -> list[_Bucket]:
         """The sums of this rank that end a level."""
