@@ -296,7 +296,8 @@ class CompiledNetwork(Network):
         xp = self.backend.xp if own else np
         joined = [xp.concat(part, axis=0) for part in parts]  # new arrays, even of a single part
         if not own and array_api_compat.is_array_api_obj(first):
-            joined = [array_api_compat.array_namespace(first).asarray(array) for array in joined]
+            given, device = array_api_compat.array_namespace(first), array_api_compat.device(first)
+            joined = [given.asarray(array, device=device) for array in joined]
         return joined[0] if self._one_output else joined
 
     # Data and logs ------------------------------------------------------------------------------
