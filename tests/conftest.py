@@ -31,6 +31,9 @@ else:
 # Each process that a test starts would compile all of minicnn anew, for a third of a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# SciPy reads it when it is loaded, and without it scikit-learn takes arrays of NumPy alone.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
 # What one test has compiled the others load. All workers share minicnn's own folder; JAX writes its files in place, so
 # each has one.
 CODE = Path(os.environ["MINICNN_TESTS"])

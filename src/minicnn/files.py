@@ -170,6 +170,16 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
         ImportError: If safetensors is missing.
     """
     check_ending(path)
+    write_file(path, pack_tensors(tensors, about))
+
+
+def pack_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> bytes:
+    """The content of the file that `write_tensors` writes.
+
+    Raises:
+        ValueError: If `about` holds something else than plain data, or more than can be read again.
+        ImportError: If safetensors is missing.
+    """
     save = _safetensors().save
     # safetensors writes memory as it is: in the machine's byte order, row-major.
     arrays = {n: np.asarray(a, a.dtype.newbyteorder("="), order="C") for n, a in tensors.items()}
@@ -179,7 +189,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
         _check_characters(text.encode(), about)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"What describes a file is plain data with finite numbers. Received: {error}.") from error
-    write_file(path, save(arrays, {"minicnn": text}))  # one entry, because safetensors keeps no order of them
+    packed: bytes = save(arrays, {"minicnn": text})  # one entry, because safetensors keeps no order of them
+    return packed
 
 
 def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
@@ -192,9 +203,19 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         SavedModelError: If it is damaged, of another kind, or larger than the memory.
         ImportError: If safetensors is missing.
     """
-    load = _safetensors().load
     # Once, as a whole: a file that changes between two reads would pass the checks of one and not of the other.
-    data = _content(path)
+    return unpack_tensors(_content(path), path)
+
+
+def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and their description from the content of a file; see `read_tensors`.
+
+    Args:
+        data: The content.
+        path: Where it comes from, for errors.
+    """
+    load = _safetensors().load
+    _check_header(path, data[:8], len(data))
     header = _object(path, data[8 : 8 + int.from_bytes(data[:8], "little")])
     try:
         tensors: Tensors = load(data)
@@ -242,10 +263,7 @@ def _content(path: Path) -> bytes:
         raise SavedModelError(path, "it is no regular file", "Copy it to one")
     with open(path, "rb") as file:
         start = file.read(8)
-        header = int.from_bytes(start, "little")
-        if len(start) < 8 or not 2 <= header <= min(size - 8, 2 * MOST_TEXT):
-            wrong = f"it is damaged, or no safetensors file (a header of {header} bytes in a file of {size})"
-            raise SavedModelError(path, wrong)
+        _check_header(path, start, size)
         # A hole reads as zeros, and would take all memory before anybody notices.
         if size > LEAST_HOLE and blocks is not None and blocks * 512 < size // 100:
             raise SavedModelError(path, f"of its {size} bytes the disk holds {blocks * 512}: the rest is a hole")
@@ -253,6 +271,14 @@ def _content(path: Path) -> bytes:
             return start + file.read()
         except (MemoryError, OverflowError) as error:
             raise _too_large(path, size) from error
+
+
+def _check_header(path: Path, start: bytes, size: int) -> None:
+    """Refuse a safetensors file by its first 8 bytes, the length of its header, and its own length."""
+    header = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= header <= min(size - 8, 2 * MOST_TEXT):
+        wrong = f"it is damaged, or no safetensors file (a header of {header} bytes in a file of {size})"
+        raise SavedModelError(path, wrong)
 
 
 def _too_large(path: Path, size: int) -> SavedModelError:

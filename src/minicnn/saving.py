@@ -18,14 +18,28 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.configured import decode
 from minicnn.description import describe, expected_arrays
-from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
+from minicnn.files import (
+    Path,
+    SavedModelError,
+    Tensors,
+    check_ending,
+    pack_tensors,
+    read_tensors,
+    unpack_tensors,
+    write_file,
+    write_tensors,
+)
 from minicnn.layers.serialization import Budget, graph_from_config
 from minicnn.losses import Loss
 from minicnn.metrics import Metric
 from minicnn.models import Model, Sequential
 from minicnn.optimizers import Optimizer
 
-__all__ = ["SavedModelError", "load_model", "load_weights", "save_model", "save_weights"]
+__all__ = [
+    "SavedModelError", "load_model", "load_weights", "model_from_bytes", "model_to_bytes", "save_model", "save_weights",
+]  # fmt: skip
+
+Content = tuple[Tensors, dict[str, Any]]
 
 _FORMAT = 1
 _MODEL, _WEIGHTS = "model", "weights"
@@ -55,6 +69,12 @@ def save_model(model: Model, path: Path) -> None:
         >>> load_model("/tmp/model.safetensors").count_params()
         10
     """
+    check_ending(path)
+    write_file(path, model_to_bytes(model))
+
+
+def model_to_bytes(model: Model) -> bytes:
+    """The content of the file that `save_model` writes."""
     about = describe(model)
     variables = model._training.variables
     expected, there = expected_arrays(model), list(variables.cells)
@@ -69,7 +89,7 @@ def save_model(model: Model, path: Path) -> None:
         name: variables.get(name) if name in there else np.zeros(shape, dtype)
         for name, (shape, dtype) in expected.items()
     }
-    write_tensors(path, tensors, {"kind": _MODEL, "format": _FORMAT, "minicnn": minicnn.__version__, **about})
+    return pack_tensors(tensors, {"kind": _MODEL, "format": _FORMAT, "minicnn": minicnn.__version__, **about})
 
 
 def load_model(
@@ -92,9 +112,21 @@ def load_model(
     """
     # A wrong name is the caller's mistake, and is to be said before the file is blamed for anything.
     chosen = None if backend is None else get_backend(backend)
-    tensors, about = _read(path, _MODEL)
+    return _load(path, read_tensors(path), chosen, custom_objects)
+
+
+def model_from_bytes(
+    data: bytes, backend: str | Backend | None = None, custom_objects: Mapping[str, type[Any]] | None = None
+) -> Model:
+    """The model whose file has the given content; see `load_model`."""
+    chosen = None if backend is None else get_backend(backend)
+    return _load("bytes", unpack_tensors(data), chosen, custom_objects)
+
+
+def _load(path: Path, content: Content, chosen: Backend | None, custom_objects: Mapping[str, Any] | None) -> Model:
+    tensors, about = _checked(path, content, _MODEL)
     try:
-        model = _model(about, chosen, custom_objects or {})
+        model = build_model(about, chosen, custom_objects or {})
         expected = expected_arrays(model)
     # Whatever a damaged or malicious description leads to, the error names the file.
     except Exception as error:
@@ -140,7 +172,7 @@ def load_weights(model: Model, path: Path, skip_mismatch: bool = False) -> None:
         ImportError: If safetensors is missing.
     """
     model.input_shape  # noqa: B018  # as above
-    tensors, about = _read(path, _MODEL, _WEIGHTS)
+    tensors, about = _checked(path, read_tensors(path), _MODEL, _WEIGHTS)
     if about["kind"] == _MODEL:
         tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}
     dtype = model._training.variables.dtype  # the file may hold another precision
@@ -159,8 +191,9 @@ def load_weights(model: Model, path: Path, skip_mismatch: bool = False) -> None:
     model.set_weights(tensors)
 
 
-def _read(path: Path, *kinds: str) -> tuple[Tensors, dict[str, Any]]:
-    tensors, about = read_tensors(path)
+def _checked(path: Path, content: Content, *kinds: str) -> Content:
+    """Tensors and description of a file, if it is of one of these kinds and of this format."""
+    tensors, about = content
     if about.get("kind") not in kinds:
         wrong = f"it holds a {about.get('kind')!r:.40}, no {' or '.join(kinds)}"
         raise SavedModelError(path, wrong, "Use the file that save or save_weights wrote")
@@ -170,7 +203,12 @@ def _read(path: Path, *kinds: str) -> tuple[Tensors, dict[str, Any]]:
     return tensors, about
 
 
-def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[str, Any]) -> Model:
+def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[str, Any]) -> Model:
+    """The model that `minicnn.description.describe` described, with first weights.
+
+    Raises:
+        Exception: Of any kind, if the description does not hold together.
+    """
     name, seed = about["name"], about["seed"]
     if not (name is None or isinstance(name, str)) or not isinstance(seed, int):
         raise ValueError(f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}")

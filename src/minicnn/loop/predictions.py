@@ -110,5 +110,6 @@ def _joined(first: Any, parts: Sequence[Sequence[Array]], backend: Backend) -> l
     xp = backend.xp if owned else np
     joined = [xp.concat(part, axis=0) for part in parts]  # new arrays, even of a single part
     if not owned and array_api_compat.is_array_api_obj(first):
-        joined = [array_api_compat.array_namespace(first).asarray(array) for array in joined]
+        xp, device = array_api_compat.array_namespace(first), array_api_compat.device(first)
+        joined = [xp.asarray(array, device=device) for array in joined]
     return joined
