@@ -22,6 +22,7 @@ from minicnn.callbacks import Callback
 from minicnn.callbacks.base import Logs
 from minicnn.cli.candidates import PEER
 from minicnn.jobs import job
+from minicnn.jobs.parity import longest_sum
 from minicnn.jobs.settings import Settings
 
 INTERVAL = 0.2  # shortest time between two "step" events, in seconds
@@ -101,11 +102,6 @@ def stages(start: Weights, first: Weights, final: Weights) -> Weights:
     """Weights before training, after the first step and at the end, by stage and path."""
     named = {"start": start, "first": first, "final": final}
     return {f"{stage}/{path}": array for stage, weights in named.items() for path, array in weights.items()}
-
-
-def longest_sum(program: Any) -> int:
-    """The most terms that an element of a matrix product or convolution of the Program sums, gradients included."""
-    return max(int(node.cost.flops // (2 * sum(v.size for v in node.outputs))) for node in program.nodes)
 
 
 class _Watch(Callback):

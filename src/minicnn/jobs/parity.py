@@ -10,9 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.program.graph import Program
+
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 FEW = 0.5  # share of an array's elements that differ, below which chance may have made it
+
+
+def longest_sum(program: Program) -> int:
+    """The most terms that an element of a matrix product or convolution of the Program sums, gradients included."""
+    return max((int(n.cost.flops // (2 * sum(v.size for v in n.outputs))) for n in program.nodes), default=1)
 
 
 @dataclass(frozen=True)
