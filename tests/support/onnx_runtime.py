@@ -41,3 +41,9 @@ def step(session: Any, given: dict[str, Any], state: dict[str, Array]) -> dict[s
     results = dict(zip((o.name for o in session.get_outputs()), session.run(None, {**given, **state}), strict=True))
     state |= {name.removeprefix("next/"): array for name, array in results.items() if name.startswith("next/")}
     return results
+
+
+def state_of(path: Any) -> dict[str, Array]:
+    """What the first training step takes, from a file of the kind "state"."""
+    session = session_of(path)
+    return dict(zip((o.name for o in session.get_outputs()), session.run(None, {}), strict=True))

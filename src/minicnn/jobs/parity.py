@@ -92,7 +92,7 @@ def largest_difference(theirs: Arrays, ours: Arrays, rounding: Mapping[str, floa
         with its path. NaN if an element is no number, infinity if a path is missing.
     """
     worst, where = 0.0, next(iter(ours), "")
-    for path, found in _differences(theirs, ours, rounding):
+    for path, found in differences(theirs, ours, rounding):
         largest = float(found.max())
         if not math.isfinite(largest):
             return largest, path
@@ -114,11 +114,11 @@ def smallest_share(theirs: Arrays, ours: Arrays, rounding: Mapping[str, float], 
         rounding: See `largest_difference`.
         rtol: Relative difference of an element that is allowed.
     """
-    shares = [float(np.mean(~(found <= rtol))) for _, found in _differences(theirs, ours, rounding)]
+    shares = [float(np.mean(~(found <= rtol))) for _, found in differences(theirs, ours, rounding)]
     return min((share for share in shares if share > 0), default=0.0)
 
 
-def _differences(
+def differences(
     theirs: Arrays, ours: Arrays, rounding: Mapping[str, float]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Relative differences of the elements of each array by path; infinity for an array that is missing."""

@@ -61,7 +61,7 @@ class Merged:
 
     def _constant(self, p: HostArray, q: HostArray, *, open_ended: bool = False) -> str:
         """The name of a constant that is p for the one batch size and q for the other."""
-        key = (p.dtype.str, p.shape, p.tobytes(), q.shape, q.tobytes())
+        key = (p.dtype.str, p.shape, p.tobytes(), q.shape, q.tobytes(), open_ended)
         if key not in self._known:
             self._known[key] = self._made(p, q, open_ended)
         return self._known[key]

@@ -115,6 +115,9 @@ class Tensor:
 
     __hash__ = object.__hash__
 
+    def __bool__(self) -> bool:
+        raise TypeError("the elements of an array are not known while its graph is written")
+
     def __neg__(self) -> Tensor:
         return _unary("Neg")(self)
 
@@ -185,7 +188,7 @@ def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
     target = tuple(math.prod(x.shape) // known if n < 0 else n for n in shape)
     if target == x.shape:
         return x
-    return x.sheet.emit("Reshape", [x, x.sheet.integers(target)], target, x.dtype, allowzero=int(0 in target))
+    return x.sheet.emit("Reshape", [x, x.sheet.integers(shape)], target, x.dtype, allowzero=int(0 in target))
 
 
 def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
