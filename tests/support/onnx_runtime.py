@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends.numpy import NumpyBackend
 from minicnn.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -26,6 +27,28 @@ def run_program(program: Program, arrays: list[Array]) -> list[Array]:
 
     session = session_of(model_of((program, program), {}).SerializeToString())
     return list(session.run(list(program.outputs), {v.name: a for v, a in zip(program.inputs, arrays, strict=True)}))
+
+
+class OnnxBackend(NumpyBackend):
+    """NumPy's arrays, and steps that ONNX Runtime computes, for a batch of one size each."""
+
+    name = "onnx"
+
+    def compile(self, program: Program) -> Any:
+        from minicnn.interop.onnx.writing import model_of, result_name
+
+        # Totals of metrics begin at zero in an exported step: the backend adds those so far.
+        totals = [v.name for v in program.inputs if v.kind == "metric"]
+        session = session_of(model_of((program, program), {}).SerializeToString())
+        names = {name: result_name(name, program) for name in (*program.outputs, *program.updates)}
+        needed = [i.name for i in session.get_inputs()]
+
+        def run(arrays: Any) -> dict[str, Array]:
+            found = session.run(list(names.values()), {name: arrays[name] for name in needed})
+            results = dict(zip(names, found, strict=True))
+            return results | {name: results[name] + arrays[name] for name in totals if name in results}
+
+        return run
 
 
 def call(op: Any, *arrays: Array, **attrs: Any) -> list[Array]:

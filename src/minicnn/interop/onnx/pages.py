@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn.data.dataset import Dataset
 from minicnn.files import write_file
-from minicnn.interop.onnx.exporting import exported
+from minicnn.interop.onnx.exporting import ExportKind, exported
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models.model import Model
 
@@ -46,8 +46,8 @@ def export_page(model: Model, folder: str | Path, data: Dataset) -> None:
             f"A page has samples that its model takes. Received: images of bytes {image} for a model of {shape}. "
             "Name other data."
         )
-    kinds: dict[str, Any] = {"state": {}, "train": {}, "predict": {"hold_weights": False}}
-    made = {f"{kind}.onnx": exported(model, kind, **options) for kind, options in kinds.items()}
+    kinds: tuple[ExportKind, ...] = ("state", "train", "predict")
+    made = {f"{kind}.onnx": exported(model, kind, hold_weights=False) for kind in kinds}
     n, m = min(TRAIN, len(data.x_train)), min(TEST, len(data.x_test))
     parts = (data.x_train[:n], data.x_test[:m], data.y_train[:n], data.y_test[:m])
     made["samples.bin"] = b"".join(np.asarray(part, np.uint8).tobytes() for part in parts)

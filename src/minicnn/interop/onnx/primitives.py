@@ -140,7 +140,7 @@ def _random_uniform(node: Node, step: Tensor) -> Tensor:
     blocks = sheet.emit("Range", [first, count, four], (-(-n // 4),), "int32") / 4
     zero = blocks * 0
     counter = (blocks, zero, zero + step, zero + _signed(attrs["stream"]))
-    words = philox(counter, (attrs["seed"] & 0xFFFFFFFF, attrs["seed"] >> 32 & 0xFFFFFFFF))  # type: ignore[arg-type]
+    words = philox(counter, (attrs["seed"] & 0xFFFFFFFF, attrs["seed"] >> 32 & 0xFFFFFFFF))
     bits = reshape(XP.stack(words, axis=1), (-1,))
     inputs = [bits, *(sheet.integers([v]) for v in (0, n, 0))]
     bits = sheet.emit("Slice", inputs, (n,), "int32")

@@ -79,6 +79,18 @@ class Sheet:
         return self.constant(np.asarray(values, np.int64).reshape(-1))
 
 
+def _operator(kind: str, dtype: str | None = None, logical: str = "") -> tuple[Any, Any]:
+    """Methods of a Tensor for an operator of Python, the second for a Tensor on its right side."""
+
+    def of(x: Tensor) -> str:
+        return logical if logical and x.dtype == "bool" else kind
+
+    return (
+        lambda self, other: binary(of(self), self, other, dtype),
+        lambda self, other: binary(of(self), other, self, dtype),
+    )
+
+
 class Tensor:
     """An array of a graph: a name, a shape and a dtype; Python's operators write operators of ONNX.
 
@@ -113,6 +125,19 @@ class Tensor:
         kept = tuple(n for n, k in zip(y.shape, keys, strict=True) if not isinstance(k, int))
         return reshape(y, kept)
 
+    __add__, __radd__ = _operator("Add")
+    __sub__, __rsub__ = _operator("Sub")
+    __mul__, __rmul__ = _operator("Mul")
+    __truediv__, __rtruediv__ = _operator("Div")
+    __pow__, __rpow__ = _operator("Pow")
+    __and__, __rand__ = _operator("BitwiseAnd", logical="And")
+    __or__, __ror__ = _operator("BitwiseOr", logical="Or")
+    __xor__, __rxor__ = _operator("BitwiseXor", logical="Xor")
+    __lt__, _ = _operator("Less", "bool")
+    __le__, _ = _operator("LessOrEqual", "bool")
+    __gt__, _ = _operator("Greater", "bool")
+    __ge__, _ = _operator("GreaterOrEqual", "bool")
+    __eq__, _ = _operator("Equal", "bool")
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -121,11 +146,11 @@ class Tensor:
     def __neg__(self) -> Tensor:
         return _unary("Neg")(self)
 
-    def __rshift__(self, places: int) -> Tensor:
+    def __rshift__(self, places: int) -> Any:
         """Arithmetic shift: ONNX shifts unsigned integers only, and divides towards zero."""
         return (self & -(1 << places)) / (1 << places)
 
-    def __lshift__(self, places: int) -> Tensor:
+    def __lshift__(self, places: int) -> Any:
         return self * (1 << places)
 
 
@@ -141,29 +166,6 @@ def binary(kind: str, a: Any, b: Any, dtype: str | None = None) -> Tensor:
 def _short(x: Tensor, other: Tensor, shape: Shape) -> Tensor:
     """One number for a constant that is the same everywhere, where the other array has the whole shape."""
     return x.sheet.constant(x.alike, x.dtype) if x.alike is not None and x.shape and other.shape == shape else x
-
-
-def _operator(kind: str, dtype: str | None = None, logical: str = "") -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Methods of a Tensor for an operator of Python, the second for a Tensor on its right side."""
-
-    def apply(a: Any, b: Any, x: Tensor) -> Tensor:
-        return binary(logical if logical and x.dtype == "bool" else kind, a, b, dtype)
-
-    return lambda self, other: apply(self, other, self), lambda self, other: apply(other, self, self)
-
-
-_OPERATORS = {
-    "add": ("Add",), "sub": ("Sub",), "mul": ("Mul",), "truediv": ("Div",), "pow": ("Pow",),
-    "and": ("BitwiseAnd", None, "And"), "or": ("BitwiseOr", None, "Or"), "xor": ("BitwiseXor", None, "Xor"),
-}  # fmt: skip
-for _name, _how in _OPERATORS.items():
-    _left, _right = _operator(*_how)
-    setattr(Tensor, f"__{_name}__", _left)
-    setattr(Tensor, f"__r{_name}__", _right)
-for _name, _kind in {
-    "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
-}.items():  # fmt: skip
-    setattr(Tensor, f"__{_name}__", _operator(_kind, "bool")[0])
 
 
 # Functions of the namespace -------------------------------------------------------------------------
