@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -590,6 +590,33 @@ class Model(Functional):
     def predict_on_batch(self, x: Any) -> Any:
         """Outputs for given inputs in one step, as `predict` gives them."""
         return self(x)
+
+    def export(
+        self, path: Path, kind: Literal["predict", "evaluate", "train", "state"] = "predict", *,
+        hold_weights: bool = True,
+    ) -> None:  # fmt: skip
+        """Write a step as an ONNX file of standard operators, for any batch size, in float32.
+
+        What a step carries to the next one, such as the weights, comes in by its name, and goes out as "next/NAME";
+        outputs that begin with "metric/" are the totals of metrics over the batch. Before the file is written, ONNX
+        Runtime computes one step with it, and the results are those of NumPy.
+
+        Args:
+            path: File to write, usually with the ending ".onnx".
+            kind: "predict"; "evaluate", loss and metrics; "train", a whole training step with the backward pass and
+                the update; or "state", which takes nothing and gives what the first training step takes.
+            hold_weights: Whether the file holds the weights; else they are inputs. Those of "train" are always.
+
+        Raises:
+            ValueError: If primitives have no form in ONNX, of which all are named, the precision is not float32, or
+                there are more than 2 GB of weights.
+            RuntimeError: If the model is not compiled, where the kind takes it, or the file does not agree with NumPy.
+            OSError: If the file cannot be written; names the path and a remedy.
+            ImportError: If onnx or onnxruntime is missing.
+        """
+        from minicnn.interop.onnx import export
+
+        export(self, path, kind, hold_weights=hold_weights)
 
     def _repr_html_(self) -> str:
         return page(self)

@@ -2,8 +2,9 @@
 
 `batch_last`: in the order (H, W, C, N) every loop of a convolution, a pooling or an elementwise operation runs over a
 long stretch of memory, whatever the number of channels. `channels_last`: a backend whose kernels take (N, H, W, C) runs
-networks with the channels first too. Nodes that take images are rewritten to that order, those in between follow, and
-images are put back where an operation fixes the order of their elements (a reshape, an output).
+networks with the channels first too; `channels_first` is for ONNX, which has no other order. Nodes that take images are
+rewritten to that order, those in between follow, and images are put back where an operation fixes the order of their
+elements (a reshape, an output).
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ def channels_last(program: Program) -> Program:
         program: Program to rewrite.
     """
     return _Rewriter(program, "NHWC").run()
+
+
+def channels_first(program: Program) -> Program:
+    """Rewrite a Program in place so that images are (N, C, H, W).
+
+    Args:
+        program: Program to rewrite.
+    """
+    return _Rewriter(program, "NCHW").run()
 
 
 class _Rewriter:
