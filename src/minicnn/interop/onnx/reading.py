@@ -78,7 +78,7 @@ def from_onnx(path: str | os.PathLike[str], *, backend: str | Backend | None = N
         result = Model(inputs[0] if len(inputs) == 1 else inputs, made, backend=backend, seed=seed)
     except UnsupportedError as error:
         raise _refused(path, [str(error)]) from error
-    result.set_weights({path: arrays[weight.name] for weight, path in result._paths.items()})
+    result.set_weights({path: arrays[weight.name] for weight, path in {w: p for p, w in result._weights.items()}.items()})
     return result
 
 
