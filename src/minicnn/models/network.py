@@ -254,7 +254,8 @@ class Network(Graph):
 
     def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
         """Which kernel of the backend runs each node, or why its reference does."""
-        return Explanation(self.backend.explain(self.program(kind, batch_size=batch_size)))
+        program = self.program(kind, batch_size=batch_size)
+        return Explanation(program, self.backend.explain(program.copy()))
 
     def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str | None:
         """Table of the layers: output shape, weights, FLOPs of the forward pass for a batch.
