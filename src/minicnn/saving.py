@@ -186,6 +186,7 @@ def _model(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[s
     made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
     model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
     model._trainable = about.get("trainable", True) is not False
+    model.class_names = about.get("class_names")
     compiled = about["compile"]
     if compiled is not None:
         made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)

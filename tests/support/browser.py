@@ -24,7 +24,7 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-PATIENCE = 60  # seconds for an answer
+PATIENCE, ATTEMPTS = 30, 3  # seconds for an answer; starts
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 
@@ -182,25 +182,39 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Context manager: a headless Chromium."""
+    """Context manager: a headless Chromium, which on a busy machine does not always come up at once."""
+    for attempt in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+            process, write, read = _start(profile)
+            try:
+                try:
+                    found = Browser(write, read)
+                except AssertionError:
+                    if attempt + 1 == ATTEMPTS:
+                        raise
+                    continue
+                yield found
+                return
+            finally:
+                process.kill()
+                process.wait()
+                os.close(write)
+                os.close(read)
+
+
+def _start(profile: str) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Chromium, and descriptors to write commands to and to read answers from."""
     (to_it, from_us), (from_it, to_us) = os.pipe(), os.pipe()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [
-            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
-            "--hide-scrollbars", f"--user-data-dir={profile}", "about:blank",
-        ]  # fmt: skip
-        # Chromium reads and writes descriptors of these numbers.
-        renumbered = f'exec "$@" 3</dev/fd/{to_it} 4>/dev/fd/{to_us}'
-        process = subprocess.Popen(
-            ["sh", "-c", renumbered, "sh", *command],
-            pass_fds=(to_it, to_us), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(to_it)
-        os.close(to_us)
-        try:
-            yield Browser(from_us, from_it)
-        finally:
-            os.close(from_us)
-            os.close(from_it)
-            process.terminate()
-            process.wait()
+    command = [
+        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
+        "--hide-scrollbars", f"--user-data-dir={profile}", "about:blank",
+    ]  # fmt: skip
+    # Chromium reads and writes descriptors of these numbers.
+    renumbered = f'exec "$@" 3</dev/fd/{to_it} 4>/dev/fd/{to_us}'
+    process = subprocess.Popen(
+        ["sh", "-c", renumbered, "sh", *command],
+        pass_fds=(to_it, to_us), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(to_it)
+    os.close(to_us)
+    return process, from_us, from_it

@@ -29,11 +29,12 @@ from minicnn.loop.totals import Totals
 from minicnn.models.compiled import CompiledNetwork, _as_asked, _length
 from minicnn.models.network import check_counts, check_optional, check_seed
 from minicnn.schedules import Schedule
+from minicnn.visual.methods import VisualMethods
 
 Path = str | os.PathLike[str]
 
 
-class Model(CompiledNetwork):
+class Model(VisualMethods, CompiledNetwork):
     """A network between symbolic inputs and outputs, with weights, that can be trained.
 
     Args:
@@ -49,6 +50,7 @@ class Model(CompiledNetwork):
         precision: Precision policy: see `compile`.
         stop_training: Set it, usually in a callback, to end `fit` after the step that is under way.
         samples_seen: Samples of the epoch that is under way.
+        class_names: Names of the classes; None if nobody has named them.
 
     Raises:
         ValueError: If the seed or the backend is unknown, or the layers do not connect inputs and outputs.
