@@ -99,7 +99,9 @@ code,.code{font:.9em/1.4 ui-monospace,monospace;overflow-wrap:anywhere;unicode-b
 """
 
 
-def document(title: str, body: str, *, style: str = "", script: str = "", data: Any = None) -> str:
+def document(
+    title: str, body: str, *, style: str = "", script: str = "", data: Any = None, asks_itself: bool = False
+) -> str:
     """A page in one file that reads nothing else; a browser is told to run only its script and to ask no network.
 
     Args:
@@ -108,10 +110,12 @@ def document(title: str, body: str, *, style: str = "", script: str = "", data: 
         style: Style sheet, after that of all pages.
         script: JavaScript; reads `data` from the element "data".
         data: Plain data.
+        asks_itself: Whether its script may ask the server that the page comes from.
     """
     # What a browser may run is named by its hash, so that no name within the page can become a script.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    policy += "; connect-src 'self'" * asks_itself
     plain = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"

@@ -77,18 +77,23 @@ def image_shape(model: Model) -> tuple[int, int, int]:
     return H, W, C
 
 
-def as_taken(model: Model, images: Array) -> Array:
-    """Images, uint8 (N, H, W, C), as the model takes them.
+def scale(model: Model) -> float:
+    """What pixels from 0 to 255 are multiplied by for a model.
 
     One that has no layer which scales pixels, and does not take bytes, was trained on numbers that somebody scaled:
     they are taken to be from 0 to 1.
     """
+    scales = any(isinstance(layer, Rescaling | Normalization) for layer in model.layers)
+    return 1.0 if scales or "int" in model.inputs[0].dtype else 1 / 255
+
+
+def as_taken(model: Model, images: Array) -> Array:
+    """Images, uint8 (N, H, W, C), as the model takes them."""
     from minicnn.visual.attribution import channels_first
 
-    scales = any(isinstance(layer, Rescaling | Normalization) for layer in model.layers)
-    if not scales and "int" not in model.inputs[0].dtype:
-        images = images.astype(np.float32) / np.float32(255)
-    return images.transpose(0, 3, 1, 2) if channels_first(model) else images
+    factor = scale(model)
+    scaled = images if factor == 1 else images.astype(np.float32) * np.float32(factor)
+    return scaled.transpose(0, 3, 1, 2) if channels_first(model) else scaled
 
 
 def names(model: Model) -> list[str]:
