@@ -140,7 +140,7 @@ class Windows:
         last = (y - 1) * s.strides[axis] + (s.kernel[axis] - 1) * s.dilation[axis] - s.before[axis]
         return [at >= 0] * (s.before[axis] > 0) + [at < x] * (last >= x)
 
-    def _sliding(self, axis: int, body: Statements, *, unroll: bool = False) -> tuple[Statement, ...]:
+    def sliding(self, axis: int, body: Statements, *, unroll: bool = False) -> tuple[Statement, ...]:
         """A loop over the taps of an axis; the body gets one, and the coordinate under it lies within x."""
         at, window, tap = ((H, U, A), (W, V, B))[axis]
 
@@ -181,11 +181,12 @@ class Windows:
 
         return self._covering(0, rows, unroll=unroll)
 
-    def _sum(self, *statements: Statement) -> Body:
+    def summed(self, *statements: Statement) -> Body:
         """What statements add to a total."""
         return Body((Variable(self.total, self.number(0)), *statements), self.total, self.dtype)
 
-    def _add(self, term: Expr) -> Assign:
+    def added(self, term: Expr) -> Assign:
+        """A statement that adds a term to the total."""
         return Assign(self.total, self.total + term)
 
     # Convolution --------------------------------------------------------------------------------
@@ -199,12 +200,12 @@ class Windows:
         first = F // self.f * self.c if self.groups > 1 else NO_INDEX
 
         def row(a: Expr) -> tuple[Statement, ...]:
-            return self._sliding(1, lambda b: loop(C, self.c, lambda c: [self._add(term(self._tap(a, b), c))]))
+            return self.sliding(1, lambda b: loop(C, self.c, lambda c: [self.added(term(self._tap(a, b), c))]))
 
         def term(tap: Expr, c: Expr) -> Expr:
             return Element(0, self.x.at(N, H, W, first + c)) * self._weight(tap, c, F)
 
-        return self._sum(*self.y.coordinates(N, U, V, F), *self._sliding(0, row))
+        return self.summed(*self.y.coordinates(N, U, V, F), *self.sliding(0, row))
 
     def conv2d_input_gradient(self) -> Body:
         """Sum over the windows that an element is in, and their filters, of dy * w."""
@@ -215,9 +216,9 @@ class Windows:
             return Element(0, self.y.at(N, U, V, first + f)) * self._weight(tap, channel, first + f)
 
         def filters(tap: Expr) -> tuple[Statement, ...]:
-            return loop(F, self.f, lambda f: [self._add(term(tap, f))])
+            return loop(F, self.f, lambda f: [self.added(term(tap, f))])
 
-        return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(filters))
+        return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(filters))
 
     def conv2d_weight_gradient(self) -> Body:
         """Sum over images and positions of x * dy."""
@@ -230,9 +231,9 @@ class Windows:
             return lambda n: loop(window, count, lambda _: (here, *when(self._inside(k, at), body(n))))
 
         def term(n: Expr) -> tuple[Statement, ...]:
-            return (self._add(Element(1, self.x.at(n, H, W, c)) * Element(0, self.y.at(n, U, V, F))),)
+            return (self.added(Element(1, self.x.at(n, H, W, c)) * Element(0, self.y.at(n, U, V, F))),)
 
-        return self._sum(
+        return self.summed(
             *_coordinates((A, B, C, F), (rows, columns, self.c, self.y.c), I),
             *loop(N, self.x.n, axis(0, self.y.h, axis(1, self.y.w, term))),
         )
@@ -261,8 +262,8 @@ class Windows:
     def depthwise_conv2d_weight_gradient(self) -> Body:
         """Sum over images and positions of x * dy."""
         term = self.depthwise_conv2d_weight_gradient_term()
-        add = (*term.statements, self._add(term.result))
-        return self._sum(Loop(R, self.y.n * self.y.h * self.y.w, add, unroll=4))
+        add = (*term.statements, self.added(term.result))
+        return self.summed(Loop(R, self.y.n * self.y.h * self.y.w, add, unroll=4))
 
     # Pooling ------------------------------------------------------------------------------------
 
@@ -315,9 +316,9 @@ class Windows:
 
         def add(tap: Expr) -> tuple[Statement, ...]:
             statements, winner = self._find(1)
-            return (*statements, self._add(self._from(winner, Cast(tap, "int32"), self.y.at(N, U, V, C))))
+            return (*statements, self.added(self._from(winner, Cast(tap, "int32"), self.y.at(N, U, V, C))))
 
-        return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
+        return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
 
     def _from(self, winner: Expr, tap: Expr, place: Expr) -> Expr:
         """What an element gets of dy at a place, if the maximum there is under its tap."""
@@ -330,9 +331,9 @@ class Windows:
 
             def add(tap: Expr) -> tuple[Statement, ...]:
                 here = self._from(Element(1, place), Cast(tap, "uint8"), place)
-                return Let(place, self.y.at(N, U, V, C)), self._add(here)
+                return Let(place, self.y.at(N, U, V, C)), self.added(here)
 
-            return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
+            return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
         # No overlap: an element is in one window at most, and there are no branches.
         u, v = Let(U, H // rows), Let(V, W // columns)
         inside = [u.name < self.y.h] * (self.x.h > rows * self.y.h)
@@ -361,15 +362,15 @@ class Windows:
 
     def average_pool2d(self) -> Body:
         """Mean under each window."""
-        add = self._add(Element(0, self.x.at(N, H, W, C)))
-        rows = self._sliding(0, lambda a: self._sliding(1, lambda b: [add], unroll=True), unroll=True)
+        add = self.added(Element(0, self.x.at(N, H, W, C)))
+        rows = self.sliding(0, lambda a: self.sliding(1, lambda b: [add], unroll=True), unroll=True)
         begin = Variable(self.total, self.number(0))
         return Body((*self.y.coordinates(N, U, V, C), begin, *rows), self._share(self.total), self.dtype)
 
     def average_pool2d_gradient(self) -> Body:
         """Sum of dy over the windows that an element is in, each divided by the window's count."""
-        add = self._add(self._share(Element(0, self.y.at(N, U, V, C))))
-        return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(lambda _: [add], unroll=True))
+        add = self.added(self._share(Element(0, self.y.at(N, U, V, C))))
+        return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(lambda _: [add], unroll=True))
 
 
 NAMES = (

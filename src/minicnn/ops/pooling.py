@@ -20,7 +20,8 @@ from minicnn.program.graph import Node, Spec, Value
 LOWEST = float("-inf")
 
 
-def _output(name: str, x: Spec, window: Window, data_format: str) -> Spec:
+def pooled_spec(name: str, x: Spec, window: Window, data_format: str) -> Spec:
+    """The result of a pooling of images x; raises where a primitive of this name does not take them."""
     axes = Axes.of(data_format)
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
     require_float(name, x)
@@ -84,7 +85,7 @@ def _taps(x: Array, window: Window, axes: Axes, xp: Namespace) -> list[Array]:
 
 @max_pool2d.shape
 def _(x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, data_format: str) -> Spec:
-    return _output("max_pool2d", x, Window(kernel, strides, padding), data_format)
+    return pooled_spec("max_pool2d", x, Window(kernel, strides, padding), data_format)
 
 
 @max_pool2d.gradient
@@ -153,7 +154,7 @@ def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
 
 @max_pool2d_gradient.shape
 def _(dy: Spec, x: Spec, y: Spec, *, kernel: Pair, strides: Pair, padding: Padding, data_format: str) -> Spec:
-    expected = _output("max_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
+    expected = pooled_spec("max_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     same_dtype("max_pool2d_gradient", dy, x, y)
     if not dy.shape == y.shape == expected.shape:
         raise ValueError(f"max_pool2d_gradient takes dy and y of shape {expected.shape}. Received: {dy} and {y}.")
@@ -196,7 +197,7 @@ def _reciprocal_counts(x: Array, window: Window, axes: Axes, size: Pair, count_p
 
 @average_pool2d.shape
 def _(x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, count_padding: bool, data_format: str) -> Spec:
-    return _output("average_pool2d", x, Window(kernel, strides, padding), data_format)
+    return pooled_spec("average_pool2d", x, Window(kernel, strides, padding), data_format)
 
 
 @average_pool2d.gradient
@@ -227,7 +228,7 @@ def _(
     axes = Axes.of(data_format)
     require_ndim("average_pool2d_gradient", "a gradient", dy, 4, "batch, output height, output width, channels")
     x = Spec(axes.shape(dy.shape[axes.n], *image, dy.shape[axes.c]), dy.dtype)
-    expected = _output("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
+    expected = pooled_spec("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     if dy.shape != expected.shape:
         raise ValueError(
             f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."

@@ -99,16 +99,14 @@ class Lowering:
         for value in program.constants:
             self._place[id(value)] = constant_key(value)
 
-    def run(self, rules: Mapping[str, Rule]) -> Lowering:
-        """Lower all nodes, by the names of their primitives."""
+    def run(self, rules: Mapping[str, Rule], general: Rule) -> Lowering:
+        """Lower all nodes, by the names of their primitives; by the general rule where there is none of that name."""
         for node in self.program.nodes:
             try:
-                if node.op.name not in rules:
-                    self.refuse("no kernel yet")
                 for value in (*node.inputs, *node.outputs):
                     if value.dtype not in _DTYPES:
                         self.refuse(f"kernels are for {', '.join(_DTYPES)}, not {value.dtype}")
-                rules[node.op.name](self, node)
+                rules.get(node.op.name, general)(self, node)
             except NoKernelError as reason:
                 self._reference(node, str(reason))
         for value in self.program.results:

@@ -1,4 +1,4 @@
-"""How each primitive is lowered: a rule adds tasks, or returns the reason why it cannot. And the whole way there."""
+"""Rules for each primitive: they add the tasks that compute a node, or refuse it with a NoKernelError."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
+from minicnn.backends.numba.general import general
 from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
@@ -146,4 +147,4 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()
-    return lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled))
+    return lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled), general)

@@ -8,7 +8,7 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.writer import COLUMN, NodeOperands, Writer
-from minicnn.backends.numba_cuda.printer import Python, type_of
+from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.backends.numba_cuda.region_text import QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.kernels.elements import MOST_ELEMENTS, element, same_index
@@ -50,7 +50,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
 class PythonWriter(Writer):
     """Text of one kernel in Python: its functions take a tuple p of all parameters, p[0], p[1] ..."""
 
-    printer = Python
+    printer = CudaPython
     POINTER, DEPTH = "p[{0}]", 1
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
@@ -68,7 +68,7 @@ class PythonWriter(Writer):
 
     def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
         """See `Writer.define_function`."""
-        return self.define(Python(self.define).function(parameters, result, value.dtype))
+        return self.define(CudaPython(self.define).function(parameters, result, value.dtype))
 
     def device(self, arguments: str, body: str) -> str:
         """Name of a function of the device with these arguments and this body."""
@@ -84,7 +84,7 @@ class PythonWriter(Writer):
         stored = id(root) not in self.plan.virtual and root.kind != "constant" and id(root) not in self.written
         if stored and id(root) not in self._fours and root.dtype != "bool":
             load = self.load(root, I)
-            text = f"read_four({load.array.name}, {Python().place(load.place)})"
+            text = f"read_four({load.array.name}, {CudaPython().place(load.place)})"
         else:
             text = f"({', '.join(f'{self.function(value)}(p, index(i + {k}))' for k in range(4))})"
         if id(root) not in self._fours:
@@ -142,7 +142,7 @@ class PythonWriter(Writer):
         return word, self.device("word, k", f"{lines}    return e\n")
 
     def _typed(self, x: Expr, value: Value) -> str:
-        return Python(self.define).typed(x, value.dtype)
+        return CudaPython(self.define).typed(x, value.dtype)
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a group."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from minicnn.backends._gpu.region_layout import Level, Loop
 from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Schedule, SharedSum, Statistic
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
-from minicnn.backends.numba_cuda.printer import Python, type_of
+from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.backends.numba_cuda.tiling import NumbaLayout, byte_tile_of
 from minicnn.kernels.expressions import Name
 from minicnn.kernels.printing import Printer
@@ -36,7 +36,7 @@ class _Early:
     columns: int
 
 
-class _Python(Python):
+class _RegionPython(CudaPython):
     """Python of what a region adds to expressions."""
 
     def __init__(self, text: _Text) -> None:
@@ -165,7 +165,7 @@ class _Text(Schedule):
         x = writer.device("p", f"    return {writer.parameter(rows)}, {first}\n")
         place = f"index({writer.function(product.index)}(p, r))" if product.index is not None else "r"
         where = writer.device("p, r", f"    return {place}\n")
-        weight, scale = writer.function(product.node.inputs[1]), Python.literal(product.scale, "float32")
+        weight, scale = writer.function(product.node.inputs[1]), CudaPython.literal(product.scale, "float32")
         dy, out = "None", "None"
         if product.gradient is not None:
             source, part = product.gradient.inputs[1], writer.parameter(self.partial_sums[id(product.gradient)])
@@ -229,7 +229,7 @@ class _Text(Schedule):
 
     @property
     def shown(self) -> Printer:
-        return _Python(self)
+        return _RegionPython(self)
 
     def _slot(self, value: Value, k: str) -> str:
         return f"{self.views[value.dtype]}[slot({self.layout.slots[id(value)] // ITEMSIZE[value.dtype]} + {k})]"
