@@ -86,14 +86,14 @@ def _kernels(program: Program, run_by: Sequence[tuple[Node, str]]) -> dict[str, 
     if not run_by:
         return {}
     named = {node.outputs[0].name: how for node, how in run_by}
-    # A pass of the backend may have put other nodes in their place: then those of this operation in the layer.
-    alike: dict[tuple[str, str, str], set[str]] = {}
-    for node, how in run_by:
-        alike.setdefault((node.op.name, node.scope, node.phase), set()).add(how)
 
     def kernel(node: Node) -> str:
-        hows = alike.get((node.op.name, node.scope, node.phase), {ELSEWHERE})
-        return named.get(node.outputs[0].name) or " or ".join(sorted(hows))
+        # A pass of the backend may have put others in its place: of the same operation, or of a part of it.
+        alike = {
+            how for n, how in run_by
+            if (n.scope, n.phase) == (node.scope, node.phase) and n.op.name.startswith(node.op.name)
+        }  # fmt: skip
+        return named.get(node.outputs[0].name) or " or ".join(sorted(alike)) or ELSEWHERE
 
     return {node.outputs[0].name: kernel(node) for node in program.nodes}
 
