@@ -50,7 +50,8 @@ def test_peer_and_minicnn_end_with_the_same_numbers(network: str, held_out: bool
     for ours, theirs in zip(rows, trained.rows, strict=True):
         for column in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy"):
             assert theirs[column] == pytest.approx(ours[column], rel=1e-9)
-        assert theirs["samples_per_s"] * theirs["time_s"] == pytest.approx(24 if network == "platforms" else 22)
+        taken = 24 if network in ("platforms", "lenet_3x3") else 22  # whose last batch is filled up
+        assert theirs["samples_per_s"] * theirs["time_s"] == pytest.approx(taken)
     assert trained.test == pytest.approx(job.judge(model, settings, data, rows), rel=1e-9)
     for expected, found in (
         (after_one_step(settings, data, backend), trained.first),

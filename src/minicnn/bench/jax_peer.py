@@ -16,19 +16,20 @@ import numpy as np
 from minicnn.jobs import job
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
+from minicnn.zoo import ALIASES
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
 # The layers with weights, and what follows each before the next: a convolution or a dense layer, ReLU, pooling.
 NETWORKS: dict[str, tuple[tuple[str, bool, bool], ...]] = {
     "mlp": (("dense", True, False), ("dense", False, False)),
-    "platforms": (
+    "lenet_3x3": (
         ("conv", True, True),
         ("conv", True, True),
         ("dense", True, False),
         ("dense", False, False),
     ),
-    "kernels": (("conv", True, False), ("conv", True, True), ("dense", False, False)),
+    "two_convs": (("conv", True, False), ("conv", True, True), ("dense", False, False)),
 }
 
 
@@ -37,7 +38,7 @@ def logits(name: str, weights: Any, x: Any) -> Any:
     import jax
     from jax import lax
 
-    for (kind, relu, pool), (kernel, bias) in zip(NETWORKS[name], weights, strict=True):
+    for (kind, relu, pool), (kernel, bias) in zip(NETWORKS[ALIASES.get(name, name)], weights, strict=True):
         if kind == "conv":
             x = lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         else:

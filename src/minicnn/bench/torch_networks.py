@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minicnn.zoo import ALIASES
+
 Array = np.ndarray[Any, Any]
 
 
@@ -131,7 +133,8 @@ def build(
     options: dict[str, Any] = {}
     if name in ("alexnet", "overfeat", "vgg11", "vgg16"):
         options["units"] = (widths[0][1], widths[1][1])
-    if name in ("mlp", "platforms", "kernels", "overfeat", "resnet9"):
+    name = ALIASES.get(name, name)
+    if name in ("mlp", "lenet_3x3", "two_convs", "overfeat", "resnet9"):
         options["features"] = widths[0][0]
     if name == "mlp":
         options["units"] = widths[0][1]
@@ -202,14 +205,14 @@ def mlp(c: int, classes: int, features: int = 784, units: int = 10) -> nn.Module
     return nn.Sequential(nn.Flatten(), *dense([features, units, classes]))
 
 
-def platforms(c: int, classes: int, features: int = 400) -> nn.Module:
-    """platforms of the zoo: channels c of the images, the number of classes, and that of flattened features."""
+def lenet_3x3(c: int, classes: int, features: int = 400) -> nn.Module:
+    """lenet_3x3 of the zoo: channels c of the images, the number of classes, and that of flattened features."""
     convolutions = [*conv(c, 8, 3), nn.MaxPool2d(2), *conv(8, 16, 3), nn.MaxPool2d(2)]
     return nn.Sequential(*convolutions, nn.Flatten(), *dense([features, 128, classes]))
 
 
-def kernels(c: int, classes: int, features: int = 4608) -> nn.Module:
-    """kernels of the zoo: channels c of the images, the number of classes, and that of flattened features."""
+def two_convs(c: int, classes: int, features: int = 4608) -> nn.Module:
+    """two_convs of the zoo: channels c of the images, the number of classes, and that of flattened features."""
     convolutions = [*conv(c, 16, 3), *conv(16, 32, 3), nn.MaxPool2d(2)]
     return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(features, classes))
 

@@ -19,8 +19,9 @@ from minicnn.bench.timing import stopwatch
 from minicnn.jobs import job
 from minicnn.jobs.job import COLUMNS, Samples
 from minicnn.jobs.settings import Settings
+from minicnn.zoo import ALIASES
 
-NETWORKS = ("mlp", "platforms", "kernels")
+NETWORKS = ("mlp", *ALIASES, *ALIASES.values())
 PRECISIONS = ("float32", "float64")
 
 TRIED_ON, TRIALS = "cuda", 3  # where orders of axes are tried, and how often each

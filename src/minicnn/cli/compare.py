@@ -33,7 +33,7 @@ LINES = 10  # of progress for a candidate, where the output is no terminal
 @training_options
 @click.option("--backends", metavar="A,B,..", help='Backends, such as "numpy,torch:cuda". Default: all that are found.')
 @click.option(
-    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, platforms, kernels)."
+    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, lenet_3x3, two_convs)."
 )
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR",

@@ -22,16 +22,18 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
     name = "name"
 
     def __init__(
-        self, what: str, known: Callable[[], Sequence[str]], part: str = "", remedy: Callable[[str], str] | None = None
-    ) -> None:
+        self, what: str, known: Callable[[], Sequence[str]], part: str = "", remedy: Callable[[str], str] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._what, self._known, self._part, self._remedy = what, known, part, remedy
+        self._aliases = aliases  # which are taken, and not listed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """See `click.ParamType.convert`."""
         text = str(value)
         name = text.partition(self._part)[0] if self._part else text
         known = self._known()
-        if name not in known:
+        if name not in known and name not in self._aliases:
             proposal = (self._remedy or partial(meant, known=known))(name)
             self.fail(f"{self._what} is one of {', '.join(known)}. Received: {text!r}.{proposal}", param, ctx)
         return text
@@ -83,10 +85,11 @@ class Several(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         return tuple(dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in parts if part.strip()))
 
 
+NETWORK = Name("A network", zoo.names, aliases=list(zoo.ALIASES))
 BACKEND = Name("A backend", backends.names, part=":", remedy=backends.remedy)
 
 _OPTIONS = (
-    click.argument("network", type=Name("A network", zoo.names)),
+    click.argument("network", type=NETWORK),
     click.option(
         "--data", type=Name("A data set", data.names), default="synthetic_digits", show_default=True, metavar="NAME",
         help=f"Data set: {', '.join(data.names())}.",

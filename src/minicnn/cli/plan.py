@@ -19,7 +19,7 @@ from minicnn.backends._gpu.planning import PlannedStep, planned
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.cli import plan_tables
-from minicnn.cli.options import Name, Several
+from minicnn.cli.options import NETWORK, Several
 from minicnn.files import write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.kernels import words
@@ -47,7 +47,7 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 
 
 @click.command()
-@click.argument("network", type=Name("A network", zoo.names))
+@click.argument("network", type=NETWORK)
 @click.option(
     "--gpu", "names", required=True, type=Several("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME[,NAME..]",
     help=f"GPU, or several side by side: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",

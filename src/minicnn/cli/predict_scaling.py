@@ -16,7 +16,7 @@ from minicnn import zoo
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.device import KNOWN
 from minicnn.bench import local_ranks
-from minicnn.cli.options import Name, Number, Several
+from minicnn.cli.options import NETWORK, Name, Number, Several
 from minicnn.cli.plan import Image
 from minicnn.cli.tables import console, table
 from minicnn.distribution import prediction
@@ -62,7 +62,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
 
 
 @click.command("predict-scaling")
-@click.argument("network", type=Name("A network", zoo.names))
+@click.argument("network", type=NETWORK)
 @click.option(
     "--ranks", type=Counts(), default="1,2,4,...,1024", show_default=True, metavar="A,B,..", help="Numbers of ranks."
 )
@@ -116,7 +116,7 @@ def predict_scaling(
     waiting, the bytes that a rank sends, and its memory. First it prints its own errors: against this machine, where
     that was measured, and against published figures.
     """
-    known = zoo.NETWORKS[network]
+    known = zoo.get_network(network)
     run = {
         "network": network, "image": image or known.input_shape, "classes": classes or known.num_classes,
         "batch": batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 64,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from minicnn.optimizers import OPTIMIZERS
+from minicnn.zoo import ALIASES
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,14 @@ DEFAULT = Recipe()
 # As the studies define them; one step of the study `mlp` is one epoch.
 RECIPES = {
     "mlp": Recipe(batch_size=None, learning_rate=0.1, momentum=0.0, epochs=500, hold_out=1000),
-    "platforms": Recipe(batch_size=512, learning_rate=0.01, momentum=0.9, epochs=10, last_batch="pad"),
-    "kernels": Recipe(batch_size=64, learning_rate=0.01, momentum=0.0, epochs=5),
+    "lenet_3x3": Recipe(batch_size=512, learning_rate=0.01, momentum=0.9, epochs=10, last_batch="pad"),
+    "two_convs": Recipe(batch_size=64, learning_rate=0.01, momentum=0.0, epochs=5),
     "resnet18": Recipe(batch_size=128, epochs=1),
     "resnet50": Recipe(batch_size=128, epochs=1),
     "mobilenet_v2": Recipe(batch_size=128, epochs=1),
     "squeezenet1_1": Recipe(batch_size=64, epochs=1),
 }
+RECIPES |= {alias: RECIPES[name] for alias, name in ALIASES.items()}
 
 
 @dataclass(frozen=True)
