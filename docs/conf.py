@@ -1,5 +1,6 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
+import contextlib
 import os
 import re
 import sys
@@ -37,6 +38,7 @@ default_role = "literal"  # docstrings write `code` with single backticks
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["pages.css"]
+html_js_files = ["pages.js"]
 html_title = f"minicnn {version}"
 
 
@@ -96,7 +98,8 @@ def written_by_a_page(app: Any, failed: Exception | None) -> None:
         os.chdir(folder)
         try:
             for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
-                exec(block, namespace)
+                with contextlib.redirect_stdout(None):
+                    exec(block, namespace)
                 if (written := Path("step.html")).exists():
                     (Path(app.outdir) / written.name).write_text(written.read_text("utf-8"), "utf-8")
                     return

@@ -88,7 +88,7 @@ def assert_prints(printed: str, expected: str, where: str) -> None:
 @pytest.mark.parametrize("page", pages_with("sh"), ids=name_of)
 def test_commands_can_be_parsed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("data", "flowers"):
+    for folder in ("data", "flowers", "images"):
         (tmp_path / folder).mkdir()
     text = "".join(block.code for block in blocks(page) if block.language == "sh")
     for line in re.findall(r"\bminicnn((?: [\w./,:-]+)+)$", text, re.M):
@@ -96,7 +96,7 @@ def test_commands_can_be_parsed(page: Path, tmp_path: Path, monkeypatch: pytest.
         if name in ("predict", "evaluate", "demo"):  # their arguments are there
             for path in map(Path, arguments):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.parts[0] == "runs":
+                if path.parts[0] in ("runs", "mine"):
                     path.mkdir(exist_ok=True)
                     (path / "model.safetensors").touch()
                 elif path.suffix:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("given", "forward", "backward", "update")
 WIDE, HIGH, GAP, APART, TITLE, EDGE = 168, 36, 10, 40, 24, 12  # pixels
-LETTERS = 25  # that fit into a box, of a monospaced font of 11 pixels
+LETTERS = 23  # that fit into a box, of a monospaced font of 11 pixels
 SHOWN = (
     "input",
     "parameter",
