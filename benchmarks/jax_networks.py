@@ -11,8 +11,42 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.jobs.job import Samples
+from minicnn.jobs.settings import Settings
+from minicnn.measure.jax_peer import JaxTrainer
+
 Weights = dict[str, Any]
 Layer = Callable[[Weights, Any], Any]
+
+
+class DeepJaxTrainer(JaxTrainer):
+    """A network of the zoo in plain JAX, made from PyTorch's modules.
+
+    Args:
+        settings: What to train and how.
+        samples: The samples, images from 0 to 1.
+        weights: First weights, in minicnn's layout.
+        device: JAX's name of the platform.
+        short: Type in which images are kept, and products computed.
+        options: See `JaxTrainer`.
+    """
+
+    def __init__(
+        self, settings: Settings, samples: Samples, weights: Any, device: str, *, short: str, **options: Any
+    ) -> None:
+        from minicnn.measure import torch_networks
+
+        image, classes = samples.input_shape, samples.num_classes
+        module = torch_networks.build(settings.network, image, classes, weights).train()
+        first, self._network = network(module, short)
+        super().__init__(settings, samples, first, device, **options)
+
+    def _arranged(self, arrays: list[Any]) -> Any:
+        return dict(zip(self._first, arrays, strict=True))
+
+    def logits(self, weights: Any, x: Any) -> Any:
+        """See `JaxTrainer.logits`."""
+        return self._network(weights, x)
 
 
 def network(root: Any, dtype: str) -> tuple[Weights, Layer]:

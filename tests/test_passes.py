@@ -55,6 +55,28 @@ def compared(*arguments: str) -> tuple[int, list[str]]:
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
+def test_of_a_sampled_test_cases_run_that_are_spread_over_all(tmp_path: Path) -> None:
+    file = tmp_path / "test_sampled.py"
+    file.write_text(
+        "import pytest\n"
+        "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('n', range(7))\ndef test_n(n): pass\n"
+        "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
+        "@pytest.mark.parametrize('n', range(4))\ndef test_all(n): pass\n"
+    )
+
+    def collected(name: str = "", **environment: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-p", "conftest", "--collect-only", "-q", f"{file}{name}"]
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE", "MINICNN"))}
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+    few, every = [f"test_few[{n}]" for n in range(2)], [f"test_all[{n}]" for n in range(4)]
+    assert collected() == ["test_n[0]", "test_n[2]", "test_n[4]", *few, *every]
+    assert collected(MINICNN_EVERY_CASE="1") == [*(f"test_n[{n}]" for n in range(7)), *few, *every]
+    assert collected("::test_n[5]") == ["test_n[5]"]
+
+
 def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pytest.ini").write_text("[pytest]\nmarkers = environment\n")

@@ -26,8 +26,8 @@ def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
         "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_torch", "get_backend",
-        "initializers", "interop", "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers",
-        "saving", "schedules", "utils", "zoo",
+        "initializers", "interop", "layers", "load_keras", "losses", "metrics", "models", "ops", "optimizers",
+        "regularizers", "saving", "schedules", "utils", "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():
         home = f"minicnn.{name}"
@@ -97,7 +97,7 @@ LAYERS = [v for v in public(minicnn.layers).values() if inspect.isclass(v)]
 def test_layers_document_all_arguments_and_shapes(layer: Any) -> None:
     text = inspect.getdoc(layer) or ""
     for name in inspect.signature(layer).parameters:
-        assert f"\n    {name}: " in text or (name == "limits" and not layer.limited), name
+        assert f"\n    {name}: " in text or (name == "limits" and not layer._limited), name
     if layer is not minicnn.Layer:
         assert text.count("Input shape:\n") == text.count("Output shape:\n") == 1
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import local_ranks
+from minicnn.measure import local_ranks
 from support.command_line import done, error_of, facts_of, minicnn
 
 NETWORK = {"network": "platforms", "image": [28, 28, 1], "classes": 10}

@@ -18,7 +18,7 @@ from support.campaign import NIGHT
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
-from minicnn.bench import torch_networks  # noqa: E402
+from minicnn.measure import torch_networks  # noqa: E402
 
 CLASSES = 5
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Page
+from minicnn.measure import Page
 from support.command_line import error_of, minicnn
 
 STORED = Path(__file__).parents[2] / "docs" / "studies" / "results"

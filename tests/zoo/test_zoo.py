@@ -12,7 +12,7 @@ import pytest
 
 from minicnn import zoo
 from minicnn.layers import Dropout, Rescaling
-from minicnn.layers.graph import Graph
+from minicnn.layers.functional import Functional
 from minicnn.losses import SparseCategoricalCrossentropy
 
 # torchvision's counts at 1000 classes; for the others the sums in the studies and papers; for resnet9 the course's.
@@ -107,7 +107,7 @@ def test_every_layer_has_a_name_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", zoo.names())
 def test_every_network_can_be_saved(name: str) -> None:
     config = zoo.get_model(name).get_config()
-    copy = Graph.from_config(json.loads(json.dumps(config)))
+    copy = Functional.from_config(json.loads(json.dumps(config)))
     assert copy.get_config() == config
 
 

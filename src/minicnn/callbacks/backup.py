@@ -103,7 +103,7 @@ class BackupAndRestore(Callback):
             os.rmdir(self.backup_dir)
 
     def _describe(self) -> dict[str, Any]:
-        """What must be the same for a training to go on, as plain data."""
+        """Description of what must be the same for a training to go on, as plain data."""
         about = describe(self.model)
         optimizer = about["compile"]["optimizer"]["config"]
         if not isinstance(optimizer.get("learning_rate"), dict):
@@ -126,15 +126,15 @@ class BackupAndRestore(Callback):
         write_tensors(self.path, tensors, about)
 
     def _restore(self) -> None:
-        tensors, found = read_tensors(self.path)
-        if found.get("kind") != _KIND:
+        tensors, backup = read_tensors(self.path)
+        if backup.get("kind") != _KIND:
             raise SavedModelError(self.path, f"it is no {_KIND}", "Choose another backup_dir")
-        if found.get("format") != _FORMAT:
-            wrong = f"it has format {found.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
+        if backup.get("format") != _FORMAT:
+            wrong = f"it has format {backup.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
             raise SavedModelError(
                 self.path, wrong, "Go on with the version that wrote it, or choose another backup_dir"
             )
-        different = next(_differences(found.get("about"), self._about, ""), None)
+        different = next(_differences(backup.get("about"), self._about, ""), None)
         if different is not None:
             raise SavedModelError(
                 self.path,
@@ -142,7 +142,7 @@ class BackupAndRestore(Callback):
                 "Go on with what it was made with; to start afresh delete it or choose another backup_dir",
             )
         try:
-            state = _unpack(found.get("state"), tensors)
+            state = _unpack(backup.get("state"), tensors)
             self._check(state)
         except ValueError as error:
             remedy = "Delete it to start afresh, or choose another backup_dir"
@@ -219,7 +219,7 @@ def _known(values: Mapping[str, Any], name: Any) -> Any:
 
 
 def _differences(old: Any, new: Any, place: str) -> Iterator[str]:
-    """Where two trees of plain data differ, in words."""
+    """Differences of two trees of plain data, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
             yield from _differences(old.get(key), new.get(key), f"{place}.{key}" if place else key)

@@ -58,12 +58,12 @@ class Monitor:
         return float(available[self.name])
 
     def pauses(self, callback: Callback) -> bool:
-        """Whether an epoch ends without what is monitored, because it is between two that are validated."""
+        """True if an epoch ends without what is monitored, because it is between two that are validated."""
         group = getattr(callback, "group", None)
         return self.name.startswith("val_") and group is not None and group.without_validation
 
     def better(self, value: float, than: float) -> bool:
-        """Whether one value is better than another by more than `min_delta`."""
+        """True if one value is better than another by more than `min_delta`."""
         return value - self.min_delta > than if self.more else value + self.min_delta < than
 
 

@@ -15,7 +15,6 @@ import click
 from minicnn import zoo
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.bench import local_ranks
 from minicnn.cli.options import NETWORK, Name, Number, Several
 from minicnn.cli.plan import Image
 from minicnn.cli.tables import console, table
@@ -24,6 +23,7 @@ from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction import side_by_side as rows
 from minicnn.files import read_json, write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.measure import local_ranks
 
 CPU, THIS, ALL = "cpu", "this", "all"
 COLUMNS = ("step", "speed-up", "computes", "idle", "waits", "hidden", "sends", "memory", "how")

@@ -12,16 +12,16 @@ import click
 
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
-from minicnn.bench import drawing, markdown, report, tables
-from minicnn.bench.candidates import HYBRID, PEERS, Field, find
-from minicnn.bench.page import Page
-from minicnn.bench.report import Chapter
-from minicnn.bench.store import Store
-from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall_all
 from minicnn.cli.errors import describe
 from minicnn.cli.options import Name
 from minicnn.cli.runs import require
 from minicnn.files import write_file
+from minicnn.measure import drawing, markdown, report, tables
+from minicnn.measure.candidates import HYBRID, PEERS, Field, find
+from minicnn.measure.page import Page
+from minicnn.measure.report import Chapter
+from minicnn.measure.store import Store
+from minicnn.measure.study import SETTING, Setting, Study, changed, measure, recall_all
 
 ALL = "all"
 CANDIDATE = Name("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")

@@ -97,7 +97,7 @@ def image_folder(
             stacklevel=2,
         )
     test_root, tested = next(
-        ((root / name, found) for name in ("test", "val") if split and (found := _classes(root / name))), (None, {})
+        ((root / name, images) for name in ("test", "val") if split and (images := _classes(root / name))), (None, {})
     )
     if test_root is None:
         train, test = _hold_out(train, test_fraction, seed)
@@ -204,8 +204,8 @@ def _folders(root: Path) -> list[str]:
 
 def _classes(root: Path) -> dict[str, list[Path]]:
     """The images of each folder that has any, in itself or in its folders."""
-    found = {name: _images(root / name) for name in _folders(root)}
-    return {name: images for name, images in found.items() if images}
+    images_of = {name: _images(root / name) for name in _folders(root)}
+    return {name: images for name, images in images_of.items() if images}
 
 
 def _images(folder: Path) -> list[Path]:

@@ -129,6 +129,16 @@ def batches(settings: Settings, count: int, epoch: int = 0) -> list[np.ndarray[A
     return data.batch_indices(order, batch, settings.last_batch)
 
 
+def probed(settings: Settings, count: int, epoch: int = 0) -> np.ndarray[Any, Any]:
+    """Indices of a batch by which candidates are compared: the first of an epoch.
+
+    Where a batch is the whole training set, those of later epochs are one half of it and the other, as nothing else
+    would be new.
+    """
+    first = batches(settings, count, epoch)[0]
+    return first if not epoch or (settings.batch_size or count) < count else first[epoch % 2 :: 2]
+
+
 def drawn(total: int, count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """`count` of `total` indices, drawn at random and in order.
 
@@ -165,7 +175,8 @@ def open_backend(name: str | None, precision: str) -> Backend:
 
 def make_model(
     settings: Settings, samples: Samples, backend: Backend, metrics: Sequence[str] = ("accuracy",),
-    distribution: DataParallel | None = None, *, normalised: bool = False, frozen: str = "", **options: Any,
+    distribution: DataParallel | None = None, *, normalised: bool = False, frozen: str = "",
+    build: Callable[..., Model] = zoo.get_model, **options: Any,
 ) -> Model:  # fmt: skip
     """The network, compiled for the mean cross-entropy of logits.
 
@@ -177,6 +188,7 @@ def make_model(
         distribution: How it is trained by several processes, if it is.
         normalised: Whether pixels are normalised by the mean and deviation of the training set's.
         frozen: Layers whose names begin so are not trained; none if empty.
+        build: Makes the network from its name, as `minicnn.zoo.get_model` does.
         options: Of the network.
     """
     kind = samples["x_train"].dtype.name
@@ -186,7 +198,7 @@ def make_model(
         x = samples["x_train"]
         first.append(Normalization(None, x.mean(dtype=np.float64) / scale, x.var(dtype=np.float64) / scale**2))
     first += [AUGMENTATIONS[name]() for name in settings.augment]
-    model = zoo.get_model(
+    model = build(
         settings.network, num_classes=samples.num_classes, input_shape=samples.input_shape, backend=backend,
         seed=settings.seed, preprocessing=first, input_dtype=kind, **options,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What one element of each primitive's result is: the one table of it, for every engine that writes kernels.
+"""Elements of each primitive's result: the one table of them, for every engine.
 
 `element(node, result)` is an expression tree in `i`, the place of the element, in terms of elements of the node's
 inputs. To add a kernel for a primitive, add its tree here. The CPU engine takes the elementwise ones.
@@ -59,7 +59,7 @@ def _shortens_or_widens(node: Node) -> bool:
 
 
 def widens(node: Node | None, *formats: str) -> bool:
-    """Whether a node makes float32 of numbers that are stored in 16 bits, in one of some formats."""
+    """True if a node makes float32 of numbers that are stored in 16 bits, in one of some formats."""
     return node is not None and node.op.name == "cast" and node.inputs[0].dtype in (formats or SHORT)
 
 
@@ -69,7 +69,7 @@ def element(node: Node, result: int) -> Expr:
 
 
 def same_index(node: Node, value: Value) -> bool:
-    """Whether element i of each result needs element i of an input, and no other."""
+    """True if element i of each result needs element i of an input, and no other."""
     return (node.op.elementwise and value.shape == node.outputs[0].shape) or node.op.name == "reshape"
 
 
@@ -146,7 +146,7 @@ def _gelu(node: Node, result: int) -> Expr:
 
 
 class _Update:
-    """What the optimizers' updates share: attributes as numbers of the parameter's type, functions in it."""
+    """Base of the optimizers' updates: attributes as numbers of the parameter's type, functions in it."""
 
     def __init__(self, node: Node) -> None:
         self.attrs, self.dtype = node.attrs, node.outputs[0].dtype
@@ -239,10 +239,10 @@ def _concat(node: Node, result: int) -> Expr:
         at = I // (inner * n) * (inner * m) + (place - start) * inner + I % inner
         start += m
         parts.append((start, Element(k, at)))
-    _, found = parts.pop()
+    _, element = parts.pop()
     for end, one in reversed(parts):
-        found = Select(place < end, one, found)
-    return found
+        element = Select(place < end, one, element)
+    return element
 
 
 def _repeat(node: Node, result: int) -> Expr:
@@ -259,7 +259,7 @@ def _take(node: Node, result: int) -> Expr:
 
 
 def row_place(take: Node, r: Expr) -> Expr:
-    """Which row of its input row r of a gather is; the nearest, where an index that nobody has checked is outside."""
+    """Row of the input that row r of a gather is; the nearest, where an index that nobody has checked is outside."""
     index: Expr = Element(1, r)
     if take.inputs[1].kind != "input":
         first, last = Number(0, "int32"), Number(take.inputs[0].shape[0] - 1, "int32")

@@ -79,7 +79,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 class KernelError(Exception):
-    """What a kernel did that none may do."""
+    """Error for what no kernel may do: an access beyond an array, a race, a number that its type cannot hold."""
 
 
 @dataclass
@@ -236,7 +236,7 @@ class Interpreter:
         return self._as(x.dtype, self._value(x.result, inner), inner)
 
     def _holds(self, x: Expr, thread: _Thread) -> bool:
-        """Whether a condition holds, which is the same for neighbours."""
+        """True if a condition holds, which is the same for neighbours."""
         value = self._value(x, thread)
         if isinstance(value, np.ndarray):
             raise KernelError(f"A condition of statements is the same for neighbours. Received: {value}. Use `chosen`.")

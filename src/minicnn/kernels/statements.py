@@ -125,7 +125,7 @@ class Function(Syntax):
 
 @dataclass
 class Part:
-    """What some blocks of a kernel do.
+    """Part of a kernel: the operations of some of its blocks.
 
     Attributes:
         title: The operations.

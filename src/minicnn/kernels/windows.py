@@ -36,7 +36,9 @@ def _coordinates(names: Sequence[Name], shape: Sequence[int], place: Expr) -> li
     """The coordinates of a place in an array of some shape, by these names."""
     lets, inner = list[Let](), 1
     for k, (name, size) in reversed(list(enumerate(zip(names, shape, strict=True)))):
+        # From the last axis on, which is the nearest in memory: its divisor is 1.
         at = place // inner
+        # The first axis needs no remainder, as places end with the array.
         lets.append(Let(name, Cast(at % size if k else at, INDEX)))
         inner *= size
     return lets
@@ -135,8 +137,9 @@ class Windows:
         return at * s.strides[axis] + tap * s.dilation[axis] - s.before[axis]
 
     def _inside(self, axis: int, at: Expr) -> list[Expr]:
-        """What must hold for such a coordinate to lie within x, less what always holds."""
+        """Conditions for such a coordinate to lie within x, less what always holds."""
         s, (x, y) = self.window, ((self.x.h, self.y.h), (self.x.w, self.y.w))[axis]
+        # Without padding no window leaves the image: then there is no condition, and no branch in the kernel.
         last = (y - 1) * s.strides[axis] + (s.kernel[axis] - 1) * s.dilation[axis] - s.before[axis]
         return [at >= 0] * (s.before[axis] > 0) + [at < x] * (last >= x)
 
@@ -153,6 +156,7 @@ class Windows:
         """A loop over the taps of an axis; under the one that the body gets a window has a coordinate of x."""
         s, (x, y) = self.window, ((self.x.h, self.y.h), (self.x.w, self.y.w))[axis]
         (at, window, tap), step, before = ((H, U, A), (W, V, B))[axis], s.strides[axis], s.before[axis]
+        # Of strided windows only every step-th place has one: the division is exact where the remainder is 0.
         first = Name(f"{window.name}0", INDEX) if step > 1 else window  # before it is divided by the stride
 
         def one(tap: Expr) -> tuple[Statement, ...]:
@@ -182,7 +186,7 @@ class Windows:
         return self._covering(0, rows, unroll=unroll)
 
     def summed(self, *statements: Statement) -> Body:
-        """What statements add to a total."""
+        """Body whose value is the total that statements add up."""
         return Body((Variable(self.total, self.number(0)), *statements), self.total, self.dtype)
 
     def added(self, term: Expr) -> Assign:
@@ -197,6 +201,7 @@ class Windows:
 
     def conv2d(self) -> Body:
         """Sum over taps and channels of x * w."""
+        # A single group begins at 0: the printed kernel then shows no groups at all.
         first = F // self.f * self.c if self.groups > 1 else NO_INDEX
 
         def row(a: Expr) -> tuple[Statement, ...]:
@@ -239,13 +244,15 @@ class Windows:
         )
 
     def depthwise_conv2d_weight_gradient_term(self) -> Body:
-        """What position r of dy adds to element i; positions are in the order in which they lie in memory."""
+        """Term of position r of dy in element i; positions are in the order in which they lie in memory."""
         rows, columns = self.window.kernel
         order = [(N, self.y.n), (U, self.y.h), (V, self.y.w)]
         if self.y.data_format == "HWCN":
             order = [*order[1:], order[0]]
         inside, value = [*self._inside(0, H), *self._inside(1, W)], Name("value", self.dtype)
         place = self.x.at(N, H, W, F // self.f)
+        # The place is chosen, not the loaded number: a load outside of the image would be an error even if nobody used
+        # it.
         x = Element(1, Select(reduce(both, inside), place, Number(0, PLACE)) if inside else place)
         return Body(
             (
@@ -282,6 +289,7 @@ class Windows:
             inner = loop(B, columns, lambda b: (Let(W, self._under(1, V, b)), larger), columns)
             return (Let(H, self._under(0, U, a)), *inner)
 
+        # Below every element, so that padding is never the maximum.
         begin = Variable(best, self.number(-math.inf))
         return Body((*self.y.coordinates(N, U, V, C), begin, *loop(A, rows, row, rows)), best, self.dtype)
 
@@ -321,7 +329,7 @@ class Windows:
         return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
 
     def _from(self, winner: Expr, tap: Expr, place: Expr) -> Expr:
-        """What an element gets of dy at a place, if the maximum there is under its tap."""
+        """Share of an element in dy at a place: all of it, if the maximum there is under its tap."""
         return chosen(winner.equals(tap), Element(0, place), self.number(0), self.dtype)
 
     def max_pool2d_scatter(self) -> Body:
@@ -336,6 +344,7 @@ class Windows:
             return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
         # No overlap: an element is in one window at most, and there are no branches.
         u, v = Let(U, H // rows), Let(V, W // columns)
+        # Rows behind the last whole window belong to none.
         inside = [u.name < self.y.h] * (self.x.h > rows * self.y.h)
         inside += [v.name < self.y.w] * (self.x.w > columns * self.y.w)
         at, value = self.y.at(N, U, V, C), Name("value", self.dtype)

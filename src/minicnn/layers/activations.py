@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
+from minicnn.configured import FUNCTIONS
 from minicnn.names import look_up
 from minicnn.program.graph import Value
 
@@ -72,6 +73,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "softmax": ops.softmax,
     "log_softmax": ops.log_softmax,
 }
+FUNCTIONS |= ACTIVATIONS
 
 
 def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
 
 from minicnn import ops
+from minicnn.backends.base import Array
 from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize
 from minicnn.distribution.split import split_kernels, sum_parts
 from minicnn.layers.graph import Graph
@@ -53,6 +57,23 @@ class Feed:
 
 
 @dataclass(frozen=True)
+class Run:
+    """Steps that are taken together.
+
+    Attributes:
+        feed: What each step is given.
+        arrays: Its arrays; whole ones of which each step picks rows, if there is an index.
+        steps: Number of steps.
+        index: Row numbers of each step, int32 (steps, batch), or None.
+    """
+
+    feed: Feed
+    arrays: dict[str, Array]
+    steps: int = 1
+    index: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Precision:
     """A policy: the dtype of weights and activations, and that of products if it is another."""
 
@@ -83,6 +104,7 @@ def trace_step(
     precision: Precision = PRECISIONS["float32"],
     objective: Objective | None = None,
     optimizer: Optimizer | None = None,
+    trainable: Mapping[Any, bool] = MappingProxyType({}),
     shard: Shard | None = None,
 ) -> tuple[Program, dict[str, Weight]]:
     """Trace a model into the Program of one step.
@@ -96,6 +118,7 @@ def trace_step(
         precision: Precision policy.
         objective: Losses and metrics, unless only predictions are made.
         optimizer: Optimizer, for training.
+        trainable: Whether the model, which is None, and layers in it are trainable; as they are now if not named.
         shard: The shard of a larger batch that the step is for; then what all shards have in common is summed over
             them, by collectives.
 
@@ -103,15 +126,14 @@ def trace_step(
         The Program after the passes that run for every backend, and the weights by path.
     """
     program = Program(kind)
-    training, trainable = kind == "train" or feed.training, graph.trainable
     trace = Trace(
-        program, training=training, seed=seed, dtype=precision.dtype, images=precision.products or precision.dtype,
-        trainable=trainable, paths=paths,
+        program, training=kind == "train" or feed.training, seed=seed, dtype=precision.dtype,
+        images=precision.products or precision.dtype, trainable=trainable.get(None, True), noted=trainable, paths=paths,
     )  # fmt: skip
     if shard is not None:
         trace.batch, trace.samples = shard.batch, shard.samples
     x, y, weight = _data(program, feed, precision.dtype)
-    outputs = graph.trace_graph(trace, x)
+    outputs = graph.trace(trace, x)
     if shard is not None:
         outputs = _synchronized(program, shard, outputs, trace)
     pool_before_relu(program, [*outputs, *trace.updates.values()])

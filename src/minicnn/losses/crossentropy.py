@@ -18,8 +18,8 @@ def _check_focus(gamma: float) -> None:
 
 def _shares(y_pred: Value) -> Value:
     """Predictions divided by their sum, as Keras does, so that none is likelier for all being large."""
-    made = y_pred.node
-    if made is not None and made.op.name == "softmax" and made.attrs["axis"] in (-1, y_pred.ndim - 1):
+    producer = y_pred.node
+    if producer is not None and producer.op.name == "softmax" and producer.attrs["axis"] in (-1, y_pred.ndim - 1):
         return y_pred  # their sum is 1
     total = ops.sum(y_pred, axes=-1, keepdims=True)
     return y_pred / ops.where(ops.equal(total, 0.0), 1.0, total)  # rows of zeros stay such

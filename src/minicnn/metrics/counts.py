@@ -165,8 +165,8 @@ class Thresholded(Metric):
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         """See `Metric.result`: a number, or one for each of several thresholds."""
         positive, every = np.asarray(totals["over"], np.float64)
-        found = self.ratio(positive, every - positive, float(totals["all"][0]) - positive)
-        return float(found[0]) if len(found) == 1 else found
+        ratios = self.ratio(positive, every - positive, float(totals["all"][0]) - positive)
+        return float(ratios[0]) if len(ratios) == 1 else ratios
 
     def ratio(self, tp: HostArray, fp: HostArray, fn: HostArray) -> HostArray:
         """The metric at each threshold, from true and false positives and false negatives."""
@@ -284,9 +284,9 @@ class FBetaScore(Metric):
             positive = ops.greater(only_largest(guesses, 1), NEVER / 2)
         else:
             positive = ops.greater(guesses, self.threshold)
-        found = ops.as_float(positive, y_pred.dtype)
+        predicted = ops.as_float(positive, y_pred.dtype)
         weights = ops.reshape(of_places(weight, y_pred.shape, rows[0]), shape=(rows[0], 1))
-        sums = [ops.matmul(weights, v, transpose_a=True) for v in (found * truth, found, truth)]
+        sums = [ops.matmul(weights, v, transpose_a=True) for v in (predicted * truth, predicted, truth)]
         return {"sums": ops.concat(*sums, axis=0)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:

@@ -68,7 +68,7 @@ _VIEWS: dict[type, bool] = {}  # by the type of an array
 
 
 def _writes_through_indices(like: Array, xp: Namespace) -> bool:
-    """Whether an index of such an array is a view, through which it can be changed: the standard leaves it open."""
+    """True if an index of such an array is a view, through which it can be changed: the standard leaves it open."""
     kind = type(like)
     if kind not in _VIEWS:
         whole = zeros((2,), like, xp)

@@ -44,9 +44,9 @@ def _of(*ops: Primitive) -> Callable[[Decomposition], Decomposition]:
 @_of(fused)
 def _(node: Node) -> Sequence[Value]:
     values = list(node.inputs)
-    for step in node.attrs["body"].steps:
-        made = step.op(*(values[place] for place in step.inputs), **step.attrs)
-        values += made if isinstance(made, tuple) else (made,)
+    for operation in node.attrs["body"].operations:
+        outcome = operation.op(*(values[place] for place in operation.inputs), **operation.attrs)
+        values += outcome if isinstance(outcome, tuple) else (outcome,)
     return [values[place] for place in node.attrs["body"].outputs]
 
 

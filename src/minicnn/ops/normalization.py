@@ -38,7 +38,7 @@ def unit_of(epsilon: float, dtype: str) -> float:
 
 
 def in_units(node: Node) -> tuple[Callable[[Any], Any], float]:
-    """What brings numbers into the unit of a normalisation or its gradient, and epsilon in squares of that."""
+    """Function to the unit of a normalisation or its gradient, and epsilon in squares of that unit."""
     unit = node.attrs["unit"]
     return lambda x: x if unit == 1 else x * (1 / unit), node.attrs["epsilon"] / unit**2
 

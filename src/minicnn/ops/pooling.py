@@ -137,7 +137,7 @@ def _maxima(
 
 
 def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
-    """Which of some arrays is the first that holds their maximum: a mask for each, or None for one alone."""
+    """Masks of the first of some arrays that holds their maximum, one for each; None for one alone."""
     best = taps[0]
     no_larger: list[Array] = []
     for before, tap in pairwise(taps):

@@ -101,8 +101,8 @@ def max_gradient(
     group = _largest_in_columns(xp.max(rows, axis=1), xp)  # (width,)
     groups, inside, columns = (arange(n, x, xp, dtype=group.dtype) for n in rows.shape)
     first = group * (members * width) + columns  # where in rows the groups begin
-    found = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
-    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), found, axis=0), (members, width))
+    places = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
+    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), places, axis=0), (members, width))
     member = _largest_in_columns(candidates, xp)
     to_groups = masked(xp.reshape(dy, (1, width)), xp.expand_dims(groups, axis=1) == group, xp)
     here = xp.astype(xp.expand_dims(inside, axis=1) == member, x.dtype)
@@ -111,7 +111,7 @@ def max_gradient(
 
 
 def _largest_in_columns(rows: Array, xp: Namespace) -> Array:
-    """Where the first largest element of each column is; in memory order, as PyTorch is slow along other axes."""
+    """Index of each column's first largest element; in memory order, as PyTorch is slow along other axes."""
     columns = xp.reshape(xp.permute_dims(rows, (1, 0)), (-1,))
     return xp.argmax(xp.reshape(columns, (rows.shape[1], rows.shape[0])), axis=1)
 

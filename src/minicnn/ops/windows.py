@@ -45,7 +45,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel slides along the two image axes.
+    """Window that slides along the two image axes.
 
     Attributes:
         kernel: Taps (KH, KW).

@@ -72,6 +72,7 @@ NETWORKS = {
 
 # Further names: those of the studies that the networks are from.
 ALIASES = {"platforms": "lenet_3x3", "kernels": "two_convs"}
+STUDIES = {name: alias for alias, name in ALIASES.items()}
 
 
 def names(*, aliases: bool = False) -> list[str]:

@@ -146,6 +146,7 @@ LAYERS: dict[str, Callable[[dict[str, Any], int], Layer]] = {
 COMPILED = LAYERS if NIGHT else ("conv", "transpose", "layer norm", "local response", "dropout", "bilinear", "dense")
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer(name: str, data_format: str, request: pytest.FixtureRequest) -> None:
@@ -180,7 +181,7 @@ def all_sorts(image: tuple[int, ...]) -> Model:
 @pytest.mark.no_cover
 @pytest.mark.usefixtures("interpreted")
 def test_more_threads_than_a_block_has_rows_or_channels() -> None:
-    check(all_sorts((7, 6, 3)), batch=3, kinds=("train",), threads=16)
+    check(all_sorts((7, 6, 3)), batch=3, kinds=("train",), threads=9)
 
 
 def test_a_small_batch_keeps_all_threads_busy() -> None:

@@ -53,6 +53,7 @@ def test_kernels_agree_with_references(case: Case) -> None:
 ONCE = {c.op.name: c for c in CASES if c.op.name in ELEMENTS and c.op is not ops.random_uniform}
 
 
+@pytest.mark.sampled(46)
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("case", ONCE.values(), ids=str)
 def test_a_primitive_without_a_rule_has_the_kernel_of_its_elements(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

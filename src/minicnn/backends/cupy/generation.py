@@ -42,12 +42,12 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     writer = CppWriter(plan, launch, queued)
     bodies, starts, blocks = list[str](), list[int](), 0
     sizes = [_blocks(group, threads, writer.width(group)) for group in launch]
-    threads = max(own for _, own in sizes)
-    for group, (count, own) in zip(launch, sizes, strict=True):
-        body = writer.group(group, own)
+    threads = max(group_threads for _, group_threads in sizes)
+    for group, (count, group_threads) in zip(launch, sizes, strict=True):
+        body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
-        spare = f"    if (spare({own})) return;\n" if own < threads else ""
+        spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         starts.append(blocks)
         blocks += count
@@ -208,22 +208,22 @@ class CppWriter(NeighbourWriter):
             tap = Cast(Name("sum.tap"), "uint8")
             statements, stored = self._late(lambda: self.compute(group.nodes, group, Name("sum.top"), tap))
             kind = f"Pooled<{kind}>"
-        made = {local.name: c_type(value) for value, local in stored}
+        types = {local.name: c_type(value) for value, local in stored}
         for one in (n.inputs[0] for n in group.sums):
-            made[self.locals[id(self.plan.root(one))].name] = c_type(one)
-        fields = "".join(f" {kept} {local};" for local, kept in made.items())
+            types[self.locals[id(self.plan.root(one))].name] = c_type(one)
+        fields = "".join(f" {kept} {local};" for local, kept in types.items())
         stores = ""
         for value, local in stored:
-            given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local.name}; }}"
-            stores += f"      store_neighbours<decltype(width)::N>({given});\n"
+            arguments = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local.name}; }}"
+            stores += f"      store_neighbours<decltype(width)::N>({arguments});\n"
         return (
             f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n"
-            f"{self.lines(statements)}      return Made{{{', '.join(made)}}};\n    }};\n"
+            f"{self.lines(statements)}      return Made{{{', '.join(types)}}};\n    }};\n"
             f"    const auto store = [&](uint32 i, const Made* made, auto width) {{\n{stores}    }};\n"
         )
 
     def _late(self, write: Callable[[], _T]) -> _T:
-        """What `write` returns; the values that it is the first to ask for are read when sums are finished."""
+        """Call `write`; the values that it is the first to ask for are read when sums are finished."""
         known = {id(v) for v in self.values}
         result = write()
         self.read_late |= {id(v) for v in self.values} - known
@@ -255,21 +255,21 @@ class CppWriter(NeighbourWriter):
             f"    using A = {_tile_type(group)};\n    const int group = block / A::BLOCKS;\n"
             f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
         )
-        out, given = f"each<{kind}, A>", "filter, sum"
+        out, arguments = f"each<{kind}, A>", "filter, sum"
         if group.pool is not None:
             before = self.lines(self._late(lambda: self.follow(group.before, group, Name("sum"))))
             last = self.locals[id(self.plan.root(group.pool.inputs[0]))].name
             head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last};\n    }};\n"
             ph, pw = group.pool.attrs["kernel"]
             image = Cpp.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
-            out, given = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
+            out, arguments = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
         elif phased:
             out = f"each_of_phases<{kind}, A, {image_x}, {f}, {rows}, {columns}>"
         return (
             f"{head}{self._finish_and_store(group)}"
             f"    {self._template(group, 'convolve', *node.inputs)}(\n"
             "      block % A::BLOCKS, in, weight, [&](int n, int h, int w, auto filter, auto sum) {\n"
-            f"      {out}(n, h, w, group * {f}, {given}, finish, store);\n    }});\n"
+            f"      {out}(n, h, w, group * {f}, {arguments}, finish, store);\n    }});\n"
         )
 
     _conv2d_input_gradient = _conv2d_partial_sums = _conv2d_input_gradient_partial_sums = _conv2d
@@ -277,9 +277,9 @@ class CppWriter(NeighbourWriter):
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs
         if group.tile is not None and group.tile.stages:
-            given = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
-            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_correlate<A>({given});\n"
-        return self._summed(group, "correlate", (x, dy), [self.function(v) for v in (x, dy)])
+            arguments = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
+            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_weight_gradient<A>({arguments});\n"
+        return self._summed(group, "weight_gradient", (x, dy), [self.function(v) for v in (x, dy)])
 
     def _matmul(self, group: FusionGroup) -> str:
         operands = group.anchor.inputs
@@ -294,19 +294,18 @@ class CppWriter(NeighbourWriter):
         terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))].name}" for n in group.sums]
         functions = "0, 0"
         if group.sums:
-            given = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
-            functions = f"{given},\n      {self._totals_of(group)}"
+            term = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
+            functions = f"{term},\n      {self._totals_of(group)}"
         return (
             f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}>(\n"
             f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, finish, store, {functions});\n"
         )
 
-    def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
+    def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], functions: Sequence[str]) -> str:
         """The template `name` for the two operands of a group, of which function objects are given."""
         call = self._template(group, name, *operands)
-        return (
-            f"{self._tile(group)}{self._finish_and_store(group)}    {call}(block, {', '.join(given)}, finish, store);\n"
-        )
+        ends = self._finish_and_store(group)
+        return f"{self._tile(group)}{ends}    {call}(block, {', '.join(functions)}, finish, store);\n"
 
     def _tile(self, group: FusionGroup) -> str:
         return f"    using A = {_tile_type(group)};\n"
@@ -341,8 +340,8 @@ class CppWriter(NeighbourWriter):
         weight = self.function(group.anchor.inputs[1])
         (x,), functions = self._depthwise_runs(group, group.anchor.inputs[:1])
         ends = self.run_ends(group, RUN)
-        given = f"block, {x}, {weight}, ends, {self._totals_of(group)}"
-        return f"{functions}{ends}    depthwise<A, {len(group.sums)}>({given});\n"
+        arguments = f"block, {x}, {weight}, ends, {self._totals_of(group)}"
+        return f"{functions}{ends}    depthwise<A, {len(group.sums)}>({arguments});\n"
 
     _depthwise_conv2d_input_gradient = _depthwise_conv2d
 

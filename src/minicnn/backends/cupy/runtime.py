@@ -35,10 +35,10 @@ class CupyRuntime:
         with explained():
             check_number(number, cupy.cuda.runtime.getDeviceCount())
             self._device = cupy.cuda.Device(number)
-            found, capability = cupy.cuda.runtime.getDeviceProperties(number), self._device.compute_capability
+            properties, capability = cupy.cuda.runtime.getDeviceProperties(number), self._device.compute_capability
             version = int(capability[:-1]), int(capability[-1])
-            memory = int(found["totalGlobalMem"])
-            self.gpu = from_attributes(found["name"].decode(), version, memory, self._device.attributes)
+            memory = int(properties["totalGlobalMem"])
+            self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -122,11 +122,11 @@ class CupyRuntime:
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        made = compile_all([t.text for t in texts], self.gpu.architecture)
-        for text, code in zip(texts, made, strict=True):
+        codes = compile_all([t.text for t in texts], self.gpu.architecture)
+        for text, code in zip(texts, codes, strict=True):
             check(self.gpu, text.title, text.threads, text.shared, code)
         kernel = partial(Kernel, overlaps=self.gpu.overlaps)
-        return [kernel(code, t.threads, t.shared, t.title) for t, code in zip(texts, made, strict=True)]
+        return [kernel(code, t.threads, t.shared, t.title) for t, code in zip(texts, codes, strict=True)]
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
         return kernel.prepared(blocks, arguments)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from minicnn.backends._python import WHOLE, Python
-from minicnn.backends.numba.kernel import Source
+from minicnn.backends.numba.kernel import KernelCode
 from minicnn.backends.numba.lowering import PLAIN, Lowering, NoKernelError
 from minicnn.backends.numba.printer import FUNCTIONS, composed
 from minicnn.kernels.elements import element, unsupported
@@ -30,7 +30,7 @@ def general(to: Lowering, node: Node) -> None:
         to.add(node, source, reads, [to.buffer(value, PLAIN)], value.size)
 
 
-def _source(node: Node, result: int) -> Source:
+def _source(node: Node, result: int) -> KernelCode:
     """The kernel of one of a node's results; one item an element."""
     dtype, arrays = node.outputs[result].dtype, [Array(f"x{k}", v.dtype, v.size) for k, v in enumerate(node.inputs)]
 
@@ -47,7 +47,7 @@ def _source(node: Node, result: int) -> Source:
         *text.splitlines(),
         f"    {_LETTERS[dtype]}store({place}, {stored})",
     ]
-    return Source(node.op.name, (*(a.name for a in arrays), _TARGET), tuple(lines))
+    return KernelCode(node.op.name, (*(a.name for a in arrays), _TARGET), tuple(lines))
 
 
 def _short(x: Expr) -> Expr | None:

@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
-from minicnn.backends.numba.interpreting import Interpreter
+from minicnn.backends.numba.interpreting import VectorInterpreter
 from minicnn.backends.numba.registers import _at
 from minicnn.backends.numba.vector import _INTS, BYTES, LANES, _load, _operation, _store, vector
 
@@ -72,7 +72,7 @@ _STACK = _Stack()
 
 
 def _stack(builder: Any) -> Any:
-    if isinstance(builder, Interpreter):
+    if isinstance(builder, VectorInterpreter):
         return _STACK.address
     with builder.goto_entry_block():
         place = builder.alloca(ir.ArrayType(ir.IntType(8), SCRATCH))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minicnn.backends.numba.correlate import Line
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.vector import BYTES
 
 
-class _Image(Lines):
+class _PooledImage(Lines):
     """Code with the geometry of the windows."""
 
     def __init__(self, row: Line, column: Line, channels: int, pieces: int) -> None:
@@ -76,12 +76,12 @@ class _Image(Lines):
             self(f"vstore(db + (k + c) * {BYTES}, splat(float32(0)))")
 
 
-def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> Source:
+def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> KernelCode:
     """y = largest element of each window, or 0 if that is larger and the result is rectified.
 
     An item, here and below, is a piece of a block.
     """
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     with out.blocks(), out.positions(), out.block("for c in range(c0, c1):"):
         out("a = splat(float32(0))" if rectified else "a = splat(float32(-inf))")
         with out.window():
@@ -90,12 +90,12 @@ def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: 
     return out.source("max_pool2d", "x", "y")
 
 
-def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> Source:
+def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> KernelCode:
     """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN).
 
     If y is rectified, dy counts as 0 where y is not positive.
     """
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     # Windows that do not overlap are written once; then only what no window covers is set to 0 before.
     apart = all(line.in_step >= line.taps for line in (row, column)) and not any(out.padded)
     covered = all(line.in_step == line.taps and line.count * line.taps == line.size for line in (row, column))
@@ -115,9 +115,9 @@ def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, re
     return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
 
 
-def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> Source:
+def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> KernelCode:
     """y = mean of each window."""
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     with out.blocks(), out.positions():
         out.count(padding=count_padding)
         with out.block("for c in range(c0, c1):"):
@@ -128,9 +128,9 @@ def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_p
     return out.source("average_pool2d", "x", "y")
 
 
-def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> Source:
+def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> KernelCode:
     """dx: each element of a window gets its share of dy."""
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     with out.blocks():
         out("x = dx", "y = dy")
         out.zero()

@@ -21,7 +21,7 @@ from minicnn.kernels.expressions import (
     Number,
     Select,
 )
-from minicnn.kernels.scalars import Function
+from minicnn.kernels.scalars import ScalarFunction
 
 _NAMES = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", ">": "gt", ">=": "ge", "<": "lt", "<=": "le", "==": "eq",
@@ -30,7 +30,7 @@ _NAMES = {
 _X = Name("x")
 # Functions that are no operation of a CPU's vectors.
 FUNCTIONS = {
-    **scalars.FUNCTIONS, "sign": Function(("x",), {}, Select(_X > ZERO, ONE, Select(_X < ZERO, Number(-1), _X))),
+    **scalars.FUNCTIONS, "sign": ScalarFunction(("x",), {}, Select(_X > ZERO, ONE, Select(_X < ZERO, Number(-1), _X))),
 }  # fmt: skip
 
 

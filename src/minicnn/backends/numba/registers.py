@@ -1,4 +1,4 @@
-"""Tiles of accumulators as values in Numba code: ROWS x COLUMNS vectors that stay in registers.
+"""Register tiles as values in Numba code: ROWS x COLUMNS accumulators, each a vector, that stay in registers.
 
 One operation here is a whole inner loop, written in LLVM instructions. Written in Python the same loop would take
 Numba's front end a second to compile for each shape of tile.
@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import models, register_model
 
-from minicnn.backends.numba.interpreting import Interpreter
+from minicnn.backends.numba.interpreting import VectorInterpreter
 from minicnn.backends.numba.vector import (
     _BYTES,
     _FLOAT,
@@ -76,7 +76,7 @@ def _elements(builder: Any, kind: str, address: Any, left: Any = None) -> Any:
 def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], steps: list[Any],
             body: Callable[[list[Any], list[Any]], list[Any]]) -> list[Any]:  # fmt: skip
     """Repeat `sums = body(sums, addresses)` count times, each address moving on by its step; returns the sums."""
-    if isinstance(builder, Interpreter):
+    if isinstance(builder, VectorInterpreter):
         for _ in range(count):
             sums = body(sums, addresses)
             addresses = [builder.add(address, step) for address, step in zip(addresses, steps, strict=True)]
@@ -87,9 +87,9 @@ def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], ste
         builder.store(value, place)
     with cgutils.for_range(builder, count):
         at = [builder.load(place) for place in places]
-        made = body([builder.load(one) for one in kept], at)
+        results = body([builder.load(one) for one in kept], at)
         moved = [builder.add(address, step) for address, step in zip(at, steps, strict=True)]
-        for value, place in zip([*made, *moved], [*kept, *places], strict=True):
+        for value, place in zip([*results, *moved], [*kept, *places], strict=True):
             builder.store(value, place)
     return [builder.load(one) for one in kept]
 
@@ -238,17 +238,17 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
 
     def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
         least, most = _splat(builder, low), _splat(builder, high)
-        made = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
-        return joined(builder, [_extremum("<=")(builder, v, most) for v in made])
+        bounded = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
+        return joined(builder, [_extremum("<=")(builder, v, most) for v in bounded])
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
         zero = _filled(_VECTOR, 0.0)
-        made = []
+        masked = []
         for r, c, i in cells:
             masks = _load(builder, _plus(builder, _at(builder, m, step, r), c * BYTES))
             positive = builder.fcmp_ordered(">", masks, zero)
-            made.append(builder.select(positive, builder.extract_value(a, i), zero))
-        return joined(builder, made)
+            masked.append(builder.select(positive, builder.extract_value(a, i), zero))
+        return joined(builder, masked)
 
     def put(builder: Any, o: Any, a: Any, step: Any) -> None:
         for r, c, i in cells:
@@ -260,7 +260,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             _store(builder, at, builder.fadd(_load(builder, at), builder.extract_value(a, i)))
 
     many = [address] * 5
-    made: dict[str, tuple[Any, list[Any], Callable[..., Any]]] = {
+    operations_by_name: dict[str, tuple[Any, list[Any], Callable[..., Any]]] = {
         "clear": (tile, [], clear),
         "bias": (tile, [address], bias),
         "correlate": (tile, [tile, *many], correlate),
@@ -274,10 +274,10 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "deposit": (types.void, [address, tile, address, address, address], added(across=False)),
     }
     for kind_of in _SIZE:
-        made[f"dot_{kind_of}"] = (tile, [tile, *many[1:]], dot(kind_of))
-        made[f"fold_{kind_of}"] = (tile, [tile, *many], fold(kind_of, checked=False))
-        made[f"fold_{kind_of}_some"] = (tile, [tile, *many], fold(kind_of, checked=True))
+        operations_by_name[f"dot_{kind_of}"] = (tile, [tile, *many[1:]], dot(kind_of))
+        operations_by_name[f"fold_{kind_of}"] = (tile, [tile, *many], fold(kind_of, checked=False))
+        operations_by_name[f"fold_{kind_of}_some"] = (tile, [tile, *many], fold(kind_of, checked=True))
     return {
         f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)
-        for name, (result, arguments, emit) in made.items()
+        for name, (result, arguments, emit) in operations_by_name.items()
     }

@@ -121,11 +121,11 @@ class PythonWriter(Writer):
         """
         region, root = list[Node](), self.plan.root(value)
         while (node := self.inlined(root)) is not None and node.op.elementwise:
-            own = [v for v in node.inputs if self.number(v) is None]
-            if len(own) != 1 or not same_index(node, own[0]):
+            arrays = [v for v in node.inputs if self.number(v) is None]
+            if len(arrays) != 1 or not same_index(node, arrays[0]):
                 return None
             region.append(node)
-            root = self.plan.root(own[0])
+            root = self.plan.root(arrays[0])
         gather = self.inlined(root)
         if gather is not None and not self.gathers(gather, columns):
             return None
@@ -155,7 +155,7 @@ class PythonWriter(Writer):
             return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(self.elements(group, threads))}")
         total = group.anchor
         source = self.function(total.inputs[0])
-        write = self.device("p, i, total", self.lines(self.follow(group.nodes, group, given=Name("total"))))
+        write = self.device("p, i, total", self.lines(self.follow(group.nodes, group, start=Name("total"))))
         numbers = f"{group.size}, {total.inputs[0].shape[0]}, {group.slices}, {threads // group.slices}"
         return self.define(f"{{name}} = add_partial_sums({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
 

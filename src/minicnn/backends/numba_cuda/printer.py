@@ -43,7 +43,7 @@ TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T, **_
 
 
 def _is_wide(place: Expr) -> bool:
-    """Whether a place has 64 bits: the first of what is added up or multiplied says it."""
+    """True if a place has 64 bits: the first of what is added up or multiplied says it."""
     while isinstance(place, Binary):
         place = place.left
     return isinstance(place, Cast) and place.dtype == WIDE_PLACE

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.region_layout import Level, Loop
+from minicnn.backends._gpu.region_layout import ElementLoop, Level
 from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Schedule, SharedSum, Statistic
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.printer import CudaPython, type_of
@@ -174,20 +174,20 @@ class _Text(Schedule):
             place = f"index(number * {tile.K * m} + i)"
             out = writer.device("p, number, i, total", f"    {part}[{place}] = total * {scale}\n")
         numbers = f"{tile.N}, {tile.K}, {m}, {tile.ROWS}, {tile.LANES}, {tile.THREADS}"
-        made = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
+        stream = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
         parts = ["begin", "load", "store", "multiply", "product"]
         if product.gradient is not None:
             parts += ["clear", "accumulate", "finish"]
             self.head += f"    gradient = cuda.local.array({tile.own * 4 * m}, np.float32)\n"
-        self.bytes = {name: writer.define(f"{{name}} = {made}.{name}\n") for name in parts}
+        self.bytes = {name: writer.define(f"{{name}} = {stream}.{name}\n") for name in parts}
         if product.gradient is not None:
             self.head += f"    {self.bytes['clear']}(gradient)\n"
             self.finish += f"    {self.bytes['finish']}(q, gradient, thread, number)\n"
 
     # Loops over elements ------------------------------------------------------------------------
 
-    def _level(self, level: Level, loops: Sequence[Loop]) -> str:
-        """What is done between two barriers, and the second of them."""
+    def _level(self, level: Level, loops: Sequence[ElementLoop]) -> str:
+        """Text of the work between two barriers, and of the second of them."""
         region, text, self.start = self.region, "", 0
         for loop in loops:
             text += self._call(self._loop(loop), region.rows * loop.columns * loop.lanes)
@@ -208,18 +208,18 @@ class _Text(Schedule):
     def _call(self, name: str, items: int) -> str:
         return f"        {name}(q, {self._thread(items)}, rows)\n"
 
-    def _loop(self, loop: Loop) -> str:
-        body, made = self._compute(self._trees(loop))
-        stores = "".join(self._store(y, x, "    ") for y, x in made)
+    def _loop(self, loop: ElementLoop) -> str:
+        body, results = self._compute(self._trees(loop))
+        stores = "".join(self._store(y, x, "    ") for y, x in results)
         body += f"    if real:\n{stores}" if stores else ""
         name = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
         numbers = f"{self.region.rows * loop.columns}, {self.region.threads}, {loop.columns}, {loop.lanes}"
         return self.writer.define(f"{{name}} = elements({numbers}, {name})\n")
 
-    def _early(self, loop: Loop) -> _Early:
-        body, made = self._compute(self._trees(loop))
-        load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in made)},)\n")
-        stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(made))
+    def _early(self, loop: ElementLoop) -> _Early:
+        body, results = self._compute(self._trees(loop))
+        load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in results)},)\n")
+        stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(results))
         head = f"    i = index(p[-2] * {loop.columns} + e)\n"
         return _Early(load, self.writer.device("p, found, e", f"{head}{stores}"), loop.columns)
 
@@ -234,9 +234,9 @@ class _Text(Schedule):
     def _slot(self, value: Value, k: str) -> str:
         return f"{self.views[value.dtype]}[slot({self.layout.slots[id(value)] // ITEMSIZE[value.dtype]} + {k})]"
 
-    def _store(self, value: Value, given: str, indent: str) -> str:
+    def _store(self, value: Value, element_text: str, indent: str) -> str:
         """Statements that put an element where it is read."""
-        element = f"np.uint8(1 if {given} else 0)" if value.dtype == "bool" else given
+        element = f"np.uint8(1 if {element_text} else 0)" if value.dtype == "bool" else element_text
         return "".join(f"{indent}    {target} = {element}\n" for target in self._places(value, "e", "i"))
 
     def _statistics(self, value: Value) -> str:
@@ -252,12 +252,12 @@ class _Text(Schedule):
         """Statement that adds a tile's rows to a sum."""
         region, writer, size = self.region, self.writer, node.outputs[0].size
         fold, term = self._terms(node)
-        made = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
+        term_function = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
         place = f"{writer.parameter(self.partial_sums[id(node)])}[index(number * {size} + o)]"
         out = writer.device("p, number, o, total", f"    {place} = total\n")
         terms = region.rows * fold
         numbers = f"{size}, {terms}, {fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
-        sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {made}, {out})\n")
+        sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {term_function}, {out})\n")
         names = ("count", "clear", "add", "share", "finish")
         count, clear, add, share, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
         self.head += f"    {sums}_totals = cuda.local.array({count}, np.float32)\n    {clear}({sums}_totals)\n"

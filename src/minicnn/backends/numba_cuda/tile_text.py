@@ -48,16 +48,16 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
     where = writer.device("group, a, b, c, f", f"    return {place}\n")
     numbers = ", ".join(map(str, (c, f, *sizes)))
-    made, shape = CudaPython.image(one.image), CudaPython.window(one.window)
-    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {numbers})\n")
+    image, shape = CudaPython.image(one.image), CudaPython.window(one.window)
+    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {image}, {shape}, {numbers})\n")
     if group.pool is None:
-        write = writer.device("p, i, total", writer.lines(writer.follow(group.nodes, group, given=Name("total"))))
+        write = writer.device("p, i, total", writer.lines(writer.follow(group.nodes, group, start=Name("total"))))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
     else:
-        body = writer.lines(writer.follow(group.before, group, given=Name("total")))
+        body = writer.lines(writer.follow(group.before, group, start=Name("total")))
         last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))].name
         before = writer.device("p, i, total", f"{body}    return {last}\n")
-        after = writer.follow(group.nodes, group, given=Name("top"), tap=Name("tap"))
+        after = writer.follow(group.nodes, group, start=Name("top"), tap=Name("tap"))
         write = writer.device("p, i, top, tap", writer.lines(after))
         pooled = CudaPython.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
         ph, pw = group.pool.attrs["kernel"]
@@ -78,14 +78,14 @@ def _weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     numbers = ", ".join(map(str, sizes))
     tiled = writer.define(f"{{name}} = WeightTile({widths}, {CudaPython.geometry(node)}, {c}, {f}, {numbers})\n")
     kind = type_of(node.outputs[0])
-    return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
+    return writer.define(f"{{name}} = weight_gradient({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
 
 
 def _partial_sums(writer: PythonWriter, group: FusionGroup) -> str:
     """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
     (parts, *rest), anchor = group.anchor.outputs[0].shape, group.anchor
     if group.anchor.op.name == "matmul" or parts == 1:
-        body = writer.lines(writer.follow(group.nodes, group, given=Name("total")))
+        body = writer.lines(writer.follow(group.nodes, group, start=Name("total")))
     else:
         body = f"    {writer.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
     return writer.device("p, part, i, total", body)
@@ -140,7 +140,7 @@ def _reduced(writer: PythonWriter, group: FusionGroup, term: str) -> str:
 
 
 def _loads(writer: PythonWriter, value: Value) -> bool:
-    """Whether an element of a value takes a few loads, so that several may be under way."""
+    """True if an element of a value takes a few loads, so that several may be under way."""
     node = writer.inlined(value)
     return node is None or (
         (node.op.elementwise or node.op.name in MOVES) and all(_loads(writer, v) for v in node.inputs)

@@ -1,4 +1,4 @@
-"""What a rank computes with: a processor by three rates that were fitted to measured steps, or a GPU by its plan."""
+"""Devices of a rank: a processor by three rates that were fitted to measured steps, or a GPU by its plan."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def fit(steps: Sequence[tuple[Sequence[float], float]]) -> Rates:
     scale = terms.max(axis=0)
     kept = [0, 1, 2]
     while True:  # a rate below 0 says that its term explains nothing
-        found, *_ = np.linalg.lstsq(terms[:, kept] / scale[kept], np.ones(len(steps)), rcond=None)
-        if len(kept) == 1 or (found > 0).all():
+        rates, *_ = np.linalg.lstsq(terms[:, kept] / scale[kept], np.ones(len(steps)), rcond=None)
+        if len(kept) == 1 or (rates > 0).all():
             break
-        kept.pop(int(np.argmin(found)))
-    per = dict(zip(kept, np.abs(found) / scale[kept], strict=True))
+        kept.pop(int(np.argmin(rates)))
+    per = dict(zip(kept, np.abs(rates) / scale[kept], strict=True))
     flops, bandwidth = (1 / per[k] if k in per else float(np.finfo(float).max) for k in (0, 1))
     return Rates(float(flops), float(bandwidth), float(per.get(2, 0.0)))
 

@@ -26,7 +26,7 @@ _KINDS: dict[str, type[float] | type[int] | type[str]] = {
 
 @dataclass(frozen=True)
 class Interconnect:
-    """What connects ranks. Those of a host have consecutive numbers.
+    """Network between ranks. Those of a host have consecutive numbers.
 
     Attributes:
         name: Name.
@@ -163,13 +163,13 @@ def interconnect(text: str) -> Interconnect:
     settings = rest if "=" not in first else [first, *rest]
     if "=" not in first and first not in known():
         raise ValueError(f"A network is one of {', '.join(known())}, or latency=S,bandwidth=B. Received: {first!r}.")
-    found: dict[str, float | int | str] = {}
+    figures: dict[str, float | int | str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
         try:
             if not sign or name not in _KINDS or (name == "within" and value not in known()):
                 raise ValueError
-            found[name] = _KINDS[name](value)
+            figures[name] = _KINDS[name](value)
         except ValueError:
             raise ValueError(
                 f"Networks are described by {', '.join(f'{k}=...' for k in _KINDS)}; within is one of "
@@ -177,11 +177,11 @@ def interconnect(text: str) -> Interconnect:
             ) from None
     if "=" not in first:
         base = known()[first]
-        return replace(base, **found, name=text) if found else base  # type: ignore[arg-type]
-    missing = {"latency", "bandwidth"} - found.keys()
+        return replace(base, **figures, name=text) if figures else base  # type: ignore[arg-type]
+    missing = {"latency", "bandwidth"} - figures.keys()
     if missing:
         raise ValueError(
             f"A network without a name has latency (seconds) and bandwidth (bytes a second). Received: {text!r}, "
             f"without {', '.join(sorted(missing))}. Add it, or begin with one of {', '.join(known())}."
         )
-    return Interconnect(text, **found)  # type: ignore[arg-type]
+    return Interconnect(text, **figures)  # type: ignore[arg-type]

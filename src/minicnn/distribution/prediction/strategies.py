@@ -1,4 +1,4 @@
-"""What a step takes by data, model, hybrid and pipeline parallelism: seconds, bytes that a rank sends, its memory."""
+"""Costs of a step by data, model, hybrid and pipeline parallelism: seconds, bytes that a rank sends, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_STAGES = 64
 
 @dataclass(frozen=True)
 class Conditions:
-    """How ranks compute together.
+    """Conditions under which ranks compute together.
 
     Attributes:
         network: What connects them.
@@ -138,10 +138,10 @@ def predict(work: Workload, strategy: str, ranks: int, batch: int, conditions: C
         why = f"{conditions.network.name} connects {most} ranks"
         return Prediction(strategy, ranks, batch, impossible=why)
     ways = {"data": _data, "model": _model, "hybrid": _hybrid, "pipeline": _pipeline}
-    found = list(ways[strategy](work, ranks, batch, conditions))
-    possible = [p for p in found if p.impossible is None]
+    predictions = list(ways[strategy](work, ranks, batch, conditions))
+    possible = [p for p in predictions if p.impossible is None]
     if not possible:
-        return found[0]
+        return predictions[0]
     if conditions.memory is not None:
         possible = [replace(p, fits=p.memory <= conditions.memory) for p in possible]
     return min(possible, key=lambda p: (not p.fits, p.seconds if p.fits else p.memory))
@@ -188,8 +188,8 @@ def _groups(
 
 def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strategy: str, size: int) -> Prediction:
     network, slow = conditions.network, _slowest(conditions, ranks)
-    own = -(-batch // ranks)
-    runs, part, line = 1, own, _Timeline(conditions)
+    rank_batch = -(-batch // ranks)
+    runs, part, line = 1, rank_batch, _Timeline(conditions)
     if conditions.shards and conditions.algorithm == "fixed" and size == 1:
         shards = min(conditions.shards, batch)
         runs, part, line.sums = -(-shards // ranks), -(-batch // shards), sums_of(shards, ranks)
@@ -199,7 +199,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
 
     def spend(layer: Layer, phase: str, cut: bool) -> None:
         nonlocal compute
-        samples, share = (own * size, 1 / size) if cut else (part, 1.0)
+        samples, share = (rank_batch * size, 1 / size) if cut else (part, 1.0)
         seconds = slow * work.seconds(layer, phase, samples, share)
         compute += seconds
         line.at += seconds
@@ -214,7 +214,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
 
     def gather(layer: Layer, cut: bool) -> None:
         if cut and not layer.first:
-            line.wait(network.all_gather(own * size * layer.given, size))
+            line.wait(network.all_gather(rank_batch * size * layer.activations, size))
 
     def normalize(layer: Layer) -> None:  # two sums over all shards, of x and of the squares around its mean
         line.wait(2 * min(network.all_reduce(layer.normalized, ranks, way) for way in ways))
@@ -236,10 +236,10 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
     line.at += late
     moved = memory = 0.0
     for layer, cut in zip(work.layers, split, strict=True):
-        parts, samples = (size, own * size) if cut else (1, part)
+        parts, samples = (size, rank_batch * size) if cut else (1, part)
         spend(layer, "update", cut)
         if cut and not layer.first:
-            moved += 2 * samples * layer.given * (size - 1) / size
+            moved += 2 * samples * layer.activations * (size - 1) / size
         moved += 4 * sent(layer.normalized, ranks)
         moved += sent(layer.weights / parts, ranks // parts, 1 if cut else line.sums, conditions.algorithm)
         memory += (2 * layer.weights + layer.state) / parts + layer.saved * samples
@@ -266,7 +266,7 @@ def _model(work: Workload, ranks: int, batch: int, conditions: Conditions) -> It
         share = math.ceil(width / min(ranks, width)) / width
         for phase in ("forward", "backward", "update"):
             compute += slow * work.seconds(layer, phase, batch, share)
-        gathered = 0.0 if layer.first or ranks == 1 else batch * layer.given
+        gathered = 0.0 if layer.first or ranks == 1 else batch * layer.activations
         talked += 2 * network.all_gather(gathered, ranks) if gathered else 0.0
         moved += 2 * gathered * (ranks - 1) / ranks
         memory += (2 * layer.weights + layer.state + layer.saved * batch) * share + gathered * (1 - share)
@@ -288,16 +288,16 @@ def _pipeline(work: Workload, ranks: int, batch: int, conditions: Conditions) ->
         why = f"{most} layers with weights, and a batch of {batch}, give no stages for so many ranks"
         yield Prediction("pipeline", ranks, batch, impossible=why)
     for stages in counts:
-        own = -(-batch // (ranks // stages))
-        for power in range(int(math.log2(own)) + 1):
-            yield _piped(work, ranks, batch, conditions, stages, own, 2**power)
+        pipeline_batch = -(-batch // (ranks // stages))
+        for power in range(int(math.log2(pipeline_batch)) + 1):
+            yield _piped(work, ranks, batch, conditions, stages, pipeline_batch, 2**power)
 
 
 def _piped(
-    work: Workload, ranks: int, batch: int, conditions: Conditions, stages: int, own: int, micro: int
+    work: Workload, ranks: int, batch: int, conditions: Conditions, stages: int, pipeline_batch: int, micro: int
 ) -> Prediction:
     network, slow, copies = conditions.network, _slowest(conditions, ranks), ranks // stages
-    part = own / micro
+    part = pipeline_batch / micro
     latency, bandwidth = network.link(stages)
     layers = work.layers
     cost = [sum(work.seconds(layer, p, part) for p in ("forward", "backward")) for layer in layers]
@@ -316,31 +316,31 @@ def _piped(
         bare.append(slow * sum(cost[start:end]))
         slots.append(bare[-1] + sum(latency + e * part / bandwidth for e in edges))
         sums.append(network.all_reduce(weights, copies, conditions.algorithm, stride=stages))
-        sends.append(sum(e * own for e in edges) + sent(weights, copies))
+        sends.append(sum(e * pipeline_batch for e in edges) + sent(weights, copies))
         cut = _cut_s(work, weights, conditions) if copies * micro > 1 else 0.0
         updates.append(slow * (cut + sum(work.seconds(layer, "update", 1) for layer in held)))
-        memory.append(sum(2 * layer.weights + layer.state + layer.saved * own for layer in held))
+        memory.append(sum(2 * layer.weights + layer.state + layer.saved * pipeline_batch for layer in held))
     idle = (stages - 1) * max(slots)
     compute = micro * max(bare) + max(updates)
     exposed = micro * (max(slots) - max(bare)) + max(sums)
     how = f"{stages} stages, {micro} micro-batch{'es' * (micro > 1)}" + (f", {copies} pipelines" if copies > 1 else "")
     return Prediction("pipeline", ranks, batch, how, compute + exposed + idle, compute, 0.0, exposed, idle, max(sends),
-                      max(memory) + work.input * own + work.passing * part)  # fmt: skip
+                      max(memory) + work.input * pipeline_batch + work.passing * part)  # fmt: skip
 
 
 def _cut(costs: Sequence[float], parts: int) -> list[int]:
     """Ends of consecutive parts, none empty, of which the largest is as small as can be."""
 
     def ends_below(limit: float) -> list[int]:
-        found: list[int] = []
+        cuts: list[int] = []
         total = 0.0
         for i, cost in enumerate(costs):
-            left = parts - 1 - len(found)  # parts to come, each of which takes one at least
+            left = parts - 1 - len(cuts)  # parts to come, each of which takes one at least
             if i and left and (total + cost > limit or len(costs) - i <= left):
-                found.append(i)
+                cuts.append(i)
                 total = 0.0
             total += cost
-        return [*found, len(costs)]
+        return [*cuts, len(costs)]
 
     def largest(ends: Sequence[int]) -> float:
         return max(sum(costs[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True))

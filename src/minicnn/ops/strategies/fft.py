@@ -85,16 +85,20 @@ class Fft(Strategy):
         gradient, gradient_peak = going(height, n * f)
         spread = 0 if problem.strides == (1, 1) else problem.nbytes(height * width * n * f)
         if direction == "forward":
-            before, made, pairs = max(making, frame + image_peak, image + max(2 * kernel, kernel_peak)), gradient, n * f
+            before, result_spectra, pairs = (
+                max(making, frame + image_peak, image + max(2 * kernel, kernel_peak)),
+                gradient,
+                n * f,
+            )
             operands = image + kernel
         elif direction == "input gradient":
-            before, made, pairs = max(spread + gradient_peak, gradient + kernel_peak), image, n * c
+            before, result_spectra, pairs = max(spread + gradient_peak, gradient + kernel_peak), image, n * c
             operands = gradient + kernel
         else:
             before = max(making, frame + image_peak, image + max(spread + gradient_peak, 2 * gradient))
-            made, pairs, operands = kernel, c * f, image + gradient
+            result_spectra, pairs, operands = kernel, c * f, image + gradient
         back = problem.nbytes(math.prod(lengths) * pairs)
-        return max(before, operands + made, 2 * made + back, back + result)
+        return max(before, operands + result_spectra, 2 * result_spectra + back, back + result)
 
 
 def _lengths(window: Window, image: Pair) -> Pair:

@@ -1,4 +1,4 @@
-"""What a strategy of convolution is: three maps that compute what conv2d and its gradients promise, another way."""
+"""The strategy of convolution: three maps that compute what conv2d and its gradients promise, another way."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Problem:
 
     @property
     def window(self) -> Window:
-        """How the kernel slides."""
+        """Window of the convolution."""
         return Window(self.kernel, self.strides, self.padding, self.dilation)
 
     @property

@@ -65,12 +65,12 @@ class ByteTile:
 
     @property
     def weights_at(self) -> int:
-        """Where in shared memory the matrix begins, behind the bytes; in numbers of 4 bytes."""
+        """Place of the matrix in shared memory, behind the bytes; in numbers of 4 bytes."""
         return self.ROWS * self.pitch
 
     @property
     def sums_at(self) -> int:
-        """Where the slices' sums begin."""
+        """Place of the slices' sums in shared memory."""
         return self.weights_at + 4 * self.words * self.M
 
     @property
@@ -101,7 +101,7 @@ class ByteTile:
 
 @dataclass(frozen=True)
 class ByteRows:
-    """What a block does with the rows of bytes."""
+    """Functions of a block on its rows of bytes."""
 
     begin: Function  # begin(p, 0, shared, thread): bring the matrix into shared memory
     load: Function  # load(p, found, thread, tile): ask for the bytes of a tile
@@ -162,22 +162,22 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
 
     @device
     def load_one(u: Any, s: Any) -> None:
-        p, found, thread, tile = s
+        p, fetched, thread, tile = s
         e = index(thread + u * THREADS)
         e = choose(e < COUNT, e, none)
         r, w = index(tile * ROWS + e // RUN), e % RUN * WIDTH
         row = where(p, choose(r < N, r, index(N - 1)))
         bytes_, first = x(p)
-        keep(found, u, take(bytes_, index(first + row * K + w * 4), K - w * 4))
+        keep(fetched, u, take(bytes_, index(first + row * K + w * 4), K - w * 4))
 
     @device
     def store_one(u: Any, s: Any) -> None:
-        found, words, thread = s
+        fetched, words, thread = s
         e = index(thread + u * THREADS)
         if e < COUNT:
             start = e // RUN * PITCH + e % RUN * WIDTH
             for k in range(WIDTH):
-                words[slot(start + k)] = found[slot(u * WIDTH + k)]
+                words[slot(start + k)] = fetched[slot(u * WIDTH + k)]
 
     load = unrolled(LOADS, load_one, "p, found, thread, tile")
     store = unrolled(LOADS, store_one, "found, words, thread")
@@ -186,12 +186,12 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
 
     @device
     def multiply_byte(j: Any, s: Any) -> None:
-        shared, own, wide, sums, w = s
+        shared, words_of_lane, wide, sums, w = s
         start = WEIGHTS + (w * 4 + j) * M
         for m in range(M):
             wide[slot(m)] = shared[slot(start + m)]
         for k in range(EACH):
-            one = byte(own[slot(k)], j)
+            one = byte(words_of_lane[slot(k)], j)
             for m in range(M):
                 sums[slot(k * M + m)] += one * wide[slot(m)]
 
@@ -199,7 +199,7 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
 
     @block
     def multiply(p: Any, words: Any, thread: Any) -> None:
-        own = cuda.local.array(EACH, index)
+        words_of_lane = cuda.local.array(EACH, index)
         wide = cuda.local.array(M, T)
         sums = cuda.local.array(MINE, T)
         shared, lane, piece = p[-3], thread % LANES, thread // LANES
@@ -207,8 +207,8 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
             sums[slot(k)] = zero
         for w in range(piece, WORDS, SLICES):
             for k in range(EACH):
-                own[slot(k)] = words[slot((lane + k * LANES) * PITCH + w)]
-            multiply_bytes((shared, own, wide, sums, w))
+                words_of_lane[slot(k)] = words[slot((lane + k * LANES) * PITCH + w)]
+            multiply_bytes((shared, words_of_lane, wide, sums, w))
         if piece < PARTS:
             start = SUMS + piece * SUMS_PITCH + lane * M
             for k in range(EACH):
@@ -225,14 +225,14 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     # The gradient -------------------------------------------------------------------------------
 
     @device
-    def add_word(own: Any, s: Any) -> None:
+    def add_word(words_of_lane: Any, s: Any) -> None:
         words, totals, wide, thread, r = s
-        w = index(thread + own * THREADS)
+        w = index(thread + words_of_lane * THREADS)
         word = words[slot(r * PITCH + choose(w < WORDS, w, none))]
         for j in range(4):
             one = byte(word, index(j))
             for m in range(M):
-                totals[slot((own * 4 + j) * M + m)] += one * wide[slot(m)]
+                totals[slot((words_of_lane * 4 + j) * M + m)] += one * wide[slot(m)]
 
     add_words = unrolled(OWN, add_word)
 
@@ -258,13 +258,13 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
                 r = index(r + 1)
 
     @device
-    def finish_one(own: Any, s: Any) -> None:
+    def finish_one(words_of_lane: Any, s: Any) -> None:
         p, totals, thread, number = s
-        w = index(thread + own * THREADS)
+        w = index(thread + words_of_lane * THREADS)
         for j in range(4):
             if index(w * 4 + j) < K:
                 for m in range(M):
-                    out(p, number, index((w * 4 + j) * M + m), totals[slot((own * 4 + j) * M + m)])
+                    out(p, number, index((w * 4 + j) * M + m), totals[slot((words_of_lane * 4 + j) * M + m)])
 
     finish = unrolled(OWN, finish_one, "p, totals, thread, number")
     return ByteRows(begin, load, store, multiply, product, clearing(T, TOTALS), accumulate, finish)

@@ -15,15 +15,15 @@ def keeping(width: int) -> Function:
     """Function keep(values, u, found): put a tuple of so many elements, 1 or 4, into registers, the u-th of such."""
 
     @device
-    def one(values: Any, u: Any, found: Any) -> None:
-        values[slot(u)] = found[0]
+    def one(values: Any, u: Any, fetched: Any) -> None:
+        values[slot(u)] = fetched[0]
 
     @device
-    def four(values: Any, u: Any, found: Any) -> None:
-        values[slot(u * 4)] = found[0]
-        values[slot(u * 4 + 1)] = found[1]
-        values[slot(u * 4 + 2)] = found[2]
-        values[slot(u * 4 + 3)] = found[3]
+    def four(values: Any, u: Any, fetched: Any) -> None:
+        values[slot(u * 4)] = fetched[0]
+        values[slot(u * 4 + 1)] = fetched[1]
+        values[slot(u * 4 + 2)] = fetched[2]
+        values[slot(u * 4 + 3)] = fetched[3]
 
     return four if width == 4 else one
 

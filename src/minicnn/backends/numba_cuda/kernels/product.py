@@ -55,7 +55,7 @@ class ProductTile(NamedTuple):
 def side(
     T: Any, LIMIT: int, SIZE: int, BK: int, ALONG: bool, W: int, ROW: int, THREADS: int, get: Function, unpack: Any
 ) -> tuple[Function, Function, int, Any]:
-    """How the threads of a block bring their piece of one matrix into shared memory, SIZE results x BK terms.
+    """Functions by which a block's threads bring a piece of a matrix into shared memory, SIZE results x BK terms.
 
     Args:
         T: Type of the elements.
@@ -89,33 +89,33 @@ def side(
 
     @device
     def load_one(u: Any, s: Any) -> None:
-        p, found, thread, first, k0, last = s
+        p, fetched, thread, first, k0, last = s
         e = index(thread + u * THREADS)
         at, term = place(e)
         m, k = index(first + at), index(k0 + term)
         real = (WHOLE | (m < LIMIT)) & (k < last) & (ALL | (e < LOADS))
         row, column = (k, m) if ALONG else (m, k)
-        keep(found, u, mask(real, get(p, choose(real, row, start), choose(real, column, start))))
+        keep(fetched, u, mask(real, get(p, choose(real, row, start), choose(real, column, start))))
 
     @device
-    def loaded(found: Any, u: Any, w: Any, inside: Any) -> Any:
-        return found[slot(u * SLOTS + w)]
+    def loaded(fetched: Any, u: Any, w: Any, inside: Any) -> Any:
+        return fetched[slot(u * SLOTS + w)]
 
     @device
-    def unpacked(found: Any, u: Any, w: Any, inside: Any) -> Any:
-        return choose(inside, T(unpack(found[slot(u)], w)), zero)
+    def unpacked(fetched: Any, u: Any, w: Any, inside: Any) -> Any:
+        return choose(inside, T(unpack(fetched[slot(u)], w)), zero)
 
     element = unpacked if unpack else loaded
 
     @device
     def store_one(u: Any, s: Any) -> None:
-        found, shared, thread, k0, last = s
+        fetched, shared, thread, k0, last = s
         e = index(thread + u * THREADS)
         if ALL or e < LOADS:
             at, term = place(e)
             for w in range(W):
                 inside = index(k0 + term) < last
-                shared[slot(term * ROW + at + w * STEP)] = element(found, u, w, inside)
+                shared[slot(term * ROW + at + w * STEP)] = element(fetched, u, w, inside)
 
     return unrolled(EACH, load_one), unrolled(EACH, store_one), EACH * SLOTS, kind
 
