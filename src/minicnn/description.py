@@ -43,6 +43,7 @@ def describe(model: Model) -> dict[str, Any]:
         "name": model._name,
         "seed": model.seed,
         **({} if model.trainable else {"trainable": False}),
+        **({} if model.class_names is None else {"class_names": list(model.class_names)}),
         "graph": graph,
         "weights": list(model._weights),
         "compile": compiled,

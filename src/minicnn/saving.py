@@ -218,6 +218,7 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
     made_of = Sequential._of_tensors if about["class"] == "Sequential" else Model
     model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
     model._trainable = about.get("trainable", True) is not False
+    model.class_names = about.get("class_names")
     compiled = about["compile"]
     if compiled is not None:
         compiled_with = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minicnn import html
-from minicnn.program.graph import Node
+from minicnn.program.graph import Node, Program
 from minicnn.program.printing import engineering
 
 if TYPE_CHECKING:
@@ -15,9 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Explanation of a Program: the kernel that runs each node, or why its reference does; print it."""
+    """Explanation of a Program: the kernel that runs each node, or why its reference does; print it.
 
+    Attributes:
+        program: The Program.
+        rows: Its nodes as the backend runs them, and what runs each.
+    """
+
+    program: Program
     rows: list[tuple[Node, str]]
+
+    def to_html(self) -> str:
+        """A page to explore the Program, with what runs each node: see `Program.to_html`."""
+        return self.program.to_html(run_by=self.rows)
 
     def __str__(self) -> str:
         width = max((len(repr(node)) for node, _ in self.rows), default=0)

@@ -18,7 +18,7 @@ from minicnn.measure import torch_networks  # noqa: E402
 
 @pytest.mark.parametrize("slower", [torch.channels_last, torch.contiguous_format])
 def test_the_faster_order_of_axes_is_found_on_copies(slower: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = torch_networks.platforms(3, 10)
+    module = torch_networks.lenet_3x3(3, 10)
     before = {name: (weight.clone(), weight.stride()) for name, weight in module.named_parameters()}
     x, y = torch.rand(4, 3, 28, 28), torch.arange(4)
     seen: list[torch.Tensor] = []
@@ -41,7 +41,7 @@ def test_the_faster_order_of_axes_is_found_on_copies(slower: object, monkeypatch
         assert torch.equal(weight, value)
 
 
-@pytest.mark.parametrize(("network", "tried_on"), [("mlp", "cpu"), ("platforms", "cuda")])
+@pytest.mark.parametrize(("network", "tried_on"), [("mlp", "cpu"), ("lenet_3x3", "cuda")])
 def test_channels_last_is_not_tried_without_convolutions_or_elsewhere(
     network: str, tried_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

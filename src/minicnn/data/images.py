@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +108,34 @@ def image_folder(
             raise fail(test_root, rule, f"{', '.join(unknown)}", "Add it there, or remove it here.")
         test = _samples(test_root, tested, list(classes))
     return _dataset(root.resolve().name, train, test, list(classes), size, channels)
+
+
+@plain_arguments
+def read_images(paths: PathLike | Sequence[PathLike], shape: Sequence[int | None] = (None, None, 3)) -> Images:
+    """Images from files, as a model takes them: `model.predict(read_images("cat.jpg", model.input_shape))`.
+
+    Args:
+        paths: A file, or a list of them.
+        shape: (H, W, C), with the batch axis None before it or without: the size that images are resized to, and 1
+            channel for grey or 3 for RGB. If H and W are None they stay as large as they are, all of one size.
+
+    Returns:
+        uint8 (N, H, W, C), with values from 0 to 255.
+
+    Raises:
+        DataError: If a file is no image, or images that stay as they are have several sizes.
+        ValueError: If there are no paths, or it is another shape.
+        ImportError: If Pillow is missing.
+    """
+    files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    height, width, channels = shape[-3:] if len(shape) in (3, 4) else (0, 0, 0)
+    if not files or channels not in (1, 3) or (height is None) != (width is None):
+        raise ValueError(
+            "Images are read from at least one file, to a shape (H, W, C) of 1 or 3 channels. Received: "
+            f"{len(files)} paths, shape {tuple(shape)}."
+        )
+    size = None if height is None or width is None else (height, width)
+    return _read([Path(path).expanduser() for path in files], size, channels)
 
 
 @plain_arguments
@@ -218,44 +247,50 @@ def _dataset(
     size: int | tuple[int, int] | None,
     channels: int,
 ) -> Dataset:
-    with needing("Reading images needs", "Pillow"):
-        from PIL import Image
-    from concurrent.futures import ThreadPoolExecutor
-
     if channels not in (1, 3):
         raise ValueError(f"Images have 1 channel (grey) or 3 (RGB). Received: channels={channels}.")
     H, W = (size, size) if isinstance(size, int) else size or (None, None)
     if size is not None and not (H and W and 0 < H * W <= MAX_PIXELS):
         raise ValueError(f"size is a height and a width, of 1 to {MAX_PIXELS:,} pixels in all. Received: {size}.")
     samples = train + test
-    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-        first = _decode(samples[0][0], None if H is None else (H, W), channels)
-        shape = first.shape
-        most = min(MAX_BYTES, total_memory() // 2 or MAX_BYTES)
-        try:
-            if len(samples) * first.size > most:
-                raise MemoryError
-            images = np.empty((len(samples), *shape), np.uint8)
-        except MemoryError as error:
-            raise DataError(
-                f"A Dataset holds at most {most:,} bytes of images, and no more than there is memory for. Received: "
-                f"{len(samples):,} images of shape {shape} in {name!r}. Give a smaller size."
-            ) from error
-
-        def fill(i: int) -> None:
-            image = _decode(samples[i][0], None if H is None else (H, W), channels)
-            if image.shape != shape:
-                rule = f"all images have the same size, {shape[0]}x{shape[1]} as {samples[0][0].name}"
-                received = f"{image.shape[0]}x{image.shape[1]}"
-                raise fail(samples[i][0], rule, received, "Give size= to resize them all.")
-            images[i] = image
-
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(fill, range(len(samples))):
-                pass
+    images = _read([path for path, _ in samples], None if H is None or W is None else (H, W), channels, f" in {name!r}")
     labels = np.array([label for _, label in samples], np.int32)
     n = len(train)
     return Dataset(name, images[:n], labels[:n], images[n:], labels[n:], tuple(class_names))
+
+
+def _read(paths: Sequence[Path], size: tuple[int, int] | None, channels: int, where: str = "") -> Images:
+    """Images of one size, uint8 (N, H, W, channels), decoded side by side."""
+    with needing("Reading images needs", "Pillow"):
+        from PIL import Image
+    from concurrent.futures import ThreadPoolExecutor
+
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+        first = _decode(paths[0], size, channels)
+        shape = first.shape
+        most = min(MAX_BYTES, total_memory() // 2 or MAX_BYTES)
+        try:
+            if len(paths) * first.size > most:
+                raise MemoryError
+            images = np.empty((len(paths), *shape), np.uint8)
+        except MemoryError as error:
+            raise DataError(
+                f"A Dataset holds at most {most:,} bytes of images, and no more than there is memory for. Received: "
+                f"{len(paths):,} images of shape {shape}{where}. Give a smaller size."
+            ) from error
+
+        def fill(i: int) -> None:
+            image = _decode(paths[i], size, channels)
+            if image.shape != shape:
+                rule = f"all images have the same size, {shape[0]}x{shape[1]} as {paths[0].name}"
+                received = f"{image.shape[0]}x{image.shape[1]}"
+                raise fail(paths[i], rule, received, "Give size= to resize them all, or a shape with a size.")
+            images[i] = image
+
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(fill, range(len(paths))):
+                pass
+    return images
 
 
 class _Pixels:

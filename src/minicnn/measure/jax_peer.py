@@ -17,6 +17,7 @@ from minicnn.jobs import job
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure.cases import CASES, Case
+from minicnn.zoo import STUDIES
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
@@ -86,7 +87,7 @@ class JaxTrainer:
 
     def logits(self, weights: Any, x: Any) -> Any:
         """The network; images are from 0 to 1."""
-        return logits(CASES[self.settings.network], weights, x)
+        return logits(CASES[STUDIES.get(self.settings.network, self.settings.network)], weights, x)
 
     def _compile(self) -> None:
         import jax

@@ -18,8 +18,9 @@ from minicnn.jobs import job
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure.timing import stopwatch
+from minicnn.zoo import ALIASES, STUDIES
 
-NETWORKS = ("mlp", "platforms", "kernels")  # those for which `minicnn compare` has a peer
+NETWORKS = ("mlp", *ALIASES, *STUDIES)  # those for which `minicnn compare` has a peer
 PRECISIONS = ("float32", "float64")
 
 TRIED_ON, TRIALS = "cuda", 3  # where orders of axes are tried, and how often each

@@ -46,11 +46,12 @@ from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.program.graph import Program, Value
 from minicnn.summary import Explanation, page, summary
 from minicnn.trace import StepTrace
+from minicnn.visual.methods import VisualMethods
 
 Path = str | os.PathLike[str]
 
 
-class Model(Functional):
+class Model(VisualMethods, Functional):
     """A network between symbolic inputs and outputs, with weights, that can be trained; itself a layer.
 
     Args:
@@ -285,7 +286,8 @@ class Model(Functional):
 
     def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
         """Which kernel of the backend runs each node, or why its reference does."""
-        return Explanation(self.backend.explain(self.program(kind, batch_size=batch_size)))
+        program = self.program(kind, batch_size=batch_size)
+        return Explanation(program, self.backend.explain(program.copy()))
 
     def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str | None:
         """Table of the layers: output shape, weights, FLOPs of the forward pass for a batch.

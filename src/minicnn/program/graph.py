@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from minicnn.program.drawing import dot, mermaid
+from minicnn.program.explorer import explorer
 from minicnn.program.memory import MemoryPlan, plan
 from minicnn.program.operators import Operators
 from minicnn.program.printing import page, table
 
 if TYPE_CHECKING:
     from minicnn.ops.primitive import Cost, Primitive
+    from minicnn.trace import TracedValue
 
 Kind = Literal[
     "input", "parameter", "statistic", "optimizer", "counter", "metric", "constant", "activation", "gradient", "update"
@@ -368,6 +370,17 @@ class Program:
     def to_dot(self) -> str:
         """Drawing as Graphviz text."""
         return dot(self)
+
+    def to_html(
+        self, *, run_by: Iterable[tuple[Node, str]] = (), trace: Mapping[str, TracedValue] | None = None
+    ) -> str:
+        """A page to explore: nodes as a list and as a drawing, with what there is to know of each; it needs no network.
+
+        Args:
+            run_by: What runs each node, as `Backend.explain` says.
+            trace: Values by their names in the Program, for statistics and pictures: `StepTrace.to_html` gives them.
+        """
+        return explorer(self, run_by, trace)
 
     def __str__(self) -> str:
         return table(self)

@@ -215,6 +215,10 @@ class StepTrace(Mapping[str, TracedValue]):
         """
         return compare(self, other)
 
+    def to_html(self) -> str:
+        """A page to explore the step: see `Program.to_html`; with the kernel that runs each node, and its values."""
+        return self.program.to_html(run_by=self.backend.explain(self.program.copy()), trace=self)
+
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (

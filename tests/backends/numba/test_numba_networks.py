@@ -22,7 +22,7 @@ from support.numba_check import assert_alike
 pytest.importorskip("numba")
 
 KINDS: tuple[StepKind, ...] = ("train", "evaluate", "predict")
-IMAGES = ("mlp", "platforms", "kernels", "lenet5")  # small networks with a size of images of their own
+IMAGES = ("mlp", "lenet_3x3", "two_convs", "lenet5")  # small networks with a size of images of their own
 SMALL: dict[str, dict[str, Any]] = {"alexnet": {"hidden_units": (64, 64)}, "overfeat": {"hidden_units": (64, 64)}}
 SIDES = {"alexnet": 63, "overfeat": 71}
 FORMATS = (pytest.param("channels_last", marks=pytest.mark.no_cover), "channels_first")
