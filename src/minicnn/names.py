@@ -41,6 +41,11 @@ def known_name(what: str, given: Any, known: Iterable[str]) -> str:
     return given
 
 
+def is_name(given: Any, known: Iterable[Any]) -> bool:
+    """Whether a string is one of the names, as `look_up` takes them."""
+    return isinstance(given, str) and _plain(given) in {_plain(name) for name in known if isinstance(name, str)}
+
+
 def meant(given: Any, known: Iterable[str]) -> str:
     """A sentence that proposes the nearest of the known names, with a space before it; empty where none is near."""
     names = {_plain(name): name for name in known}

@@ -23,10 +23,10 @@ for _kind in OPTIMIZERS.values():
     complete(_kind)
 
 
-def get_optimizer(given: str | Optimizer) -> Optimizer:
+def get_optimizer(given: str | Optimizer | type[Optimizer]) -> Optimizer:
     """An optimizer by name or class with its defaults, or the one given."""
     if isinstance(given, Optimizer):
         return given
     if isinstance(given, type) and issubclass(given, Optimizer):
-        return given()
+        return given()  # type: ignore[call-arg]  # as below
     return look_up("An optimizer", OPTIMIZERS, given, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults
