@@ -74,18 +74,19 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Precision:
-    """A policy: the dtype of weights and activations, and that of products if it is another."""
+class Types:
+    """The dtype of weights and activations, and that of products if it is another."""
 
     dtype: str
     products: str | None = None
 
 
-PRECISIONS = {
-    "float32": Precision("float32"),
-    "float64": Precision("float64"),
-    "mixed_bfloat16": Precision("float32", "bfloat16"),
-    "mixed_float16": Precision("float32", "float16"),
+Precision = Literal["float32", "float64", "mixed_bfloat16", "mixed_float16"]
+PRECISIONS: dict[str, Types] = {
+    "float32": Types("float32"),
+    "float64": Types("float64"),
+    "mixed_bfloat16": Types("float32", "bfloat16"),
+    "mixed_float16": Types("float32", "float16"),
 }
 
 
@@ -101,7 +102,7 @@ def trace_step(
     *,
     paths: dict[Weight, str],
     seed: int = 0,
-    precision: Precision = PRECISIONS["float32"],
+    precision: Types = PRECISIONS["float32"],
     objective: Objective | None = None,
     optimizer: Optimizer | None = None,
     trainable: Mapping[Any, bool] = MappingProxyType({}),

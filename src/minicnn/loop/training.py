@@ -239,18 +239,7 @@ class Training:
         self, source: Source, validation: Source | None, validates: Callable[[int], bool], callbacks: Callbacks,
         shuffle: bool, seed: int, epochs: range, about: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Train.
-
-        Args:
-            source: Where batches come from.
-            validation: Where those come from that an epoch ends with, if it does.
-            validates: Whether an epoch, counted from 1, ends with a validation.
-            callbacks: What is called in between.
-            shuffle: Whether the order changes from epoch to epoch.
-            seed: Seed of the orders.
-            epochs: Numbers of the epochs.
-            about: What all ranks must have been asked for alike.
-        """
+        """Train for some epochs: see `Model.fit`; all ranks must have been asked `about` the same."""
         self.stop, self.position = False, (epochs.start, 0)
         callbacks("on_train_begin")
         self.agree("training", {**callbacks.params, **about})
