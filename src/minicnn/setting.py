@@ -58,7 +58,7 @@ class Setting(metaclass=PlainArguments):
             ValueError: If a class is unknown.
         """
         classes = {**{c.__name__: c for c in _below(Setting)}, **(custom_objects or {})}
-        return cls(**{name: _made(value, classes) for name, value in config.items()})
+        return cls(**{name: _restored(value, classes) for name, value in config.items()})
 
     def _arguments(self) -> dict[str, Any]:
         """Arguments that are kept and not None, for a reader."""
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _made(value: Any, classes: Mapping[str, type[Any]]) -> Any:
+def _restored(value: Any, classes: Mapping[str, type[Any]]) -> Any:
     if not isinstance(value, Mapping) or set(value) != {"class", "config"}:
         return value
     if value["class"] not in classes:
