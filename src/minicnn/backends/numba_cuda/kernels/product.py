@@ -72,8 +72,8 @@ def side(
 
     Returns:
         load((p, fetched, thread, first, k0, last)), which asks for the piece that begins at a result and at term k0;
-        store((fetched, shared, thread, k0, last)), which puts it into shared memory, when it has come; how much a thread
-        has on the way, and of which type.
+        store((fetched, shared, thread, k0, last)), which puts it into shared memory, when it has come; how much a
+        thread has on the way, and of which type.
     """
     LOADS, RUN = BK * SIZE // W, (SIZE if ALONG else BK) // W
     EACH, STEP, SLOTS = -(-LOADS // THREADS), 1 if ALONG else ROW, 1 if unpack else W
