@@ -117,6 +117,7 @@ class Pipeline(DataParallel):
         """See `DataParallel`: with all shards of this rank; on one rank, as if each stage had a rank of its own."""
         programs, data, cut = self._programs(trace, feed)
         group, places = self._group(feed.batch), [self._places]
+        # On one rank the Program shows what each of several would do: that is what readers ask for.
         if self.ranks == 1:
             places = [Places(places[0].stages, places[0].stages, s) for s in range(places[0].stages)]
         first, stages = next(iter(programs.values())), self._cut(programs, data, group.shards)
@@ -141,6 +142,7 @@ class Pipeline(DataParallel):
             pass
         program.outputs = {name: results[name] for name in first.outputs}
         program.updates = {name: results[name] for name in first.updates if name in results}
+        # Tokens that nobody reads, and inputs that only other ranks use.
         remove_dead_nodes(program)
         return program
 

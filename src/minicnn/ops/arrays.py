@@ -54,9 +54,11 @@ def add_at(y: Array, index: tuple[slice, ...], part: Array, xp: Namespace) -> Ar
     if hasattr(y, "at"):  # JAX arrays cannot be overwritten
         return y.at[index].add(part)
     if _writes_through_indices(y, xp):
+        # In place where the library allows it: a new array for each tap would move all of it again.
         box = y[index]
         box += part
         return y
+    # Without writing, the part is spread to the size of the whole and added.
     for axis, (where, n) in enumerate(zip(index, y.shape, strict=True)):
         start, _, step = where.indices(n)
         part = spread(part, axis, step, xp)
@@ -71,6 +73,7 @@ def _writes_through_indices(like: Array, xp: Namespace) -> bool:
     """True if an index of such an array is a view, through which it can be changed: the standard leaves it open."""
     kind = type(like)
     if kind not in _VIEWS:
+        # Tried out once for each type, as no flag says it.
         whole = zeros((2,), like, xp)
         box = whole[:1]
         try:

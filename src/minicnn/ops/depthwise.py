@@ -54,6 +54,7 @@ def depthwise_conv2d(
     window = Window((kh, kw), strides, padding, dilation)
     oh, ow = window.output_size("depthwise_conv2d", x.shape[axes.h], x.shape[axes.w])
     taps = window.taps(pad_image(x, padding, axes, xp), axes, (oh, ow))
+    # Channels do not mix, so that there is no matrix product: one multiplication a tap.
     y = reduce(
         xp.add,
         (

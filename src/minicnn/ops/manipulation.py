@@ -202,12 +202,14 @@ def take_gradient(dy: Array, index: Array, *, rows: int, xp: Namespace) -> Array
     n = index.shape[0]
     if n == 0:
         return zeros((rows, *dy.shape[1:]), dy, xp)
+    # Rows of equal index lie together, in their own order: sums are the same every time.
     order = xp.argsort(index, stable=True)
     at = xp.take(index, order, axis=0)
     y = xp.take(dy, order, axis=0)
     ones = (1,) * (dy.ndim - 1)
     zero = zeros((1,) * dy.ndim, dy, xp)
     distance = 1
+    # A segmented scan: after k rounds each row has added up to 2^k rows of its index, in log(n) operations.
     while distance < n:
         same = xp.reshape(at[distance:] == at[:-distance], (n - distance, *ones))
         y = xp.concat([y[:distance, ...], y[distance:, ...] + xp.where(same, y[:-distance, ...], zero)], axis=0)

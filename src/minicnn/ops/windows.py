@@ -74,6 +74,7 @@ class Window:
         for size, k, s, p, d in zip(
             (height, width), self.kernel, self.strides, self.padding, self.dilation, strict=True
         ):
+            # Places that the window can be moved by; what the stride does not reach is left out, as everywhere.
             free = size + sum(p) - d * (k - 1) - 1
             if free < 0:
                 raise ValueError(
