@@ -19,6 +19,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.description import describe, expected_arrays
 from minicnn.files import Path, SavedModelError, Tensors, read_tensors, write_tensors
+from minicnn.interop.onnx.graph import OnnxGraph
 from minicnn.layers.configured import decode
 from minicnn.layers.serialization import Budget, graph_from_config
 from minicnn.losses import LOSSES, Loss
@@ -37,7 +38,7 @@ _KINDS = [
     c for module in (metrics, schedules) for c in vars(module).values()
     if isinstance(c, type) and issubclass(c, Metric | Schedule)
 ]  # fmt: skip
-CLASSES.update({c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *_KINDS)})
+CLASSES.update({c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *_KINDS, OnnxGraph)})
 
 
 def save_model(model: Model, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Models and weights of other libraries, and the way back."""
 
+from minicnn.interop.onnx import from_onnx
 from minicnn.interop.torch_modules import from_torch
 from minicnn.interop.torch_weights import load_torch_weights, to_torch_weights
 
-__all__ = ["from_torch", "load_torch_weights", "to_torch_weights"]
+__all__ = ["from_onnx", "from_torch", "load_torch_weights", "to_torch_weights"]
