@@ -605,7 +605,7 @@ class Model(VisualMethods, Functional):
             OSError: If the file cannot be written; names the path and a remedy.
             ImportError: If onnx or onnxruntime is missing.
         """
-        from minicnn.interop.onnx import export
+        from minicnn.interop.onnx.exporting import export
 
         export(self, path, kind, hold_weights=hold_weights)
 

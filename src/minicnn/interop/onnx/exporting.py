@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -16,11 +16,13 @@ from minicnn.backends import get_backend
 from minicnn.extras import install
 from minicnn.files import Path, check_folder, write_file
 from minicnn.measure.parity import differences, longest_sum
-from minicnn.models import Model
 from minicnn.names import known_name
 from minicnn.program.graph import Program, Value
 from minicnn.program.passes import PRODUCTS
 from minicnn.tolerance import EPSILON, tolerance
+
+if TYPE_CHECKING:
+    from minicnn.models import Model
 
 ExportKind = Literal["predict", "evaluate", "train", "state"]
 Arrays = dict[str, np.ndarray[Any, Any]]
