@@ -15,7 +15,6 @@ import numpy as np
 from minicnn.backends import get_backend
 from minicnn.extras import install
 from minicnn.files import Path, check_folder, write_file
-from minicnn.measure.parity import differences, longest_sum
 from minicnn.names import known_name
 from minicnn.program.graph import Program, Value
 from minicnn.program.passes import PRODUCTS
@@ -116,6 +115,8 @@ def _drawn(v: Value, model: Model, rng: np.random.Generator) -> np.ndarray[Any, 
 
 def _allowed(program: Program) -> float:
     """Relative tolerance of a step: its products come one after the other, and the errors of all add up."""
+    from minicnn.measure.parity import differences, longest_sum  # with its package, which others do not need
+
     products = sum(node.op.name in PRODUCTS for node in program.nodes)
     return tolerance("float32", longest_sum(program) * max(1, products))[0]
 
