@@ -64,6 +64,7 @@ class Pipeline(DataParallel):
         super().__init__(shards, timeout=timeout, communicator=communicator)
 
     def _check_ranks(self) -> None:
+        # More ranks than stages make several pipelines, each of which needs a shard at least.
         count = len(self.stages) + 1
         if self.ranks > count * self.shards:
             raise ValueError(
@@ -97,6 +98,7 @@ class Pipeline(DataParallel):
 
     def _cut(self, programs: Mapping[int, Program], data: Collection[str], shards: int) -> dict[int, Stages]:
         stages_by_size = {n: Stages(Segments(p, frozenset(data), n, shards), self.stages) for n, p in programs.items()}
+        # One schedule is made for all shards of a step, and it names pieces by their order.
         if len({tuple(piece.order for piece in stages.pieces) for stages in stages_by_size.values()}) > 1:
             raise ValueError(
                 "Shards of any size go through the stages alike. Received: layers that do otherwise for other "
@@ -138,6 +140,7 @@ class Pipeline(DataParallel):
                 shape = (feed.batch, *value.shape[1:]) if value.name in cut else value.shape
                 arrays[value.name] = program.input(value.name, shape, value.dtype, kind=value.kind)
         results: Arrays = {}
+        # Schedules run side by side, a step of each in turn, so that what one sends is there when another takes it.
         for _ in zip(*[schedule.run(arrays, results) for schedule in schedules], strict=True):
             pass
         program.outputs = {name: results[name] for name in first.outputs}

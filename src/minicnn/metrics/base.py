@@ -147,6 +147,6 @@ def finite(name: str, value: Any) -> float:
 
 
 def ratio_of(a: HostArray, b: HostArray) -> HostArray:
-    """A / b, and 0 where b is 0."""
+    """Quotient a / b, and 0 where b is 0."""
     # Nothing of nothing is 0, as in Keras.
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)

@@ -78,7 +78,7 @@ def _(node: Node, dy: Value) -> Value:
 
 @primitive(elementwise=True, flops=2)
 def leaky_relu(x: Array, *, negative_slope: float = 0.3, xp: Namespace) -> Array:
-    """Y = x where x > 0, negative_slope * x elsewhere."""
+    """Leaky rectifier: y = x where x > 0, negative_slope * x elsewhere."""
     return xp.where(x > 0, x, x * negative_slope)
 
 

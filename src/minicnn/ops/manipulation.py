@@ -119,7 +119,7 @@ def getitem(x: Value, key: Any) -> Value:
 
 @primitive
 def pad(x: Array, *, widths: Pairs, value: float = 0.0, xp: Namespace) -> Array:
-    """X framed by `widths[axis]` = (before, after) elements of a constant value along each axis."""
+    """Array x framed by `widths[axis]` = (before, after) elements of a constant value along each axis."""
     y = x
     for axis, (before, after) in enumerate(widths):
         y = extend(y, axis, before, after, xp, value)

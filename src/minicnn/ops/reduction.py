@@ -154,7 +154,7 @@ def _(x: Spec, *, axis: int) -> Spec:
 
 @primitive
 def broadcast_to(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
-    """X repeated along axes of length 1 (and new leading axes) to the given shape."""
+    """Array x repeated along axes of length 1 (and new leading axes) to the given shape."""
     # An array of its own: a primitive never returns a view of its input.
     return copy_of(xp.broadcast_to(x, shape), xp)
 

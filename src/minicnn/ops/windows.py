@@ -98,7 +98,7 @@ class Window:
 
 
 def pad_image(x: Array, padding: Padding, axes: Axes, xp: Namespace, value: float = 0.0) -> Array:
-    """X with a frame of a constant value around its image axes; x itself where there is none."""
+    """Array x with a frame of a constant value around its image axes; x itself where there is none."""
     for axis, (before, after) in ((axes.h, padding[0]), (axes.w, padding[1])):
         x = extend(x, axis, before, after, xp, value)
     return x

@@ -115,7 +115,7 @@ def _drawn(v: Value, model: Model, rng: np.random.Generator) -> np.ndarray[Any, 
 
 def _allowed(program: Program) -> float:
     """Relative tolerance of a step: its products come one after the other, and the errors of all add up."""
-    from minicnn.measure.parity import differences, longest_sum  # with its package, which others do not need
+    from minicnn.measure.parity import longest_sum  # with its package, which others do not need
 
     products = sum(node.op.name in PRODUCTS for node in program.nodes)
     return tolerance("float32", longest_sum(program) * max(1, products))[0]
@@ -127,6 +127,8 @@ def _problem(session: Any, program: Program, model: Model, state: Arrays) -> str
     Where a sum nearly cancels, or a ReLU is at its kink, much comes of the last place. So what tells, if results differ
     by more than the tolerance, is how far those of NumPy move when weights and data move by roundings.
     """
+    from minicnn.measure.parity import differences  # as above
+
     rng = np.random.default_rng(0)
     given = {v.name: state[v.name] if v.kind in WEIGHTS else _drawn(v, model, rng) for v in program.inputs}
     run = get_backend("numpy").compile(program)
