@@ -18,7 +18,7 @@ import numpy as np
 
 from minicnn import html
 from minicnn.arguments import PlainArguments
-from minicnn.names import meant
+from minicnn.names import is_name, meant
 
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None
@@ -246,7 +246,7 @@ def _fits(value: Any, wanted: Any) -> bool:
         case typing.Union | types.UnionType:
             return any(_fits(value, part) for part in parts)
         case typing.Literal:
-            return value in parts
+            return value in parts or is_name(value, parts)
         case builtins.bool:
             return isinstance(value, bool | int | None) and value in (False, True, None)
         case builtins.int:

@@ -43,6 +43,11 @@ def known_name(what: str, name: Any, known: Iterable[str]) -> str:
     return name
 
 
+def is_name(received: Any, known: Iterable[Any]) -> bool:
+    """True if a string is one of the names, as `look_up` takes them."""
+    return isinstance(received, str) and _plain(received) in {_plain(name) for name in known if isinstance(name, str)}
+
+
 def meant(received: Any, known: Iterable[str]) -> str:
     """A sentence that proposes the nearest of the known names, with a space before it; empty where none is near."""
     names = {_plain(name): name for name in known}

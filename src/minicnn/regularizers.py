@@ -109,6 +109,8 @@ class OrthogonalRegularizer(Regularizer):
         unit = directions(w, int(rows), EPSILON**2)
         cosines = ops.matmul(unit, unit, transpose_a=not rows, transpose_b=rows)
         n = cosines.shape[0]
+        # Of a row with itself the cosine is always 1: left out, it would be a constant that hides how orthogonal others
+        # are.
         apart = [[float(i != j) for j in range(n)] for i in range(n)]
         return ops.sum(ops.abs(cosines) * w.program.constant(apart, w.dtype)) * (self.factor / max(n * (n - 1), 1))
 

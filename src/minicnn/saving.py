@@ -209,6 +209,8 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
     Raises:
         Exception: Of any kind, if the description does not hold together.
     """
+    import minicnn.interop.onnx.graph  # noqa: F401 - registers its layer, which files of models may name
+
     name, seed = about["name"], about["seed"]
     if not (name is None or isinstance(name, str)) or not isinstance(seed, int):
         raise ValueError(f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}")

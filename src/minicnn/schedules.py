@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from minicnn.configured import Configured, register
 
+# A larger rate would be infinite where it is used, and the error would come many steps later.
 MOST = 3.4e38  # of float32, which rates become
 
 
@@ -59,6 +60,8 @@ class _Falling(Schedule):
         _positive("decay_steps", self.decay_steps)
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
+    # Whole falls are counted by floor division, so that with `staircase` the rate changes at the step itself, as in
+    # Keras.
     def _falls(self, step: int) -> float:
         """Number of falls up to a step."""
         return step // self.decay_steps if self.staircase else step / self.decay_steps
@@ -151,6 +154,7 @@ class CosineDecay(Schedule):
             peak, warmup = self.warmup_target, self.warmup_steps
         if step < warmup:
             return first + (peak - first) * step / warmup
+        # Steps are counted from the end of the warm-up, and the lowest rate holds behind the last.
         return _cosine(peak, self.alpha * peak, min((step - warmup) / self.decay_steps, 1.0))
 
 

@@ -106,6 +106,23 @@ def test_a_config_is_plain_and_complete() -> None:
     assert copy.padding == ((1, 1), (1, 1))
 
 
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (Conv2D(8, 3), "Conv2D(8, 3)"),
+        (Conv2D(8, (3, 5), 2, "same", activation="relu", name="c"),
+         "Conv2D(8, (3, 5), strides=2, padding='same', activation='relu', name='c')"),
+        (Dense(2, kernel_regularizer="l2", trainable=False), "Dense(2, trainable=False, kernel_regularizer='l2')"),
+        (Dense(2, kernel_initializer=Constant(0.5)), "Dense(2, kernel_initializer=Constant(value=0.5))"),
+        (Flatten(), "Flatten()"),
+        (Dense(2, Activation("relu")), "Dense(2, activation=Activation('relu'))"),
+    ],
+)  # fmt: skip
+def test_a_layer_is_shown_as_the_call_that_makes_it(layer: Layer, text: str) -> None:
+    assert repr(layer) == text
+    assert encode(eval(text, {**vars(layers), "Constant": Constant})) == encode(layer)
+
+
 def test_built_in_functions_have_names() -> None:
     assert Dense(2, ops.relu).get_config()["activation"] == "relu"
     assert Activation(ops.silu).get_config()["activation"] == "silu"

@@ -119,6 +119,7 @@ class Callback(metaclass=PlainArguments):
         if rules:
             check_state(self, state, **{name.lstrip("_"): rule for name, rule in rules.items()})
         for name in rules:
+            # A copy, as the callback goes on changing its own.
             setattr(self, name, copy.deepcopy(state[name.lstrip("_")]))
 
     def _remembered(self) -> Mapping[str, Rule]:
@@ -149,6 +150,7 @@ class Callbacks:
             callback.set_params(params)
             callback.set_model(model)
         self.params = params
+        # Stable: all others keep the order in which they were given.
         self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
         self.without_validation = False  # whether the epoch that ends is one of those between two validations
         self._last: Logs = {}

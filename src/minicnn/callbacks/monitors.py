@@ -49,6 +49,7 @@ class Monitor:
         Raises:
             ValueError: If there is no such log, or it is not a number.
         """
+        # Named in the error: a wrong key is the usual mistake, and the right one is among these.
         available = {k: v for k, v in logs.items() if is_number(v)}
         if self.name not in available:
             raise ValueError(
@@ -122,6 +123,8 @@ class EarlyStopping(Callback):
         value = self._monitor.value(logs)
         if epoch < self.start_from_epoch:
             return
+        # The first epoch's weights are kept in any case, so that there is something to restore where none was ever
+        # better.
         better = self._monitor.better(value, self.best)
         if self.restore_best_weights and (better or self._best_weights is None):
             self._best_weights, self.best_epoch = self.model.get_weights(), epoch

@@ -20,11 +20,13 @@ from minicnn.data.order import philox
 from minicnn.extras import needing
 from minicnn.machine import total_memory
 
+# Only what is an image by its name is opened: a stray text file in a folder is no error.
 SUFFIXES = {  # all by which Pillow knows these formats
     ".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm", ".pgm", ".png", ".pnm", ".ppm",
     ".tif", ".tiff", ".webp",
 }  # fmt: skip
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # all that Pillow may take a file for
+# Conversion of deeper modes clips instead of scaling, so that they are refused rather than made white.
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
 SUBFOLDERS = ("tiny_imagenet", "tiny-imagenet-200")  # of Tiny-ImageNet
 MAX_PIXELS = 2**25  # of one image; WebP takes 20 bytes for each while it is decoded
@@ -85,6 +87,7 @@ def image_folder(
     split = _classes(root / "train")
     train_root = root / "train" if split else root
     classes = split or _classes(root)
+    # An unpacked archive often is a folder in a folder, which looks like a single class.
     only = train_root / next(iter(classes), "")
     if len(classes) == 1 and all(path.parent != only for path in classes[only.name]):
         rule, received = "a single class folder holds images itself", f"folders in {only.name!r}"
@@ -234,6 +237,8 @@ def _hold_out(samples: list[Sample], fraction: float, seed: int) -> tuple[list[S
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         shuffled = philox(seed, int(label)).permutation(members)
+        # By class, so that small classes are in both parts, and by a generator for each, so that what is drawn of one
+        # does not depend on how many images others have.
         held[shuffled[: round(fraction * len(members))]] = True
     train = [sample for sample, out in zip(samples, held, strict=True) if not out]
     return train, [sample for sample, out in zip(samples, held, strict=True) if out]
@@ -287,6 +292,7 @@ def _read(paths: Sequence[Path], size: tuple[int, int] | None, channels: int, wh
                 raise fail(paths[i], rule, received, "Give size= to resize them all, or a shape with a size.")
             images[i] = image
 
+        # Pillow decodes without holding the interpreter's lock, so that threads are enough.
         with ThreadPoolExecutor() as pool:
             for _ in pool.map(fill, range(len(paths))):
                 pass
@@ -324,6 +330,7 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
     try:
         if len(content) > MAX_FILE or content[:2] in (b"P1", b"P2", b"P3"):
             raise ValueError(f"more than {MAX_FILE:,} bytes, or pixels written as text")
+        # Counted in the bytes, because Pillow would go through all scans before it could say how many there are.
         if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
             raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
@@ -334,6 +341,8 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
             if image.mode not in MODES:
                 raise ValueError(f"mode {image.mode}, which has not 8 bits a channel")
             with _pixels.take(width * height):
+                # Cameras store how they were held beside the pixels; viewers turn images, and so a network sees what
+                # people see.
                 decoded = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
         if size is not None:
             decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -123,6 +123,8 @@ class DataParallel(metaclass=PlainArguments):
         Raises:
             ImportError: If they are connected by NCCL, and nccl4py is missing.
         """
+        # Only now is it known that arrays are on GPUs: the launcher's connection is what NCCL exchanges its first
+        # address by.
         if self.ranks > 1 and name in GPUS and not isinstance(self.communicator, NcclCommunicator):
             self.communicator = NcclCommunicator(self.communicator)
         if self.ranks > 1 and name not in BACKENDS:
@@ -257,6 +259,8 @@ class DataParallel(metaclass=PlainArguments):
         """
         told = [np.empty(1, np.int64) for _ in range(self.ranks)]
         self.communicator.gather(np.array([samples], np.int64), told)
+        # All ranks compare all counts, so that all raise the same error, where one alone would leave the others
+        # waiting.
         counts = [int(count[0]) for count in told]
         wanted = [len(rows(sum(counts), self.ranks, rank)) for rank in range(self.ranks)]
         if counts != wanted:
@@ -275,6 +279,8 @@ class DataParallel(metaclass=PlainArguments):
         """
         if self.ranks == 1:
             return
+        # What differs would show as other bits or as a rank that waits; a comparison before the first step costs one
+        # message.
         everyone = [json.loads(text) for text in self.communicator.share(json.dumps(dict(about)).encode())]
         for what, value in everyone[0].items():
             different = [str(r) for r, other in enumerate(everyone) if other.get(what) != value]

@@ -32,8 +32,8 @@ def exchange(node: Node, arrays: Sequence[Host], group: Group) -> list[Host]:
 def all_gather(arrays: Sequence[Host], group: Group, communicator: Communicator, *, axis: int) -> list[Host]:
     """See `minicnn.ops.all_gather`; all shards get the same array."""
     every = np.empty((group.shards, *arrays[0].shape), arrays[0].dtype)
-    taken = [every[group.held(r).start : group.held(r).stop].reshape(-1) for r in range(group.ranks)]
-    communicator.gather(np.concatenate([np.ravel(array) for array in arrays]), taken)
+    received = [every[group.held(r).start : group.held(r).stop].reshape(-1) for r in range(group.ranks)]
+    communicator.gather(np.concatenate([np.ravel(array) for array in arrays]), received)
     return [np.concatenate(list(every), axis=axis)] * len(arrays)
 
 
@@ -42,19 +42,20 @@ def all_to_all(
 ) -> list[Host]:
     """See `minicnn.ops.all_to_all`."""
     pieces = [np.split(array, group.shards, axis=split) for array in arrays]
-    taken = _each_to_its_rank(pieces, [len(group.held(r)) for r in range(group.ranks)], group, communicator)
-    return [np.concatenate(each, axis=join) for each in taken]
+    received = _each_to_its_rank(pieces, [len(group.held(r)) for r in range(group.ranks)], group, communicator)
+    return [np.concatenate(each, axis=join) for each in received]
 
 
 def reduce_scatter(arrays: Sequence[Host], group: Group, communicator: Communicator, *, axis: int) -> list[Host]:
     """See `minicnn.ops.reduce_scatter`; a rank adds up the largest parts of the tree within its shards."""
     first = group.held().start
+    # Whole branches are added before anything is sent: less goes over the network, and the order is that of the tree.
     sums = [group.total_of(span, {(first + s, first + s + 1): a for s, a in enumerate(arrays)}, np.add)
             for span in group.spans()]  # fmt: skip
     pieces = [np.split(array, group.shards, axis=axis) for array in sums]
-    taken = _each_to_its_rank(pieces, [len(group.spans(r)) for r in range(group.ranks)], group, communicator)
+    received = _each_to_its_rank(pieces, [len(group.spans(r)) for r in range(group.ranks)], group, communicator)
     spans: list[Span] = [span for r in range(group.ranks) for span in group.spans(r)]
-    return [np.ascontiguousarray(group.total(dict(zip(spans, each, strict=True)), np.add)) for each in taken]
+    return [np.ascontiguousarray(group.total(dict(zip(spans, each, strict=True)), np.add)) for each in received]
 
 
 def _in_groups(node: Node, operands: Sequence[Host], group: Group, **attrs: int) -> list[Host]:
@@ -77,6 +78,7 @@ def _in_groups(node: Node, operands: Sequence[Host], group: Group, **attrs: int)
         return [np.concatenate(arrays, axis=attrs["join"]) for arrays in gathered]
     if node.op.name == "reduce_scatter":
         return [total(arrays) for arrays in swap([np.split(a, each.shards, axis=attrs["axis"]) for a in operands])]
+    # In two rounds, since every shard then sends twice its array in all, whatever the number of shards.
     # all_reduce: each reduces its share, and gives it to all.
     size, share = operands[0].size, -(-operands[0].size // each.shards)
     filled = [np.pad(np.ravel(a), (0, share * each.shards - size)) for a in operands]
@@ -100,6 +102,7 @@ def _swapped(pieces: Sequence[Sequence[Host]], group: Group, each: Group) -> lis
     def letters(source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
         return [(s, t) for s in source for t in each.peers(s) if t in target]
 
+    # One array for each rank: a message costs more than its bytes.
     outgoing = [
         np.concatenate(
             [

@@ -35,6 +35,7 @@ class ArrayExecutor:
         """See `StageExecutor`; bfloat16, which NumPy has not, goes as its bits."""
         host = self._backend.to_numpy(array)
         if value.dtype == "bfloat16":
+            # A bfloat16 is the upper half of a float32: as bits nothing is lost.
             host = (np.ascontiguousarray(host).view(np.uint32) >> 16).astype(np.uint16)
         send.reference(host, to=to, tag=tag, group=self.group, xp=np)
 
@@ -75,6 +76,7 @@ class ProgramWriter:
         """See `StageExecutor`."""
         array = np.asarray(data)
         key = array.tobytes(), (array.shape, dtype)
+        # One constant for equal numbers, however many shards read it: the Program stays readable.
         if key not in self._constants:
             self._constants[key] = self._program.constant(array, dtype)
         return self._constants[key]
@@ -102,6 +104,7 @@ class ProgramWriter:
         """See `StageExecutor`."""
         with self.within(value.node):
             token = self._tokens.get((source, self._rank, tag))
+            # Its sender is another rank, whose Program is not this one.
             if token is None:
                 token = self.constant(np.empty(0), value.dtype)
             received: Value = receive(token, shape=value.shape, source=source, tag=tag, group=self.group)

@@ -48,6 +48,7 @@ class JaxCommunicator(StoreRanks):
         from jax._src.distributed import global_state  # JAX has no public name for its store
 
         self._jax, self._store = jax, global_state.client
+        # One device a process: a rank is one, as with every other communicator.
         devices = [next(d for d in jax.devices() if d.process_index == r) for r in range(size)]
         self.mesh = Mesh(np.array(devices), (AXIS,))
         self.cut, self.same = (NamedSharding(self.mesh, PartitionSpec(*axes)) for axes in ((AXIS,), ()))
@@ -86,6 +87,7 @@ class JaxCommunicator(StoreRanks):
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a function with collectives in it, within the deadline."""
+        # In a thread, as JAX waits without a deadline.
         done = self._worker.begin(lambda: self._jax.block_until_ready(function(*arguments)))
         self.wait(done.done)
         try:
@@ -103,6 +105,7 @@ class JaxCommunicator(StoreRanks):
     def _longest(self, nbytes: int) -> int:
         """The most bytes that any rank gives another: XLA moves pieces of one length."""
         longest = int(self._moved(self._gather, np.array([nbytes], np.int32)).max())
+        # JAX compiles for each length: small ones are rounded up to powers of two.
         return longest if longest > _EXACT else 1 << max(6, (longest - 1).bit_length())
 
     def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:

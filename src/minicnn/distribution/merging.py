@@ -50,6 +50,7 @@ class _Merge:
         self.merged = Program(programs[0].name)
         self.new: list[dict[int, Value]] = [{} for _ in programs]
         self.per_shard: set[int] = set()
+        # What all shards compute alike is there once: equal nodes on equal inputs are one node.
         self.known: dict[Any, tuple[Value, ...]] = {}
 
     def run(self) -> Program:
@@ -65,6 +66,7 @@ class _Merge:
                 if stop is not None and stop.op.name == "all_reduce":
                     with self.merged.scope_of(stop, stop.phase):
                         sums.add(first + s, [self.value(s, v) for v in stop.inputs])
+            # All shards have come to their end.
             if not any(stops):
                 break
             self._collective([_checked(stop, stops[0]) for stop in stops], sums)
@@ -109,6 +111,7 @@ class _Merge:
             if node.op.name in COLLECTIVES:
                 return node
             inputs = [self.value(shard, v) for v in node.inputs]
+            # Nodes of a shard's own data are never merged, equal as they may look.
             mine = any(id(v) in self.per_shard for v in inputs)
             key = (node.op.name, tuple(map(id, inputs)), repr(node.attrs), tuple(v.spec for v in node.outputs))
             outputs = None if mine else self.known.get(key)

@@ -88,6 +88,7 @@ class NcclCommunicator:
     def _connection(self, runtime: Runtime) -> Any:
         """NCCL's communicator; the first time all ranks wait for each other, within the deadline."""
         if self._connected is None:
+            # The ranks know each other by another way already; NCCL needs a name in common.
             first = self.share(bytes(self._nccl.core.get_unique_id()) if self.rank == 0 else b"")[0]
             name = self._nccl.core.UniqueId.from_bytes(first)
 
@@ -105,6 +106,7 @@ class NcclCommunicator:
         """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""
         if not isinstance(self.host, Ranks):
             return
+        # Waiting for an event can be given up; waiting for the device cannot.
         event = runtime.event()
         runtime.record(event)
         try:

@@ -64,6 +64,7 @@ class Pipeline(DataParallel):
         super().__init__(shards, timeout=timeout, communicator=communicator)
 
     def _check_ranks(self) -> None:
+        # More ranks than stages make several pipelines, each of which needs a shard at least.
         count = len(self.stages) + 1
         if self.ranks > count * self.shards:
             raise ValueError(
@@ -97,6 +98,7 @@ class Pipeline(DataParallel):
 
     def _cut(self, programs: Mapping[int, Program], data: Collection[str], shards: int) -> dict[int, Stages]:
         stages_by_size = {n: Stages(Segments(p, frozenset(data), n, shards), self.stages) for n, p in programs.items()}
+        # One schedule is made for all shards of a step, and it names pieces by their order.
         if len({tuple(piece.order for piece in stages.pieces) for stages in stages_by_size.values()}) > 1:
             raise ValueError(
                 "Shards of any size go through the stages alike. Received: layers that do otherwise for other "
@@ -117,6 +119,7 @@ class Pipeline(DataParallel):
         """See `DataParallel`: with all shards of this rank; on one rank, as if each stage had a rank of its own."""
         programs, data, cut = self._programs(trace, feed)
         group, places = self._group(feed.batch), [self._places]
+        # On one rank the Program shows what each of several would do: that is what readers ask for.
         if self.ranks == 1:
             places = [Places(places[0].stages, places[0].stages, s) for s in range(places[0].stages)]
         first, stages = next(iter(programs.values())), self._cut(programs, data, group.shards)
@@ -137,10 +140,12 @@ class Pipeline(DataParallel):
                 shape = (feed.batch, *value.shape[1:]) if value.name in cut else value.shape
                 arrays[value.name] = program.input(value.name, shape, value.dtype, kind=value.kind)
         results: Arrays = {}
+        # Schedules run side by side, a step of each in turn, so that what one sends is there when another takes it.
         for _ in zip(*[schedule.run(arrays, results) for schedule in schedules], strict=True):
             pass
         program.outputs = {name: results[name] for name in first.outputs}
         program.updates = {name: results[name] for name in first.updates if name in results}
+        # Tokens that nobody reads, and inputs that only other ranks use.
         remove_dead_nodes(program)
         return program
 

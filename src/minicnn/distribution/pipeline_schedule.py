@@ -103,6 +103,7 @@ class SubCommunicator:
         others = [r for r in range(self.size) if r != self.rank]
         for r in others:
             if outgoing[r].size:
+                # A copy, as a send does not wait, and the sum goes on in the same memory.
                 self.send(outgoing[r].copy(), r, SUMS)
         if incoming[self.rank] is not outgoing[self.rank]:
             incoming[self.rank][...] = outgoing[self.rank]
@@ -175,6 +176,7 @@ class PipelineSchedule:
         self.carried = {v.name: v for v in self.program.inputs if stays(v)}
         asked = {v.name for pieces in first.compiled.values() for piece, _ in pieces for v in piece.program.inputs}
         asked |= {v.name for bucket in first.buckets for k in bucket.places for v in [first.sums[bucket.level][k][0]]}
+        # Results are read by everybody, as each rank hands them back.
         asked |= {v.name for v in self.program.results}
         self.read = [
             v.name for v in self.program.inputs
@@ -210,9 +212,12 @@ class PipelineSchedule:
             sums = [RunningSums(self._group) for bucket in first.buckets if bucket.level == level]
             for wave in first.waves[level, True]:
                 self._run(first, (level, True, wave), known, {}, 0, updated)
+                # Between pieces, so that one process can write the steps of several ranks in turns.
                 yield
             waves = first.waves[level, False]
             last = max((w for w in waves if (level, False, w) in first.compiled), default=None)
+            # One forward, one backward: of two shards the earlier one's backward wave comes first, so that its
+            # activations go.
             times = sorted((2 * i + wave, wave, i) for wave in waves for i in range(len(by_shard)))
             for _, wave, i in times:
                 shard = self._shards[i]
@@ -246,6 +251,7 @@ class PipelineSchedule:
                 if name not in of_shard and name not in known:
                     (known if name in plan.shared else of_shard)[name] = self._receive(plan, name, number)
                 operands[name] = of_shard[name] if name in of_shard else known[name]
+            # Before the piece runs, so that its memory can be used by the results.
             for name in plan.drops.get(piece.order, ()):
                 of_shard.pop(name, None)
             results = dict(compiled(operands))
@@ -291,10 +297,12 @@ class PipelineSchedule:
                 self._send(first, id(out), total, 0)
 
     def _tag(self, plan: _Plan, key: int, number: int) -> int:
+        # Each value of each shard has a tag of its own: messages may overtake each other.
         return 1 + SUMS + plan.numbers[key] * (self._group.shards + 1) + number
 
     def _send(self, plan: _Plan, key: int, array: Array, number: int) -> None:
         """Give what was made to the ranks that read it."""
+        # Every rank computes it: nobody needs to be told.
         if plan.stage[key] == FREE:
             return
         stages = plan.readers.get(key, set()) - {FREE}
@@ -302,6 +310,7 @@ class PipelineSchedule:
             self._executor.send(array, plan.values[key], rank, self._tag(plan, key, number))
 
     def _receive(self, plan: _Plan, name: str, number: int) -> Array:
+        # What all shards share was sent once, under the number of the first.
         if name in plan.shared:
             plan, number = self._first, 0
         key = plan.ids[name]

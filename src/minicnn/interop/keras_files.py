@@ -182,7 +182,7 @@ class _Weights:
 
     def places(self, model: Model) -> dict[Layer, str]:
         """The group of each layer with weights: by names where all are there, else by classes in their order."""
-        ordered = dict(_places(_entries(model)))
+        ordered = dict(_places(_entries(model._graph)))
         try:
             names = dict(self._names(self._file, "", 0))
         except Exception as error:
@@ -277,10 +277,10 @@ def _model(path: Path, saved: Config, backend: Backend | None, seed: int) -> tup
         graph = _graph(saved, reading)
         if not reading.unknown:
             inputs, outputs = graph_from_config(graph, Budget())
-            kind: Any = Sequential.of_graph if saved["class_name"] == "Sequential" else Model
+            kind: Any = Sequential._of_tensors if saved["class_name"] == "Sequential" else Model
             model: Model = kind(inputs, outputs, backend=backend, seed=seed, name=config["name"])
             places: dict[Layer, str] = {}
-            for layer, place in _places(_entries_of(config, model)):
+            for layer, place in _places(_entries_of(config, model._graph)):
                 places.setdefault(layer, place)  # one that is shared has its weights where it comes first
             return model, places
     except Exception as error:
@@ -400,7 +400,7 @@ def _layer(entry: Config, reading: _Reading) -> Config:
 
 
 def _arguments(kind: type[Layer], config: Config) -> dict[str, Any]:
-    known = {*inspect.signature(kind.__init__).parameters, *kind.limit_names()}
+    known = {*inspect.signature(kind.__init__).parameters, *kind._limit_names()}
     arguments = {}
     for name, value in config.items():
         if _PASSED_OVER.fullmatch(name):

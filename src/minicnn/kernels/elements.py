@@ -78,6 +78,7 @@ def same_index(node: Node, value: Value) -> bool:
 
 def affine(shape: Sequence[int], strides: Sequence[int], i: Expr, offset: int = 0) -> Expr:
     """The place that index i of an array of some shape stands for, given its step along each axis."""
+    # Axes that lie one after the other are one: each more is a division.
     sizes, (steps,) = collapse(shape, [strides])
     terms, inner = list[Expr](), 1
     for k, (n, s) in reversed(list(enumerate(zip(sizes, steps, strict=True)))):
@@ -224,6 +225,7 @@ def _pad(node: Node, result: int) -> Expr:
         if y.shape[axis] != n:
             inside += [place >= before] * (before > 0) + [place < before + n] * (before + n < y.shape[axis])
         terms.append((place - before) * s)
+    # Nothing is padded: no condition, and the index as it is.
     if not inside:
         return Element(0, I)
     return Select(functools.reduce(both, inside), Element(0, _sum(terms)), Number(node.attrs["value"], y.dtype))
@@ -239,10 +241,10 @@ def _concat(node: Node, result: int) -> Expr:
         at = I // (inner * n) * (inner * m) + (place - start) * inner + I % inner
         start += m
         parts.append((start, Element(k, at)))
-    _, element = parts.pop()
+    _, selected = parts.pop()
     for end, one in reversed(parts):
-        element = Select(place < end, one, element)
-    return element
+        selected = Select(place < end, one, selected)
+    return selected
 
 
 def _repeat(node: Node, result: int) -> Expr:
@@ -263,6 +265,7 @@ def row_place(take: Node, r: Expr) -> Expr:
     index: Expr = Element(1, r)
     if take.inputs[1].kind != "input":
         first, last = Number(0, "int32"), Number(take.inputs[0].shape[0] - 1, "int32")
+        # Inputs are checked on the host before the step; what the step itself computes nobody has seen.
         index = Select(index > first, Select(index < last, index, last), first)
     return Cast(index, "place" if take.inputs[0].size <= MOST_ELEMENTS else "wide_place")
 

@@ -57,6 +57,8 @@ class Expr(Syntax):
         return getattr(self, "dtype", None) == INDEX
 
     def __add__(self, other: Expr | float) -> Expr:
+        # What adds nothing is left out here, so that every printer gets short text and no compiler has to be trusted
+        # with it.
         return self if other in (0, ZERO, NO_INDEX) else Binary("+", self, of(other, self))
 
     def __sub__(self, other: Expr | float) -> Expr:

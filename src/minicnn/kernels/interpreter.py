@@ -136,6 +136,8 @@ class Interpreter:
 
     def _block(self, part: Part, block: int, number: int) -> None:
         self._shared = {}
+        # Threads are generators that stop at barriers, so that all run up to one before any goes on, without threads of
+        # the system.
         running = []
         for k in range(self._kernel.threads):
             thread = _Thread(number, k, part.width, {"block": block, "thread": k, "row": self._row})
@@ -195,6 +197,7 @@ class Interpreter:
         if x.symbol == "and":
             return self._holds(x.left, thread) and self._holds(x.right, thread)
         left, right = self._value(x.left, thread), self._value(x.right, thread)
+        # C++ rounds to zero, Python down: a kernel that meets either is wrong in one of the languages.
         if x.symbol in ("//", "%") and (left < 0 or right <= 0):
             raise KernelError(f"Languages round negative quotients differently. Received: {left} {x.symbol} {right}.")
         return _OPERATIONS[x.symbol](left, right)

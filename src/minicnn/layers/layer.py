@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
@@ -20,6 +20,7 @@ from minicnn.regularizers import Limit, Limits, get_regularizer
 
 if TYPE_CHECKING:
     from minicnn.layers.graph import Graph
+    from minicnn.layers.symbolic import SymbolicTensor
 
 Shape = tuple[int | None, ...]
 
@@ -235,6 +236,15 @@ class Layer(Inspectable):
 
     # Calling ------------------------------------------------------------------------------------
 
+    # A layer with several results gives a list; unpacked, its parts are of any type.
+    @overload
+    def __call__(
+        self, inputs: SymbolicTensor | Sequence[SymbolicTensor], *, training: bool | None = None
+    ) -> SymbolicTensor: ...
+    @overload
+    def __call__(self, inputs: Value | Sequence[Value], *, training: bool | None = None) -> Value: ...
+    @overload
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any: ...
     def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
         """Apply to symbolic tensors (see `Input`), or to Values within another layer's `call`.
 

@@ -27,7 +27,7 @@ class Executor:
     """Runs the steps of one model, compiled when first needed, on its variables.
 
     Args:
-        step: Gives the Program of each kind of step.
+        step: What Programs are traced from; another one may take its place.
         variables: What the steps read and replace.
 
     Attributes:
@@ -36,7 +36,8 @@ class Executor:
     """
 
     def __init__(self, step: Step, variables: Variables) -> None:
-        self.step, self.variables = step, variables
+        self.step: Step = step
+        self.variables = variables
         self.distribution: DataParallel | None = None
         self.steps_taken = 0
         self._compiled: dict[tuple[StepKind, Feed], CompiledStep] = {}
@@ -180,7 +181,8 @@ class Executor:
         # Carried state that is not there yet starts at zero.
         new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in variables.cells]
         variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
-        return CompiledStep(run, many, carried, list(program.outputs), zeros, draws, program.counted)
+        counted = program.counted or feed.batch
+        return CompiledStep(run, many, carried, list(program.outputs), zeros, draws, counted)
 
 
 @dataclass(frozen=True)

@@ -108,11 +108,7 @@ class Supervised:
         self, kind: StepKind, feed: Feed, shard: Shard | None = None, trainable: Mapping[Any, bool] | None = None
     ) -> tuple[Program, dict[str, Weight]]:
         """The Program, and the weights that it reads by path; `trainable` stands for the attribute."""
-        return trace_step(
-            kind, self.wired(), feed, paths=self.paths, seed=self.seed, precision=PRECISIONS[self.precision],
-            objective=None if kind == "predict" else self.compiled()[0], optimizer=self.optimizer,
-            trainable=self.trainable if trainable is None else trainable, shard=shard,
-        )  # fmt: skip
+        return trace_step(self, kind, feed, shard, self.trainable if trainable is None else trainable)
 
     def rates(self, taken: int, count: int) -> Mapping[str, Sequence[float]]:
         """See `Step`."""

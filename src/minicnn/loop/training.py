@@ -41,10 +41,10 @@ class Training:
     It knows the model's graph, and not the model.
 
     Attributes:
-        step: What is traced: the graph, losses and metrics, the optimizer.
+        step: What the model is compiled for: the graph, losses and metrics, the optimizer.
         weights: The weights of the graph by path.
         variables: Their arrays, and the optimizer's.
-        executor: What runs the steps.
+        executor: What runs the steps; its `step` is what is traced, this one unless another takes its place.
         stop: Whether `fit` ends after the step that is under way.
         position: Epoch and batch that come next.
         samples_seen: Samples of the epoch that is under way.
@@ -153,7 +153,7 @@ class Training:
             setattr(self.step, name, value)
         self.variables.reset(self.step.dtype, self.weights)
         self.executor.forget()
-        self.executor.distribution = distribution
+        self.executor.step, self.executor.distribution = self.step, distribution
         self.position = (0, 0)
 
     def forget(self) -> None:
@@ -171,8 +171,8 @@ class Training:
         """The Program of a step to be shown: see `DataParallel.program`."""
         feed, distribution = self.step.feed(batch_size), self.executor.shared(kind)
         if distribution is None:
-            return self.step.trace(kind, feed)
-        return distribution.program(partial(self.step.trace, kind), feed)
+            return self.executor.step.trace(kind, feed)
+        return distribution.program(partial(self.executor.step.trace, kind), feed)
 
     # Data ---------------------------------------------------------------------------------------
 
@@ -226,31 +226,21 @@ class Training:
 
     def logs(self, totals: Totals) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""
-        return self.step.logs(totals.read(self._to_numpy))
+        return self.executor.step.logs(totals.read(self._to_numpy))
 
     def train(self, run: Run, totals: Totals, finite: bool = True) -> Totals:
         """Take training steps; returns the metric totals with theirs added. See `Executor.train`."""
         kept = self._open_logs()
         if kept is not None:  # they may be read later, and the step may overwrite the totals
             kept.read()
-        return self.executor.train(run, totals, self.step.rates(self.executor.steps_taken, run.steps), finite)
+        executor = self.executor
+        return executor.train(run, totals, executor.step.rates(executor.steps_taken, run.steps), finite)
 
     def fit(
         self, source: Source, validation: Source | None, validates: Callable[[int], bool], callbacks: Callbacks,
         shuffle: bool, seed: int, epochs: range, about: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Train.
-
-        Args:
-            source: Where batches come from.
-            validation: Where those come from that an epoch ends with, if it does.
-            validates: Whether an epoch, counted from 1, ends with a validation.
-            callbacks: What is called in between.
-            shuffle: Whether the order changes from epoch to epoch.
-            seed: Seed of the orders.
-            epochs: Numbers of the epochs.
-            about: What all ranks must have been asked for alike.
-        """
+        """Train for some epochs: see `Model.fit`; all ranks must have been asked `about` the same."""
         self.stop, self.position = False, (epochs.start, 0)
         callbacks("on_train_begin")
         self.agree("training", {**callbacks.params, **about})
@@ -314,10 +304,10 @@ class Training:
         run = self.standardizer(labelled=y is not None).batch(x, y, weight)
         arrays = {name: self.variables.get(name) for name in self.variables.cells}
         if y is not None:
-            rates = self.step.rates(self.executor.steps_taken, 1)
+            rates = self.executor.step.rates(self.executor.steps_taken, 1)
             arrays = {name: np.asarray(value) for name, (value,) in rates.items()} | arrays
         arrays |= {name: self.backend.to_numpy(array) for name, array in run.arrays.items()}
-        program = self.step.trace(kind, run.feed)
+        program = self.executor.step.trace(kind, run.feed)
         inputs = {v.name: arrays.get(v.name, np.zeros(v.shape)) for v in program.inputs}
         return traced(program, self.backend, inputs, kernels=kernels)
 

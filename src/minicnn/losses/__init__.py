@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from minicnn.configured import register
 from minicnn.documentation import complete
@@ -23,6 +23,12 @@ __all__ = [
     "CategoricalFocalCrossentropy", "CosineSimilarity", "Dice", "FunctionLoss", "Huber", "KLDivergence",
     "LogCosh", "Loss", "MeanAbsoluteError", "MeanSquaredError", "Poisson", "SparseCategoricalCrossentropy",
     "Tversky", "get_loss",
+]  # fmt: skip
+
+LossName = Literal[
+    "sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy", "binary_focal_crossentropy",
+    "categorical_focal_crossentropy", "mean_squared_error", "mse", "mean_absolute_error", "mae", "huber", "log_cosh",
+    "kl_divergence", "kld", "poisson", "cosine_similarity", "dice", "tversky",
 ]  # fmt: skip
 
 LOSSES: dict[str, type[Loss]] = {

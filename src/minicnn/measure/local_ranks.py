@@ -20,6 +20,7 @@ from minicnn import machine, zoo
 from minicnn.distribution import DataParallel, MPICommunicator, OneProcess
 from minicnn.distribution.launchers import OPEN_MPI, mpiexec
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.timing import interleaved
 from minicnn.models import Model
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Communicator, Group
@@ -27,7 +28,7 @@ from minicnn.optimizers import SGD
 from minicnn.program.graph import Program
 
 SIZES = (54_000, 2_000_000, 25_000_000)  # bytes of all-reduces, beside those of gradients
-LEAST, MOST = 3, 60  # rounds
+MOST = 60  # rounds
 DEADLINE_S = 300.0  # beside the budget, for starting and compiling
 Run = Mapping[str, Any]
 Host = np.ndarray[Any, Any]
@@ -136,20 +137,9 @@ class Together:
         call()
         return self.share(time.perf_counter() - start)
 
-    def interleaved(self, calls: Sequence[Callable[[], object]], seconds: float) -> list[list[list[float]]]:
-        """Seconds on each rank of calls that are made in turns for so long: what disturbs one disturbs all.
-
-        There are three rounds at least, unless these took twice as long. All ranks make the same number.
-        """
-        first = sum(max(self.timed(call)) for call in calls)  # compiles and allocates
-        found: list[list[list[float]]] = [[] for _ in calls]
-        rounds, spent = 0, 0.0
-        while rounds == 0 or (rounds < LEAST and spent + first < 2 * seconds) or (rounds < MOST and spent < seconds):
-            for times, call in zip(found, calls, strict=True):
-                times.append(self.timed(call))
-                spent += max(times[-1])
-            rounds += 1
-        return found
+    def clock(self) -> float:
+        """Seconds, the same on all ranks."""
+        return max(self.share(time.perf_counter()))
 
 
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
@@ -175,7 +165,8 @@ def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[
         for run in runs:
             found["training"].append(dict(run))
             calls.append(_trainer(run, DataParallel(ranks, communicator=communicator))(run["batch"]))
-    taken = iter(together.interleaved(calls, wanted["budget_s"]))
+    timed = {number: partial(together.timed, call) for number, call in enumerate(calls)}  # the first compiles
+    taken = iter(interleaved(timed, rounds=MOST, budget_s=wanted["budget_s"], clock=together.clock).values())
     for kind, every in found.items():
         for one, times in zip(every, taken, strict=False):
             # Of what ranks do by themselves the times of each count, of what they do together those of the slowest.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from minicnn.measure.spread import Spread
 __all__ = ["Spread", "awaken", "interleaved", "stopwatch"]
 
 LEAST_ROUNDS = 3
+Key, Taken = TypeVar("Key"), TypeVar("Taken")
 GPU_AWAKE_S, CPU_AWAKE_S = 0.05, 0.1
 
 
@@ -70,8 +72,9 @@ def awaken(backend: Backend, call: Callable[[], object] | None = None, least_s: 
 
 
 def interleaved(
-    calls: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1, budget_s: float | None = None
-) -> dict[str, list[float]]:
+    calls: Mapping[Key, Callable[[], Taken]], *, rounds: int, warmup: int = 1, budget_s: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Key, list[Taken]]:  # fmt: skip
     """Measure candidates interleaved, so that whatever disturbs the machine disturbs all of them.
 
     Args:
@@ -79,21 +82,22 @@ def interleaved(
         rounds: How often each is measured.
         warmup: Rounds before these, which do not count.
         budget_s: No round starts after this many seconds, once each candidate has had three.
+        clock: Seconds, by which the budget is spent; of processes that measure together the same in all.
 
     Returns:
         The seconds of each measurement by name. Each round begins with another candidate.
     """
     names = list(calls)
-    samples: dict[str, list[float]] = {name: [] for name in names}
+    samples: dict[Key, list[Taken]] = {name: [] for name in names}
     for _ in range(warmup):
         for name in names:
             calls[name]()
-    start = time.perf_counter()
+    start = clock()
     for number in range(rounds):
-        spent = time.perf_counter() - start
+        spent = clock() - start
         if budget_s is not None and number >= LEAST_ROUNDS and spent * (number + 1) / number > budget_s:
             break
         first = number % max(len(names), 1)
         for name in names[first:] + names[:first]:
-            samples[name].append(float(calls[name]()))
+            samples[name].append(calls[name]())
     return samples

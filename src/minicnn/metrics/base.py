@@ -101,6 +101,7 @@ def truth_of(y_true: Value, y_pred: Value) -> Value:
 
 def only_largest(x: Value, k: int) -> Value:
     """The k largest along the last axis, the first of equal ones; `NEVER` elsewhere."""
+    # k times the largest, as the Array API has no top-k; k is small.
     rest = x
     for _ in range(min(k, x.shape[-1])):
         largest = ops.one_hot(ops.argmax(rest), classes=x.shape[-1], dtype="bool")
@@ -119,6 +120,7 @@ def count_pairs(labels: Value, guesses: Value, weights: Value, classes: int, gue
     """Weighted counts (K, K) of class numbers; of so many columns where other numbers are guessed."""
     truth, predicted = (ops.one_hot(ops.reshape(v, shape=weights.shape), classes=k, dtype=weights.dtype)
                     for v, k in ((labels, classes), (guesses, guessed or classes)))  # fmt: skip
+    # A product of one-hot rows counts all pairs of classes, without writing to places that several samples share.
     return ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), predicted, transpose_a=True)
 
 
@@ -145,5 +147,6 @@ def finite(name: str, value: Any) -> float:
 
 
 def ratio_of(a: HostArray, b: HostArray) -> HostArray:
-    """A / b, and 0 where b is 0."""
+    """Quotient a / b, and 0 where b is 0."""
+    # Nothing of nothing is 0, as in Keras.
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)

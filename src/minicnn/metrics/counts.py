@@ -46,6 +46,7 @@ class ConfusionMatrix(Metric):
                 f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
             )
         weights = of_places(weight, y_pred.shape[:-1])
+        # Counts of pairs are all that is needed: they add up over batches and ranks.
         return {"counts": count_pairs(class_numbers(y_true, y_pred), ops.argmax(y_pred), weights, k)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -157,6 +158,7 @@ class Thresholded(Metric):
         column = (guesses.size, 1)
         weights = of_places(weight, guesses.shape, guesses.size)
         positive = ops.reshape(truth, shape=column) * ops.reshape(weights, shape=column)
+        # One product counts hits and all guesses above each threshold at once.
         both = ops.concat(positive, ops.reshape(weights, shape=column), axis=1)  # (M, 2)
         above = ops.greater(ops.reshape(guesses, shape=column), self._limits[None].astype(y_pred.dtype))
         over = ops.matmul(both, ops.as_float(above, y_pred.dtype), transpose_a=True)
@@ -227,6 +229,7 @@ class AUC(Thresholded):
             )
         super().__init__(name, thresholds)
         inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else self._limits
+        # Beyond both ends, so that the curve begins at all and ends at nothing.
         self._limits = np.array([-1e-7, *np.sort(inner), 1.0 + 1e-7])
         self.num_thresholds, self.curve, self.summation_method = num_thresholds, curve, summation_method
         self.from_logits = from_logits
@@ -241,6 +244,8 @@ class AUC(Thresholded):
             return float("nan")
         recall = tp / positive
         if self.curve == "PR" and self.summation_method == "interpolation":
+            # Between two thresholds precision is no straight line: the area is integrated (J. Davis, M. Goadrich, ICML
+            # 2006).
             slope = ratio_of(-np.diff(tp), -np.diff(every))
             rest = tp[1:] - slope * every[1:]
             steps = np.where((every[1:] > 0) & (every[:-1] > 0), ratio_of(every[:-1], every[1:]), 1.0)

@@ -9,7 +9,8 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
@@ -30,8 +31,9 @@ from minicnn.loop.objective import Objective
 from minicnn.loop.predictions import predict, predict_batch
 from minicnn.loop.sources import Source
 from minicnn.loop.totals import Totals
-from minicnn.loop.tracing import PRECISIONS, StepKind
+from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
 from minicnn.loop.training import Training
+from minicnn.losses import Loss, LossName
 from minicnn.models.checks import (
     as_asked,
     check_counts,
@@ -51,6 +53,11 @@ from minicnn.visual.methods import VisualMethods
 Path = str | os.PathLike[str]
 
 
+def _of(path: str, doc: str) -> Any:
+    """A property: an attribute of what a model's training holds."""
+    return property(attrgetter(f"_training.{path}"), doc=doc)
+
+
 class Model(VisualMethods, Functional):
     """A network between symbolic inputs and outputs, with weights, that can be trained; itself a layer.
 
@@ -61,9 +68,6 @@ class Model(VisualMethods, Functional):
             given to `fit`, else the environment variable MINICNN_BACKEND, else NumPy.
         seed: Seed of the first weights, the shuffles and random layers, from 0 to 2**64 - 1.
         name: Name of the model.
-
-    Attributes:
-        seed: The seed.
 
     Raises:
         ValueError: If the seed or the backend is unknown, or the layers do not connect inputs and outputs.
@@ -130,40 +134,13 @@ class Model(VisualMethods, Functional):
 
     # Weights and state --------------------------------------------------------------------------
 
-    @property
-    def seed(self) -> int:
-        """Seed of the first weights, the shuffles and random layers."""
-        return self._training.step.seed
-
-    @property
-    def backend(self) -> Backend:
-        """The backend; decided when first needed."""
-        return self._training.backend
-
-    @property
-    def distribution(self) -> DataParallel | None:
-        """How training and evaluation are shared out; see `compile`."""
-        return self._training.distribution
-
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """The optimizer; None before `compile`."""
-        return self._training.step.optimizer
-
-    @property
-    def precision(self) -> str:
-        """Precision policy: see `compile`."""
-        return self._training.step.precision
-
-    @property
-    def steps_taken(self) -> int:
-        """Training steps so far."""
-        return self._training.executor.steps_taken
-
-    @property
-    def samples_seen(self) -> int:
-        """Samples of the epoch that is under way."""
-        return self._training.samples_seen
+    seed: int = _of("step.seed", "Seed of the first weights, the shuffles and random layers.")
+    backend: Backend = _of("backend", "The backend; decided when first needed.")
+    distribution: DataParallel | None = _of("distribution", "How ranks share training and evaluation: see `compile`.")
+    optimizer: Optimizer | None = _of("step.optimizer", "The optimizer; None before `compile`.")
+    precision: str = _of("step.precision", "Precision policy: see `compile`.")
+    steps_taken: int = _of("executor.steps_taken", "Training steps so far.")
+    samples_seen: int = _of("samples_seen", "Samples of the epoch that is under way.")
 
     @property
     def stop_training(self) -> bool:
@@ -361,12 +338,14 @@ class Model(VisualMethods, Functional):
 
     def compile(
         self,
-        optimizer: str | Optimizer = "sgd",
-        loss: Any = "sparse_categorical_crossentropy",
+        optimizer: str | Optimizer | type[Optimizer] = "sgd",
+        loss: LossName | str | Loss | Callable[..., Any] | Sequence[Any] | Mapping[str, Any] = (
+            "sparse_categorical_crossentropy"
+        ),
         metrics: Any = (),
         *,
         loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
-        precision: str = "float32",
+        precision: Precision | str = "float32",
         distribution: DataParallel | None = None,
         accumulate: int = 1,
     ) -> None:
@@ -522,6 +501,16 @@ class Model(VisualMethods, Functional):
             run = training.standardizer(class_weight).batch(x, y, sample_weight)
             return as_asked(training.logs(training.train(run, Totals())), return_dict)
 
+    @overload
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
+        steps: int | None = None, *, return_dict: Literal[True], callbacks: Sequence[Callback] = (),
+    ) -> dict[str, Any]: ...  # fmt: skip
+    @overload
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
+        steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
+    ) -> Any: ...  # fmt: skip
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
         steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
@@ -616,7 +605,7 @@ class Model(VisualMethods, Functional):
             OSError: If the file cannot be written; names the path and a remedy.
             ImportError: If onnx or onnxruntime is missing.
         """
-        from minicnn.interop.onnx import export
+        from minicnn.interop.onnx.exporting import export
 
         export(self, path, kind, hold_weights=hold_weights)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from numpy.typing import NDArray
 
 from minicnn.backends.base import Backend
 from minicnn.data.forms import Batches, as_list, numeric
@@ -61,6 +63,15 @@ class Sequential(Model):
             start = Input(first.inputs[0].sample_shape, dtype=first.inputs[0].dtype)
         if start is not None:
             self._chain(start)
+
+    if TYPE_CHECKING:  # there is one output
+
+        @overload
+        def predict(self, x: NDArray[Any], *args: Any, **options: Any) -> NDArray[Any]: ...
+        @overload
+        def predict(self, x: Any, *args: Any, **options: Any) -> Any: ...
+        def predict(self, x: Any, *args: Any, **options: Any) -> Any:
+            """See `Model.predict`."""
 
     @property
     def layers(self) -> list[Layer]:

@@ -65,6 +65,7 @@ def max_pool2d(
     # The maximum of a window is the maximum of its rows' maxima: KH + KW taps instead of KH * KW.
     for window in _directions(kernel, strides, padding):
         x = reduce(xp.maximum, _taps(x, window, axes, xp))
+    # A primitive never returns its input.
     return copy_of(x, xp) if kernel[0] * kernel[1] == 1 else x
 
 
@@ -145,6 +146,7 @@ def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
         no_larger.append(tap <= best)  # beside a NaN none is
     masks: list[Array] = []
     free = None  # where no later tap is larger than all before it
+    # From the last tap back: a tap is the first maximum if no later one is larger and none before it is as large.
     for mask in reversed(no_larger):
         still = mask if free is None else xp.logical_and(mask, free)
         masks.append(xp.logical_not(mask) if free is None else xp.logical_xor(free, still))
@@ -191,6 +193,7 @@ def _reciprocal_counts(x: Array, window: Window, axes: Axes, size: Pair, count_p
     kh, kw = window.kernel
     if count_padding or window.padding == NO_PADDING:
         return full((1, 1, 1, 1), 1.0 / (kh * kw), x, xp)
+    # The counts of a window are an average pooling of ones, for one image and one channel.
     inside = full(axes.shape(1, x.shape[axes.h], x.shape[axes.w], 1), 1.0, x, xp)
     return 1.0 / reduce(xp.add, window.taps(pad_image(inside, window.padding, axes, xp), axes, size))
 

@@ -105,6 +105,7 @@ class Primitive:
                 f"{self.name} takes {len(self.array_names)} arrays ({', '.join(self.array_names)}). "
                 f"Received: {len(args)}."
             )
+        # One spelling inside, so that equal nodes are equal and are computed once.
         if "axis" in attrs and "axes" in self._attr_set:  # Keras's word
             attrs["axes"] = attrs.pop("axis")
         settings = {**self.attr_defaults, **{name: plain(value) for name, value in attrs.items()}}
@@ -161,6 +162,7 @@ class Primitive:
 
     def cost_of(self, node: Node) -> Cost:
         """FLOPs, bytes and workspace of a node of this primitive."""
+        # By default every array goes through memory once: the least that any implementation can move.
         cost = self._cost(node)
         if isinstance(cost, Cost):
             return cost

@@ -23,10 +23,10 @@ for _kind in OPTIMIZERS.values():
     complete(_kind)
 
 
-def get_optimizer(identifier: str | Optimizer) -> Optimizer:
+def get_optimizer(identifier: str | Optimizer | type[Optimizer]) -> Optimizer:
     """An optimizer by name or class with its defaults, or the one given."""
     if isinstance(identifier, Optimizer):
         return identifier
     if isinstance(identifier, type) and issubclass(identifier, Optimizer):
-        return identifier()
+        return identifier()  # type: ignore[call-arg]  # as below
     return look_up("An optimizer", OPTIMIZERS, identifier, "an Optimizer")()  # type: ignore[call-arg]  # each has defaults

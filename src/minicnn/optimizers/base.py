@@ -101,7 +101,9 @@ class Optimizer(Configured):
             step: Counter of steps, an int32 scalar.
         """
         with program.scope(self.name, "update"):
+            # An input, not a constant: a schedule changes it in every step, and the step is compiled once.
             rate = program.input("learning_rate", (), next(iter(parameters.values())).dtype)
+            # All gradients at once, as their common norm needs them all.
             clipped = self._clip(list(gradients))
             states = [
                 [
@@ -113,6 +115,7 @@ class Optimizer(Configured):
             updated = self.update_all(list(parameters.values()), clipped, states, rate, step)
             for path, state, (new_parameter, *new_state) in zip(parameters, states, updated, strict=True):
                 program.updates[path] = new_parameter
+                # By name, so that a saved state finds its weight whatever the order of the layers.
                 for value, new in zip(state, new_state, strict=True):
                     program.updates[value.name] = new
 
@@ -135,6 +138,7 @@ class Optimizer(Configured):
         if self.clipvalue is not None:
             return [ops.maximum(ops.minimum(g, self.clipvalue), -self.clipvalue) for g in gradients]
         if self.clipnorm is not None:
+            # Each by its own norm; `global_clipnorm` scales all alike, which keeps the direction of the step.
             return [_scaled([g], self.clipnorm)[0] for g in gradients]
         return gradients if self.global_clipnorm is None else _scaled(gradients, self.global_clipnorm)
 

@@ -29,6 +29,7 @@ class SGD(Optimizer):
         super().__init__(learning_rate, **options)
         share(momentum=momentum)
         self.momentum, self.nesterov = momentum, nesterov
+        # Plain descent keeps nothing: a state of zeros would cost memory and time.
         self.slots = ("velocity",) if momentum else ()
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:

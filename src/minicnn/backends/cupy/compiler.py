@@ -43,6 +43,7 @@ def compile_kernel(text: str, architecture: str) -> bytes:
         RuntimeError: If it does not compile; says why.
         ImportError: If there is no compiler.
     """
+    # By everything that decides about the code, headers included, so that no change needs the cache to be cleared.
     parts = (text, *map(header, HEADERS), architecture, nvrtc.version(), *OPTIONS)
     path = _code.place("cuda", f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin")
     code = _code.read(path)

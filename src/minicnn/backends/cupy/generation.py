@@ -47,11 +47,13 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
+        # Groups of a launch may need fewer threads than its largest: the others leave before any barrier.
         spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         starts.append(blocks)
         blocks += count
     resident = max(group.tile.resident if group.tile else 1 for group in launch)
+    # Registers are what the compiler must leave for so many blocks; without a bound it takes what it likes.
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
         f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n\n'
@@ -68,6 +70,7 @@ def _dispatch(bodies: Sequence[str], starts: Sequence[int]) -> str:
         return f"  {bodies[0]}"
     if len(bodies) <= _IN_A_ROW:
         return "".join(f"  if (blockIdx.x < {end}u) {body}" for body, end in zip(bodies, starts[1:], strict=True))
+    # A tree of comparisons: the updates of a deep network are hundreds of groups, and a block looks for its own.
     half = len(bodies) // 2
     first, rest = _dispatch(bodies[:half], starts[: half + 1]), _dispatch(bodies[half:], starts[half:])
     return f"  if (blockIdx.x < {starts[half]}u) {{\n{first}  }} else {{\n{rest}  }}\n"
@@ -98,12 +101,14 @@ class CppWriter(NeighbourWriter):
         result = []
         for k, value in enumerate(self.values):
             kind = f"{c_type(value)}*" if id(value) in self.written else f"const {c_type(value)}*"
+            # Restricted pointers go through the read-only cache; what is read behind a barrier must not.
             kind += " __restrict__" * (id(value) not in self.written | self.read_late)
             result.append(f"{kind} p{k}")
         return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
 
     def prologue(self) -> str:
         """Statements before all groups; the first launch of a step may read what has just been brought or updated."""
+        # The first launch reads what the step before has written; all others wait in their groups, as late as they can.
         wait = "" if self.launch else "  wait_for_previous();\n"
         return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
@@ -121,6 +126,7 @@ class CppWriter(NeighbourWriter):
         """See `Writer.define_elements`; templates load several elements at once of what they see is in memory."""
         node = self.inlined(root)
         image = images(node)[0] if self._wide_loads and node is not None and node.op.name == SCATTER else None
+        # Four neighbouring channels have one window: its tap is looked up once for all.
         if node is not None and image is not None and image.data_format == "NHWC" and image.c % 4 == 0:
             one, four = super().define_elements(root), self._fours(node)
             types = f"{c_type(root)}, decltype({one}), decltype({four})"
@@ -151,6 +157,7 @@ class CppWriter(NeighbourWriter):
 
     def matrix(self, value: Value, columns: int) -> str:
         """See `Writer.matrix`; what is stored in 16 bits is loaded as it is."""
+        # Wide loads take runs of elements, for which a matrix need only say where a row begins.
         if self._stored_short(self.plan.root(value)) is not None:
             return self.define_plain_matrix(value, columns)
         return super().matrix(value, columns)
@@ -244,6 +251,7 @@ class CppWriter(NeighbourWriter):
         phased = rows * columns > 1
         image = f"Padded<{kind}, {image_y if back else image_x}, decltype({x})>"
         if back and not phased and sh * sw > 1:
+            # Without phases the gradient of a strided convolution reads dy with zeros in between.
             image = f"Spread<{kind}, {image_y}, {sh}, {sw}, decltype({x})>"
         if back:
             (top, _), (left, _) = attrs["padding"]
@@ -315,6 +323,7 @@ class CppWriter(NeighbourWriter):
         kind = c_type(group.anchor.outputs[0])
         if not group.on_tensor_cores:
             return f"{name}<{kind}, A>"
+        # An operand that is there before the launch ahead has ended is loaded while that still runs.
         early = (Cpp.literal(self.plan.is_early(v, self.launch), "bool") for v in (left, right))
         return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
 

@@ -40,6 +40,7 @@ class NeighbourWriter(Writer):
 
     def function(self, value: Value) -> str:
         """See `Writer.function`; its places are its own."""
+        # A function gives single elements, whatever the width of the loop that asks for it.
         width, self._width = self._width, 1
         try:
             return super().function(value)
@@ -52,6 +53,7 @@ class NeighbourWriter(Writer):
         if self._width == 1 or id(root) in self.locals or self.number(root) is not None:
             return super().at(value, place)
         node, aligned = self.inlined(root), place == I and root.size == self._size
+        # A bias, or a scale of each channel: its run is the same in every row, and is loaded once.
         row = place == I % root.size and root.size % self._width == 0 and self._channels in (0, root.size)
         if not aligned and not row:
             return super().at(value, place)
@@ -117,6 +119,7 @@ class NeighbourWriter(Writer):
                 return 0
         elif node.attrs["data_format"] != "NHWC" or images(node)[0].c != images(node)[1].c:
             return 0
+        # Only what is as large as the operands decides: a run of numbers of channels comes from the cache.
         read = [v for v in self.plan.leaves(node) if v.size >= min(x.size for x in node.inputs)]
         width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in read)) if read else 0
         return width if width > 1 and ox % width == node.inputs[0].shape[-1] % width == 0 else 0
@@ -166,6 +169,7 @@ class NeighbourWriter(Writer):
     def let(self, value: Value, x: Expr) -> tuple[list[Statement], Name]:
         """See `Writer.let`."""
         lines, name = super().let(value, x)
+        # Statements of inlined operands come first, once, by whoever needs them first.
         before, self._before = self._before, []
         return [*before, *lines], name
 

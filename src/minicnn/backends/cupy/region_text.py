@@ -75,6 +75,7 @@ class _Text(Schedule):
             text += f"    stream.find(block * {region.rows}, where);\n    stream.copy_weights({weights});\n"
             text += f"    stream.keep(0);\n{wait}"
             text += f"    stream.load(0);\n    stream.find((block + {step}) * {region.rows}, where);\n" if ahead else ""
+            # What waits for nothing is read a tile ahead, so that its latency passes while the product is computed.
             text += "      const int early_tile = block;\n" + first + tail + "    stream.begin();\n"
             text += f"    stream.keep(1);\n{wait}" if ahead else ""
             head = (
@@ -117,6 +118,7 @@ class _Text(Schedule):
         first = [
             n for loop in layout.levels[0].loops.values() for n in loop.nodes if product is None or layout.early(n)
         ]
+        # Staged matrices must be there before the first level reads them.
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
         for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
@@ -239,6 +241,7 @@ class _Text(Schedule):
         for y, local in results:
             stores += "".join(f" {target} = {local};" for target in self._places(y, "k", "i"))
             stores += f" stream.note(c, {local});" if y is self._gradient() else ""
+        # Lanes have the same sum after sharing it; one of them stores.
         guard = "real && lane == 0" if loop.lanes > 1 else "real"
         text += f"        if ({guard}) {{{stores} }}\n      }}\n"
         return text
@@ -250,6 +253,7 @@ class _Text(Schedule):
 
     def _statistics(self, value: Value) -> str:
         region, at, k = self.region, self.layout.statistics[id(value)], value.shape[1]
+        # Threads without a row of their own share the rows of others.
         lanes = 1
         while region.rows * lanes * 2 <= region.threads and lanes < min(32, k):
             lanes *= 2
@@ -336,6 +340,8 @@ class _Text(Schedule):
         if product is None or not any(n is product.gradient for n in nodes):
             return text
         return (
+            # Half of the warps multiply while the others add, and then the other way: tensor cores and adders are both
+            # busy.
             "#pragma unroll 1\n      for (int half = 0; half < 2; half++) {\n"
             f"        if ((threadIdx.x / 128 + half) % 2) {{\n{text}        }} else {{\n"
             "          stream.accumulate(turn, more);\n        }\n      }\n"
@@ -347,6 +353,7 @@ class _Text(Schedule):
             return ""
         number, (fold, term) = region.nodes.index(node), self._terms(node)
         early = [n for n in region.nodes if id(n) not in region.sums and layout.early(n)]
+        # A constant number of rows is unrolled; rows behind the batch hold zeros, but for what is read early.
         whole = layout.thread_per_row and not any(v is n.outputs[0] for v in node.inputs for n in early)
         rows = str(region.rows) if whole else "rows"  # the rest is zeros
         if layout.thread_per_row and node.op.name == "matmul":

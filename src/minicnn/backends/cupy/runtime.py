@@ -61,6 +61,7 @@ class CupyRuntime:
     # Memory -------------------------------------------------------------------------------------
 
     def free(self) -> int:
+        # CuPy's pool keeps freed memory, which is free for us.
         return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
 
     def used(self) -> int:
@@ -84,6 +85,7 @@ class CupyRuntime:
     def copy(self, source: Array, target: Array) -> None:
         if target.nbytes:
             stream = cupy.cuda.get_current_stream()
+            # The driver's copy can be captured; CuPy's own may launch a kernel.
             cupy.cuda.runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, 3, stream.ptr)
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> HostArray:
@@ -99,6 +101,7 @@ class CupyRuntime:
     # Order --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
+        # A stream that waits for the default one could not be captured.
         return cupy.cuda.Stream(non_blocking=True)
 
     def event(self, *, timed: bool = False) -> Event:

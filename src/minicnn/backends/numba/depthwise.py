@@ -31,6 +31,8 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
     """
     out = Lines()
     c, m = out.all_numbers(channels=channels, multiplier=multiplier)
+    # Tiles of one width, of which the last overlaps: channels that are done twice get the same values, and no second
+    # kernel is needed.
     width = even_tile(channels, CHANNELS)
     many = f"{c} * {m}"
     x_channels, y_channels = (many, c) if gradient else (c, many)

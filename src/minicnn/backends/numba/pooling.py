@@ -14,6 +14,8 @@ class _PooledImage(Lines):
     """Code with the geometry of the windows."""
 
     def __init__(self, row: Line, column: Line, channels: int, pieces: int) -> None:
+        # Small windows are written with their numbers, so that LLVM unrolls them; for large ones that is not worth a
+        # kernel for each size.
         super().__init__(bake=row.taps * column.taps <= 9)
         self.padded = [row.inside != (0, row.count), column.inside != (0, column.count)]
         numbers = {"channels": channels, "image": row.size * column.size * channels}
@@ -46,6 +48,7 @@ class _PooledImage(Lines):
     def window(self) -> Iterator[None]:
         """Loops over a window's elements inside the image; xi is the address of one in x."""
         depth, n = self.depth, self.n
+        # Bounds are looked at only on axes with padding: elsewhere a window cannot leave the image.
         for axis, outer, inner, at, padded in zip("hw", "rt", ("kh", "kw"), "ij", self.padded, strict=True):
             self(f"for {inner} in range({n[f'{axis}_taps']}):")
             self.depth += 1
@@ -111,6 +114,8 @@ def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, re
             with out.window():
                 out("hit = veq(vload(xi), top)", "di = db + xi - xb", "here = vselect(hit, g, zero)")
                 out("vstore(di, here)" if apart else "vstore(di, vadd(vload(di), here))", "g = vselect(hit, zero, g)")
+            # g is zero by now unless no element was equal, as with a not-a-number, and adding zero is cheaper than a
+            # branch for each lane.
             out("vstore(di, vadd(vload(di), g))", f"yi += {BYTES}")
     return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
 

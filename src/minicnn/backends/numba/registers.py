@@ -81,6 +81,8 @@ def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], ste
             sums = body(sums, addresses)
             addresses = [builder.add(address, step) for address, step in zip(addresses, steps, strict=True)]
         return sums
+    # Sums go through memory here and LLVM makes registers of them: phi nodes would have to know the end of a body that
+    # adds blocks of its own.
     kept = [cgutils.alloca_once(builder, _VECTOR) for _ in sums]
     places = [cgutils.alloca_once(builder, _INT) for _ in addresses]
     for value, place in zip([*sums, *addresses], [*kept, *places], strict=True):
@@ -144,6 +146,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
         return joined(builder, [values[c] for _, c, _ in cells])
 
+    # Rows are loaded once and meet every column: rows x columns products for rows + columns loads is all that a tile is
+    # for.
     def multiplied(builder: Any, sums: list[Any], inputs: list[Any], of: Callable[[int], Any]) -> list[Any]:
         """The sums, and the inputs of all rows times what `of` gives for each column."""
         for c in range(columns):
@@ -180,6 +184,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             steps = [ir.Constant(_INT, 4), ir.Constant(_INT, columns * BYTES)]
             return _looped(builder, sums, samples, at, steps, sample)
 
+        # y is a step of a whole vector of samples on, whether all of them are in the batch or not: so it lies in
+        # memory.
         steps = [x_step, ir.Constant(_INT, LANES * columns * BYTES)]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
 
@@ -209,6 +215,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             sums = _looped(builder, apart(builder, a), whole, [*starts, w], steps, body)
             rest = builder.sub(count, builder.shl(whole, ir.Constant(_INT, 4)))
             ends = [builder.add(s, builder.mul(whole, step)) for s, step in zip([*starts, w], steps, strict=True)]
+            # The last vector is a loop of no or one round, so that it is written like the others and nothing is read
+            # behind a row.
             some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(_INT, 1), _ZERO)
             return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
@@ -238,6 +246,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
 
     def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
         least, most = _splat(builder, low), _splat(builder, high)
+        # A plain comparison would lose a not-a-number, which every backend has to hand on.
         bounded = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
         return joined(builder, [_extremum("<=")(builder, v, most) for v in bounded])
 

@@ -66,6 +66,7 @@ def _operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[
 
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
     scope: dict[str, Any] = {"signature": result(*arguments), "codegen": codegen}
+    # Numba reads the number of arguments from the signature.
     exec(f"def {name}(typingctx{', ' if names else ''}{names}):\n    return signature, codegen\n", scope)
     operation = intrinsic(scope[name])
     operation.emit = emit  # for `interpreting`
@@ -99,6 +100,7 @@ def _halves(builder: Any, value: Any, join: Callable[..., Any]) -> Any:
     """All lanes joined by halves: in the same order every time."""
     width = LANES // 2
     while width:
+        # Lanes are rotated and added: a fixed order of additions, which a reduction of LLVM's does not promise.
         order = [(i + width) % LANES for i in range(LANES)]
         value = join(builder, value, builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order)))
         width //= 2

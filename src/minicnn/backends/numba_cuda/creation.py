@@ -99,11 +99,11 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
 
 
 def _like(make: Callable[..., Array]) -> Callable[..., Array]:
-    def made(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+    def create(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
         return make(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
-    made.__name__, made.__doc__ = f"{make.__name__}_like", f"Like x: {make.__doc__}"
-    return made
+    create.__name__, create.__doc__ = f"{make.__name__}_like", f"Like x: {make.__doc__}"
+    return create
 
 
 empty_like, zeros_like, ones_like = map(_like, (empty, zeros, ones))

@@ -193,7 +193,7 @@ def broadcast_steps(x: Array, shape: Shape) -> Shape:
 
 
 def contiguous(x: Array, *, copy: bool = False) -> Array:
-    """X itself if its elements lie in row-major order, else a copy; always a copy if asked for."""
+    """Array x itself if its elements lie in row-major order, else a copy; always a copy if asked for."""
     if x.contiguous and not copy:
         return x.view(x.shape, row_major(x.shape))
     copied = empty(x.shape, x.dtype, x.device)
@@ -245,7 +245,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
-    """X, no smaller than min and no larger than max."""
+    """Array x, no smaller than min and no larger than max."""
     clipped = x if min is None else FUNCTIONS["maximum"](x, min)
     clipped = clipped if max is None else FUNCTIONS["minimum"](clipped, max)
     return contiguous(clipped, copy=True) if clipped is x else astype(clipped, x.dtype, copy=False)

@@ -26,6 +26,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = PythonWriter(plan, launch, queued)
+    # Groups of a launch take one range of block numbers each: one launch is cheaper than several, and no block has to
+    # know of another.
     calls, start = "", 0
     for group in launch:
         count = -(-group.size // (threads // group.slices))
@@ -35,6 +37,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         place = f"number - {start}" if start else "number"
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
         start += count
+    # Parameters are one tuple, so that functions of all groups have the same signature and Numba compiles each once.
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")

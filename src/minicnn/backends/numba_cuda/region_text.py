@@ -90,14 +90,14 @@ class _Text(Schedule):
             and loop.columns * self.region.rows <= self.region.threads
         }  # fmt: skip
         ahead = [f"e{k} = {one.load}(q, {self._early_at(one)})" for k, one in enumerate(early.values())]
-        ahead.append(f"{self.bytes['load']}(q, found, thread, following)")
-        self.head += f"    found = cuda.local.array({tile.loads * tile.width}, index)\n    following = number\n"
+        ahead.append(f"{self.bytes['load']}(q, fetched, thread, following)")
+        self.head += f"    fetched = cuda.local.array({tile.loads * tile.width}, index)\n    following = number\n"
         self.head += "".join(f"    {line}\n" for line in ahead)
         self.head += f"    {self.bytes['begin']}(q, 0, as_float32, thread)\n"
         text = ""
         for k, one in enumerate(early.values()):
             text += f"        if thread < rows * {one.columns}:\n            {one.store}(q, e{k}, thread)\n"
-        text += f"        {self.bytes['store']}(found, words, thread)\n        cuda.syncthreads()\n"
+        text += f"        {self.bytes['store']}(fetched, words, thread)\n        cuda.syncthreads()\n"
         text += f"        {self.bytes['multiply']}(q, words, thread)\n        cuda.syncthreads()\n"
         levels = [self._level(first, [loop for key, loop in first.loops.items() if key not in early])]
         levels += [self._level(one, list(one.loops.values())) for one in others]
@@ -178,7 +178,7 @@ class _Text(Schedule):
         parts = ["begin", "load", "store", "multiply", "product"]
         if product.gradient is not None:
             parts += ["clear", "accumulate", "finish"]
-            self.head += f"    gradient = cuda.local.array({tile.own * 4 * m}, np.float32)\n"
+            self.head += f"    gradient = cuda.local.array({tile.words_per_thread * 4 * m}, np.float32)\n"
         self.bytes = {name: writer.define(f"{{name}} = {stream}.{name}\n") for name in parts}
         if product.gradient is not None:
             self.head += f"    {self.bytes['clear']}(gradient)\n"
@@ -219,9 +219,9 @@ class _Text(Schedule):
     def _early(self, loop: ElementLoop) -> _Early:
         body, results = self._compute(self._trees(loop))
         load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in results)},)\n")
-        stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(results))
+        stores = "".join(self._store(y, f"fetched[{k}]", "") for k, (y, _) in enumerate(results))
         head = f"    i = index(p[-2] * {loop.columns} + e)\n"
-        return _Early(load, self.writer.device("p, found, e", f"{head}{stores}"), loop.columns)
+        return _Early(load, self.writer.device("p, fetched, e", f"{head}{stores}"), loop.columns)
 
     def _early_at(self, one: _Early) -> str:
         last = self.region.batch * one.columns - 1

@@ -122,7 +122,7 @@ class NumbaTiles(Tiles):
         for r in reversed(rows):
             for few in (False, True):
                 tile = ByteTile(n, k, m, r, r // 2 if few else min(LANES, r // 4), self.limits.reduction)
-                held = self.simulated or 4 * tile.own * m <= MOST_SUMS
+                held = self.simulated or 4 * tile.words_per_thread * m <= MOST_SUMS
                 if held and tile.nbytes + BESIDE_ROW * r <= self.gpu.shared_block:
                     yield tile
 

@@ -97,6 +97,7 @@ def fit(steps: Sequence[tuple[Sequence[float], float]]) -> Rates:
     """
     if not steps:
         raise ValueError("Rates are fitted to measured steps. Received: none. Measure at least one.")
+    # Divided by the time: errors are then relative, and short steps count as much as long ones.
     terms = np.array([[w / seconds for w in done] for done, seconds in steps])
     scale = terms.max(axis=0)
     kept = [0, 1, 2]
@@ -122,6 +123,7 @@ class PlannedGpu:
         from minicnn.backends._gpu.planning import planned
         from minicnn.backends.cupy.generation import generate
 
+        # A launch's own time does not shrink with the batch.
         least = costs_on(self.gpu).launches.launch / self.gpu.clock
         return [
             Timed(node, share * launch.seconds, share * min(least, launch.seconds))

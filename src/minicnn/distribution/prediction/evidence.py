@@ -112,9 +112,8 @@ def calibrate(measured: Measured, trace: Callable[[Run, int], Program]) -> Calib
         return replace(calibration, points=points)
     apart = {one["bytes"]: typical(one["seconds"]) for one in measured.get("apart", ())}
     sums = [(one["bytes"], apart.get(one["bytes"], 0.0), typical(one["seconds"])) for one in measured["all_reduce"]]
-    exchanged = [
-        (n, max(whole - modelled, 0.1 * whole)) for n, modelled, whole in sums
-    ]  # steps that are cut have the rest
+    # Steps that are cut have the rest.
+    exchanged = [(n, max(whole - modelled, 0.1 * whole)) for n, modelled, whole in sums]
     network = fit_interconnect(f"this machine's memory, {ranks} ranks", exchanged, ranks)
     points += [
         Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", whole, modelled + network.all_reduce(n, ranks), "s",
@@ -154,6 +153,7 @@ def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int)
     terms = np.array([[2 * (ranks - 1) / s, sent(n, ranks) / s] for n, s in sums])
     scale = terms.max(axis=0)
     (a, b), *_ = np.linalg.lstsq(terms / scale, np.ones(len(sums)), rcond=None)
+    # No latency can be below zero: then bandwidth alone explains the times.
     if a < 0:
         a, b = 0.0, float(terms[:, 1].sum() / (terms[:, 1] ** 2).sum() * scale[1])
     return Interconnect(name, float(a / scale[0]), float(scale[1] / b))
@@ -173,6 +173,7 @@ def published(alexnet: Workload) -> list[Point]:
     for gpus, samples, measured, source in PUBLISHED:
         one_group = Conditions(Interconnect("any", 0.0, 1.0), group=gpus)
         moved = predict(alexnet, "hybrid", gpus, gpus * samples, one_group).sent / samples
+        # The first point fits the only unknown; all others are predictions.
         link = link if points else moved / (gpus / measured - 1)
         what = f"speed-up of AlexNet by hybrid parallelism, {gpus} GPUs"
         points.append(Point(what, measured, gpus / (1 + moved / link), "times", source, not points))

@@ -78,6 +78,7 @@ class Interconnect:
         Arguments as for `all_reduce`.
         """
         here = min(max(1, self.ranks_per_host // stride), ranks)
+        # Ranks of a host share its links to the others, which are the bottleneck unless the host's own network is.
         far = (ranks - here) / max(1, ranks - 1)
         host = self.bandwidth * self.links_per_host / self.oversubscription / min(stride, self.ranks_per_host)
         return max(sent * (1 - far) / self.link(1)[1], here * sent * far / host)
@@ -102,6 +103,7 @@ class Interconnect:
             return 0.0
         latency, bandwidth = self.link(ranks * stride, min(stride, self.ranks_per_host))
         if algorithm == "tree":
+            # Up and down again, the whole array in each round: few latencies, many bytes.
             return 2 * math.ceil(math.log2(ranks)) * (latency + nbytes / bandwidth)
         steps = 2 * (ranks - 1) * latency
         if algorithm == "ring":
@@ -130,6 +132,7 @@ def sent(nbytes: float, ranks: int, sums: int = 1, algorithm: str = "ring") -> f
     """
     if algorithm == "tree":
         return nbytes * math.ceil(math.log2(ranks))
+    # A rank sends each of its branches' sums apart, and gets one result.
     return (1 + sums) * nbytes * (ranks - 1) / ranks
 
 

@@ -103,6 +103,7 @@ class _Timeline:
         """Gradients are there, to be summed over some ranks: see `Interconnect.all_reduce`."""
         key = ranks, stride
         self.waiting[key] = self.waiting.get(key, 0.0) + nbytes
+        # As the step itself does: a bucket goes as soon as it is full.
         if self.conditions.bucket and self.waiting[key] >= self.conditions.bucket:
             self.flush(key)
 
@@ -144,6 +145,7 @@ def predict(work: Workload, strategy: str, ranks: int, batch: int, conditions: C
         return predictions[0]
     if conditions.memory is not None:
         possible = [replace(p, fits=p.memory <= conditions.memory) for p in possible]
+    # What fits comes before what is faster; if nothing fits, the smallest says how much is missing.
     return min(possible, key=lambda p: (not p.fits, p.seconds if p.fits else p.memory))
 
 
@@ -165,6 +167,7 @@ def _hybrid(work: Workload, ranks: int, batch: int, conditions: Conditions) -> I
     """Convolutions by data; columns of dense layers shared by groups of ranks (A. Krizhevsky, arXiv:1404.5997)."""
     dense = [layer for layer in work.layers if layer.dense]
     most = min((layer.width for layer in dense), default=0)
+    # Groups of equal size, each with a column at least for every rank.
     sizes = [g for g in range(2, ranks + 1) if ranks % g == 0 and g <= most and g == (conditions.group or g)]
     if ranks > 1 and not sizes:
         why = f"no group of {conditions.group or 'several'} ranks shares {most} columns" if dense else "no dense layers"
@@ -192,6 +195,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
     runs, part, line = 1, rank_batch, _Timeline(conditions)
     if conditions.shards and conditions.algorithm == "fixed" and size == 1:
         shards = min(conditions.shards, batch)
+        # Shards run one after the other, each a smaller batch, which takes more than its share of the time.
         runs, part, line.sums = -(-shards // ranks), -(-batch // shards), sums_of(shards, ranks)
     ways = ("fixed",) if conditions.algorithm == "fixed" else ("ring", "tree")  # libraries choose for few bytes
     split = [size > 1 and layer.dense for layer in work.layers]
@@ -229,6 +233,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
             if number == 0:
                 normalize(layer)
             spend(layer, "backward", cut)
+            # The gradient of a gather is a scatter of as many bytes.
             gather(layer, cut)
             if number == runs - 1:
                 hand(layer, cut)
@@ -263,6 +268,7 @@ def _model(work: Workload, ranks: int, batch: int, conditions: Conditions) -> It
     width = most
     for layer in work.layers:
         width = layer.width or width  # what has no weights is cut as the layer before it
+        # The rank with most columns sets the pace: columns need not divide evenly.
         share = math.ceil(width / min(ranks, width)) / width
         for phase in ("forward", "backward", "update"):
             compute += slow * work.seconds(layer, phase, batch, share)
@@ -314,12 +320,14 @@ def _piped(
         edges = [layers[i - 1].crossing for i in (start, end) if 0 < i < len(layers)]
         weights = sum(layer.weights for layer in held)
         bare.append(slow * sum(cost[start:end]))
+        # A stage cannot go on before its activations have left: both sides wait for the link.
         slots.append(bare[-1] + sum(latency + e * part / bandwidth for e in edges))
         sums.append(network.all_reduce(weights, copies, conditions.algorithm, stride=stages))
         sends.append(sum(e * pipeline_batch for e in edges) + sent(weights, copies))
         cut = _cut_s(work, weights, conditions) if copies * micro > 1 else 0.0
         updates.append(slow * (cut + sum(work.seconds(layer, "update", 1) for layer in held)))
         memory.append(sum(2 * layer.weights + layer.state + layer.saved * pipeline_batch for layer in held))
+    # The bubble: the last stage begins when all others have had the first micro-batch.
     idle = (stages - 1) * max(slots)
     compute = micro * max(bare) + max(updates)
     exposed = micro * (max(slots) - max(bare)) + max(sums)
@@ -347,6 +355,7 @@ def _cut(costs: Sequence[float], parts: int) -> list[int]:
 
     low, high = 0.0, sum(costs)
     best = ends_below(high)
+    # Bisection by the largest part: whether a limit can be kept is one walk over the layers.
     for _ in range(30):
         middle = (low + high) / 2
         ends = ends_below(middle)

@@ -133,6 +133,7 @@ def workload(trace: Callable[[int], Program], batches: Sequence[int], clock: Clo
     for value in program.inputs:
         if value.kind in ("parameter", "statistic", "optimizer"):
             parts = value.name.split("/")
+            # Names of an optimizer's state have the layer's in the middle; what belongs to none is the first layer's.
             layer = layers.get(next((p for p in parts if p in layers), "")) or layers[names[0]]
             trained = value.kind == "parameter" and value.name in program.updates
             layer.weights += value.nbytes * trained
@@ -145,6 +146,7 @@ def workload(trace: Callable[[int], Program], batches: Sequence[int], clock: Clo
     every, batch = list(layers.values()), batches[-1]
     data = sum(v.nbytes for v in program.inputs if v.kind == "input" and v.shape[:1] == (batch,)) / batch
     kept = sum(2 * layer.weights + layer.state + batch * layer.saved for layer in every) + batch * data
+    # What the plan needs at its peak beyond all that is counted by layer: gradients on their way.
     passing = max(0.0, program.memory().peak_bytes - kept) / batch
     return Workload(every, list(batches), data, passing)
 
@@ -159,6 +161,7 @@ def _add(layers: Mapping[str, Layer], names: Sequence[str], timed: Timed, place:
     name, phase = _top(timed.node), timed.node.phase
     shares = {name if name in layers else names[-1]: 1.0}
     if phase == "update":
+        # An update may be one node for all weights.
         shares = {n: layer.weights / weights for n, layer in layers.items() if layer.weights} or shares
     for n, share in shares.items():
         times = layers[n].seconds.setdefault(phase, [[0.0] * places, [0.0] * places])
@@ -212,5 +215,6 @@ def _values(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
     for key, (value, at) in outputs.items():
         if key in saved:
             every[at].saved += value.nbytes / batch
+        # A value crosses every boundary up to its last reader: skip connections cross several.
         for i in range(at, last.get(key, at)):
             every[i].crossing += value.nbytes / batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,19 @@ def load(path: str | os.PathLike[str]) -> onnx.ModelProto:
         if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
             raise _no_model(path, f"it has {about.st_size} bytes, or is no regular file")
         data = file.read()
-    model = onnx.ModelProto()
     try:
-        model.ParseFromString(data)
-    except Exception as error:  # protobuf's own, of which some are no Exception of its module
+        model = parsed(data)
+    except Exception as error:  # protobuf has several
         raise _no_model(path, f"it is damaged, or no ONNX file ({error})") from error
     if not model.graph.node or not model.opset_import:
         raise _no_model(path, "there is no graph in it")
+    return model
+
+
+def parsed(data: bytes) -> onnx.ModelProto:
+    """The message in the bytes of a file."""
+    model = onnx.ModelProto()
+    model.ParseFromString(data)
     return model
 
 
@@ -127,8 +132,3 @@ def attributes(node: onnx.NodeProto, tensors: Tensors) -> dict[str, Any]:
         elif a.type in (onnx.AttributeProto.FLOATS, onnx.AttributeProto.INTS):
             found[a.name] = list(helper.get_attribute_value(a))
     return found
-
-
-def names(infos: Iterable[onnx.ValueInfoProto]) -> list[str]:
-    """Names of arrays."""
-    return [info.name for info in infos]

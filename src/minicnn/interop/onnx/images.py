@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
-from minicnn.interop.onnx.operators import (
-    OPERATORS,
+from minicnn.interop.onnx.emitting import (
     Attributes,
     Emitter,
     UnsupportedError,
-    _axis,
-    _box,
-    _reshaped,
-    _taken,
+    axis_at,
+    box,
     permuted,
+    reshaped,
     sized,
+    taken,
 )
 from minicnn.ops.normalization import unit_of
 from minicnn.program.graph import Value
@@ -32,11 +31,11 @@ def _flat(x: Value) -> Value:
     """An image or a sequence (N, C, L) as an image (N, C, H, W)."""
     if x.ndim not in (3, 4):
         raise UnsupportedError(f"windows over {x.ndim - 2} axes")
-    return x if x.ndim == 4 else _reshaped(x, (*x.shape[:2], 1, x.shape[2]))
+    return x if x.ndim == 4 else reshaped(x, (*x.shape[:2], 1, x.shape[2]))
 
 
 def _back(y: Value, ndim: int) -> Value:
-    return y if ndim == 4 else _reshaped(y, (*y.shape[:2], y.shape[3]))
+    return y if ndim == 4 else reshaped(y, (*y.shape[:2], y.shape[3]))
 
 
 def _pair(given: Sequence[int] | None, default: int = 1, ndim: int = 4) -> tuple[int, int]:
@@ -72,7 +71,7 @@ def _geometry(a: Attributes, x: Value, kernel: tuple[int, int], ndim: int) -> tu
 
 
 def _with_bias(y: Value, b: Value | None) -> Value:
-    return y if b is None else y + _reshaped(b, (b.size, 1, 1))
+    return y if b is None else y + reshaped(b, (b.size, 1, 1))
 
 
 def _conv(e: Emitter, a: Attributes, x: Value, w: Value, b: Value | None = None) -> Value:
@@ -81,7 +80,7 @@ def _conv(e: Emitter, a: Attributes, x: Value, w: Value, b: Value | None = None)
     groups = a.get("group", 1)
     kernel = permuted(w, (2, 3, 1, 0))  # (KH, KW, C / groups, F)
     if groups == x.shape[1] > 1 and w.shape[1] == 1 and w.shape[0] % groups == 0:
-        kernel = _reshaped(kernel, (*w.shape[2:], groups, w.shape[0] // groups))
+        kernel = reshaped(kernel, (*w.shape[2:], groups, w.shape[0] // groups))
         y = ops.depthwise_conv2d(x, kernel, padding=padding, **given)
     else:
         y = ops.conv2d(x, kernel, padding=padding, groups=groups, **given)
@@ -151,7 +150,7 @@ def _over_image(reduce: Any) -> Callable[..., Value]:
 
 
 def _channels(v: Value, x: Value) -> Value:
-    return _reshaped(v, (v.size, *(1,) * (x.ndim - 2)))
+    return reshaped(v, (v.size, *(1,) * (x.ndim - 2)))
 
 
 def _batch_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> Value:
@@ -166,7 +165,7 @@ def _batch_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: V
     y, own, square = ops.normalize(x, _channels(scale, x), _channels(b, x), axes=axes, epsilon=epsilon, unit=unit)
     kept = a.get("momentum", 0.9)
     for moving, now in ((mean, own), (var, square * unit**2)):
-        e.assign(moving, moving * kept + _reshaped(now, moving.shape) * (1 - kept))
+        e.assign(moving, moving * kept + reshaped(now, moving.shape) * (1 - kept))
     return y
 
 
@@ -181,7 +180,7 @@ def _instance_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b
 
 
 def _layer_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: Value | None = None) -> Value:
-    axis = _axis(a.get("axis", -1), x.ndim)
+    axis = axis_at(a.get("axis", -1), x.ndim)
     zero = e.constant(np.zeros(scale.shape), x.dtype) if b is None else b
     return _normalized(x, scale, zero, range(axis, x.ndim), a.get("epsilon", 1e-5))
 
@@ -190,10 +189,10 @@ def _group_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: V
     groups, c = a["num_groups"], x.shape[1]
     if e.opset < 21:
         raise UnsupportedError("scales of groups, as before version 21")
-    split = _reshaped(x, (x.shape[0], groups, c // groups, *x.shape[2:]))
+    split = reshaped(x, (x.shape[0], groups, c // groups, *x.shape[2:]))
     each = (groups, c // groups, *(1,) * (x.ndim - 2))
-    y = _normalized(split, _reshaped(scale, each), _reshaped(b, each), range(2, split.ndim), a.get("epsilon", 1e-5))
-    return _reshaped(y, x.shape)
+    y = _normalized(split, reshaped(scale, each), reshaped(b, each), range(2, split.ndim), a.get("epsilon", 1e-5))
+    return reshaped(y, x.shape)
 
 
 def _local_response(e: Emitter, a: Attributes, x: Value) -> Value:
@@ -201,15 +200,15 @@ def _local_response(e: Emitter, a: Attributes, x: Value) -> Value:
     before, after = (size - 1) // 2, size // 2
     frame = ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2))
     squares, c = ops.pad(ops.square(x), widths=frame), x.shape[1]
-    total = _box(squares, 1, 0, c)
+    total = box(squares, 1, 0, c)
     for i in range(1, size):
-        total = total + _box(squares, 1, i, i + c)
+        total = total + box(squares, 1, i, i + c)
     base = total * (a.get("alpha", 1e-4) / size) + a.get("bias", 1.0)
     return x / ops.power(base, a.get("beta", 0.75))
 
 
 def _lp_normalization(e: Emitter, a: Attributes, x: Value) -> Value:
-    axis, p = _axis(a.get("axis", -1), x.ndim), a.get("p", 2)
+    axis, p = axis_at(a.get("axis", -1), x.ndim), a.get("p", 2)
     size = (
         ops.sqrt(ops.sum(ops.square(x), axes=axis, keepdims=True)) if p == 2
         else ops.sum(ops.abs(x), axes=axis, keepdims=True)
@@ -227,6 +226,12 @@ def _dropout(e: Emitter, a: Attributes, x: Value, ratio: Value | None = None, mo
     return ops.where(ops.greater_equal(e.draw(x.shape), rate), x * (1.0 / (1.0 - rate)), 0.0)
 
 
+ROUNDINGS: dict[str, Callable[..., Any]] = {
+    "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda v: np.ceil(v - 0.5),
+    "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+}  # fmt: skip
+
+
 def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scales: Value | None = None,
             sizes: Value | None = None) -> Value:  # fmt: skip
     """To the nearest pixel, along each axis by a list of places."""
@@ -239,9 +244,10 @@ def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scale
     if lengths is not None:
         factors = [m / n for m, n in zip(lengths, x.shape, strict=True)]
     else:
-        factors = a.get("scales") if scales is None else [float(f) for f in e.known(scales).reshape(-1)]
-        if factors is None or len(factors) != x.ndim or not all(0 < f < 1e4 for f in factors):
+        given = a.get("scales") if scales is None else [float(f) for f in e.known(scales).reshape(-1)]
+        if given is None or len(given) != x.ndim or not all(0 < f < 1e4 for f in given):
             raise UnsupportedError("a resize without a scale for each axis")
+        factors = given
         lengths = [math.floor(n * f) for n, f in zip(x.shape, factors, strict=True)]
     sized(lengths)
     for axis, (n, m, f) in enumerate(zip(x.shape, lengths, factors, strict=True)):
@@ -256,15 +262,12 @@ def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scale
             at = at * (n - 1) / (m - 1) if m > 1 else at * 0
         else:
             raise UnsupportedError(f"coordinates by {how}")
-        places = {
-            "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda v: np.ceil(v - 0.5),
-            "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-        }[rounding](at)  # fmt: skip
-        x = _taken(x, axis, np.clip(places, 0, n - 1).astype(np.int64))
+        places = ROUNDINGS[rounding](at)
+        x = taken(x, axis, np.clip(places, 0, n - 1).astype(np.int64))
     return x
 
 
-OPERATORS |= {
+IMAGES: dict[str, Callable[..., Any]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool,
     "AveragePool": lambda e, a, x: _pool(e, a, x, average=True),
     "GlobalAveragePool": _over_image(ops.mean), "GlobalMaxPool": _over_image(ops.max),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,14 @@ import onnx
 
 from minicnn.backends.base import Backend
 from minicnn.files import SavedModelError
-from minicnn.interop.onnx import images  # noqa: F401 - enters its operators
-from minicnn.interop.onnx.files import Tensors, attributes, load
-from minicnn.interop.onnx.operators import OPERATORS, Emitter, UnsupportedError, permuted
+from minicnn.interop.onnx.emitting import UnsupportedError
+from minicnn.interop.onnx.files import Tensors, load
+from minicnn.interop.onnx.graph import OnnxGraph
+from minicnn.interop.onnx.operators import OPERATORS
 from minicnn.interop.onnx.tensors import HostArray
 from minicnn.layers import Input
-from minicnn.layers.layer import Layer
 from minicnn.models import Model
-from minicnn.program.graph import MOST_NODES, Value
+from minicnn.program.graph import MOST_NODES
 
 # Inputs of operators, by their places, that training changes if the file holds them, and those that it updates.
 TRAINED = {
@@ -30,29 +29,11 @@ TRAINED = {
 }  # fmt: skip
 UPDATED = {"BatchNormalization": (3, 4)}
 KERNELS = ("Conv", "ConvTranspose")
+MOVING = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
 
 
-def from_onnx(path: str | os.PathLike[str], *, backend: str | Backend | None = None, seed: int = 0) -> Model:
-    """A trainable model of an ONNX file, with its weights.
-
-    It has one layer, an `OnnxGraph`, which names its nodes after those of the file. Weights have the file's names.
-    Convolutions take images channels first, as in the file.
-
-    Args:
-        path: The file. Arrays outside of it are read from its own folder only.
-        backend: See `Model`.
-        seed: See `Model`.
-
-    Returns:
-        A model whose samples have the shapes of the file's inputs without their first axis, which is the batch.
-
-    Raises:
-        ValueError: If there are operators that primitives do not cover; all are named. Or if an input has no first
-            axis, or one whose other lengths are not known.
-        SavedModelError: If the file is damaged, or is no ONNX file; a ValueError.
-        OSError: If the file cannot be read.
-        ImportError: If onnx is missing.
-    """
+def model_of(path: str | os.PathLike[str], backend: str | Backend | None, seed: int) -> Model:
+    """The model of a file; see `minicnn.from_onnx`."""
     model = load(path)
     tensors = Tensors(path)
     _check_operators(path, model)
@@ -78,7 +59,9 @@ def from_onnx(path: str | os.PathLike[str], *, backend: str | Backend | None = N
         result = Model(inputs[0] if len(inputs) == 1 else inputs, made, backend=backend, seed=seed)
     except UnsupportedError as error:
         raise _refused(path, [str(error)]) from error
-    result.set_weights({path: arrays[weight.name] for weight, path in result._paths.items()})
+    result.set_weights(
+        {path: arrays[weight.name] for weight, path in {w: p for p, w in result._weights.items()}.items()}
+    )
     return result
 
 
@@ -108,8 +91,8 @@ def _input(path: Any, info: onnx.ValueInfoProto) -> Any:
     lengths = [d.dim_value if d.HasField("dim_value") else None for d in dims]
     if not lengths or any(n is None or n < 1 for n in lengths[1:]):
         raise ValueError(
-            "Inputs of an ONNX file that becomes a model have the batch as their first axis and known lengths along the "
-            f"others. Received: {os.fspath(path)!r} with {info.name!r} of shape "
+            "Inputs of an ONNX file that becomes a model have the batch as their first axis and known lengths beside. "
+            f"Received: {os.fspath(path)!r} with {info.name!r} of shape "
             f"{[d.dim_value or d.dim_param or None for d in dims]}. Export it with fixed sizes."
         )
     from onnx import helper
@@ -126,10 +109,14 @@ def _fixed_batch(infos: Sequence[onnx.ValueInfoProto]) -> int | None:
 def _weights_of(graph: onnx.GraphProto, held: Mapping[str, HostArray]) -> tuple[list[str], list[str]]:
     """Names of the arrays that training changes, and of those that it updates, in the order in which they are read."""
     found: dict[str, dict[str, None]] = {"trained": {}, "updated": {}}
+    moved: dict[str, str] = {}  # the array of which another one has the elements, by the name of that
     for node in graph.node:
+        if node.op_type in MOVING and node.input:
+            moved |= {node.output[0]: moved.get(node.input[0], node.input[0])}
         for which, places in (("trained", TRAINED), ("updated", UPDATED)):
             for place in places.get(node.op_type, ()):
                 name = node.input[place] if place < len(node.input) else ""
+                name = moved.get(name, name)
                 if name in held and held[name].dtype == np.float32 and held[name].ndim:
                     found[which][name] = None
     return list(found["trained"]), [n for n in found["updated"] if n not in found["trained"]]
@@ -142,100 +129,3 @@ def _kernels(graph: onnx.GraphProto, trained: Sequence[str]) -> list[str]:
     others = {name for name, kernel in reads if not kernel}
     sizes = {t.name: len(t.dims) for t in graph.initializer}
     return [n for n in trained if n not in others and (n, True) in reads and sizes[n] == 4]
-
-
-class OnnxGraph(Layer):
-    """The operators of an ONNX file, in primitives.
-
-    Args:
-        graph: The file without its weights, in base64.
-        trained: Shapes of the weights by name.
-        updated: Shapes of moving statistics by name.
-        kernels: Weights that are kept as (KH, KW, C, F).
-        batch: The number of samples that the file was written for, if it is a fixed one.
-        name: See `Layer`.
-        trainable: See `Layer`.
-
-    Input shape:
-        Those of the file.
-
-    Output shape:
-        Those of the file.
-    """
-
-    def __init__(
-        self, graph: str, trained: Mapping[str, Sequence[int]], updated: Mapping[str, Sequence[int]],
-        kernels: Sequence[str] = (), batch: int | None = None, *, name: str | None = None, trainable: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__(name=name, trainable=trainable)
-        self.graph, self.trained, self.updated = graph, dict(trained), dict(updated)
-        self.kernels, self.batch = list(kernels), batch
-
-    def build(self, input_shape: Any) -> None:
-        """Declare the file's weights."""
-        for number, (name, shape) in enumerate(self.trained.items()):
-            setattr(self, f"trained_{number}", self.add_weight(name, shape, "zeros"))
-        for number, (name, shape) in enumerate(self.updated.items()):
-            setattr(self, f"updated_{number}", self.add_weight(name, shape, "zeros", trainable=False))
-
-    def call(self, inputs: Any, *, training: bool = False) -> Any:
-        """Emit all operators, each in a scope of its name."""
-        model = onnx.ModelProto()
-        model.ParseFromString(base64.b64decode(self.graph))
-        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        held = {name: getattr(self, f"trained_{i}") for i, name in enumerate(self.trained)}
-        attribute = {name: f"updated_{i}" for i, name in enumerate(self.updated)}
-        held |= {name: getattr(self, at) for name, at in attribute.items()}
-        by_value = {id(v): attribute[name] for name, v in held.items() if name in attribute}
-        for name in self.kernels:
-            held[name] = permuted(held[name], (3, 2, 0, 1))
-        emitter = Emitter(
-            given[0].program, opset_of(model), training=training and self.trainable,
-            draw=partial(self.random_uniform) if training else None,
-            assign=lambda old, new: self.assign(by_value[id(old)], new) if id(old) in by_value else None,
-            batch=None if self.batch is None else (self.batch, given[0].shape[0]),
-        )  # fmt: skip
-        names = [info.name for info in model.graph.input if info.name not in held]
-        found = emitted(model, emitter, dict(zip(names, given, strict=True)) | held)
-        results = [found[info.name] for info in model.graph.output]
-        return results if len(results) > 1 else results[0]
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    """The version of the standard operators that a file uses."""
-    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-
-
-def emitted(model: onnx.ModelProto, emitter: Emitter, given: Mapping[str, Value]) -> dict[str, Value]:
-    """Emit the operators of a graph; returns the values of all its names.
-
-    Args:
-        model: The file.
-        emitter: Where they are emitted.
-        given: Values of the inputs, and of weights, by name.
-
-    Raises:
-        UnsupportedError: If an operator asks for what primitives do not do; names it.
-    """
-    tensors = Tensors("")
-    values: dict[str, Value] = {t.name: emitter.constant(tensors.array(t)) for t in model.graph.initializer}
-    values |= given
-    for node in model.graph.node:
-        a = attributes(node, tensors)
-        wanted = [name for name in node.output if name]
-        extra = {"outputs": len(node.output)} if node.op_type == "Split" else {}
-        try:
-            with emitter.program.scope(node.name.strip("/").replace("/", ".")):
-                read = [values[name] if name else None for name in node.input]
-                made = OPERATORS[node.op_type](emitter, a, *read, **extra)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{node.op_type} {node.name!r} ({error})") from None
-        except Exception as error:  # of a primitive's shape rule, or of a file that breaks a rule of its operators
-            raise UnsupportedError(f"{node.op_type} {node.name!r} ({type(error).__name__}: {error})") from error
-        results = made if isinstance(made, tuple) else (made,)
-        if any(v.dtype in ("float16", "bfloat16") for v in results):
-            raise UnsupportedError(f"{node.op_type} {node.name!r} (numbers of 16 bits)")
-        if len(wanted) > len(results):
-            raise UnsupportedError(f"{node.op_type} {node.name!r} (its result {wanted[-1]!r})")
-        values |= dict(zip(node.output, results, strict=False))
-    return values

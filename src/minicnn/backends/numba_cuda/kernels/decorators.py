@@ -57,6 +57,7 @@ def unrolled(count: int, body: Function, state: str = "s") -> Function:
     """
     names: dict[str, Any] = {"body": body, "index": index}  # a plain number would make the body be compiled for each
     calls = "".join(f"    body(index({k}), ({state}))\n" for k in range(count))
+    # As text, so that each call has its number as a constant.
     exec(f"def run({state}):\n    pass\n{calls}", names)
     return device(names["run"])
 

@@ -69,6 +69,7 @@ def weight_gradient(T: Any, tile: WeightTile, x: Function, dy: Function, out: Fu
     K_PARTS, C_PARTS, F_PARTS = -(-KH // KB), -(-C // CB), -(-F // FB)
     LANES, OWN = FG * CB, KB * KW * FX
     XS, DS = -(-IH * IW * CB // 4) * 4, TH * TW * FB
+    # The pieces of x and dy are over when the slices are added, which takes their place.
     SHARED = max(XS + DS, SLICES // 2 * LANES * OWN)
     RUNS, SPAN, WIDE = TW // PX, (PX - 1) * SW + (KW - 1) * DW + 1, PX * FX
     WHOLE_C, WHOLE_F = C % CB == 0, F % FB == 0
@@ -112,6 +113,7 @@ def weight_gradient(T: Any, tile: WeightTile, x: Function, dy: Function, out: Fu
                         sums[(a * KW + b) * FX + f] += row[q * SW + b * DW] * wide[q * FX + f]
 
     @block
+    # By halves, in a fixed order: atomic additions would need one pass, but give other bits in each run.
     def add_half(k: Any, s: Any) -> None:
         shared, sums, piece, lane = s
         half = SLICES >> (k + 1)
@@ -147,6 +149,7 @@ def weight_gradient(T: Any, tile: WeightTile, x: Function, dy: Function, out: Fu
             fill_x(p, (n, h0, a0, c0, group), shared, thread)
             fill_dy(p, (n, h0, f0, group), shared, thread)
             cuda.syncthreads()
+            # Slices take turns, so that their shares differ by one run at most.
             place = index(piece)
             while place < TH * RUNS:
                 h, w = place // RUNS, place % RUNS * PX
