@@ -37,20 +37,20 @@ def show(plans: Sequence[Facts], by: str, top: int | None, columns: Sequence[str
         columns: Columns of the table of one GPU; those that fit a terminal if there are none.
     """
     out = console()
-    for found in plans:
-        gpu = found["device"]
-        out.print(f"{found['title']}, on {gpu['name']} (compute capability {'.'.join(map(str, gpu['capability']))})")
+    for facts in plans:
+        gpu = facts["device"]
+        out.print(f"{facts['title']}, on {gpu['name']} (compute capability {'.'.join(map(str, gpu['capability']))})")
         if len(plans) == 1:
             out.print(_limits(gpu))
-        for note in found["notes"]:
+        for note in facts["notes"]:
             out.print(f"Note: {note}")
     out.print()
     if len(plans) == 1:
         _one(out, plans[0], by, top, columns or USUAL[by])
     else:
         _several(out, plans, by, top)
-    for found in plans:
-        totals, memory, name = found["totals"], found["memory_bytes"], found["device"]["name"]
+    for facts in plans:
+        totals, memory, name = facts["totals"], facts["memory_bytes"], facts["device"]["name"]
         out.print()
         out.print(
             f"{f'{name}: ' * (len(plans) > 1)}{totals['launches']} launches, {totals['flops'] / 1e9:,.3f} GFLOP, "
@@ -71,9 +71,9 @@ def _limits(gpu: Facts) -> str:
     )
 
 
-def _one(out: Any, found: Facts, by: str, top: int | None, columns: Sequence[str]) -> None:
-    whole = found["totals"]["modelled_s"]
-    kept, rest = _cut(_grouped(found["launches"], by), top)
+def _one(out: Any, facts: Facts, by: str, top: int | None, columns: Sequence[str]) -> None:
+    whole = facts["totals"]["modelled_s"]
+    kept, rest = _cut(_grouped(facts["launches"], by), top)
     shown = [c for c in columns if by == "launch" or c in SUMMED]
     rows = [[name, *(_cell(c, launches, whole) for c in shown)] for name, launches in kept.items()]
     if rest:
@@ -84,8 +84,8 @@ def _one(out: Any, found: Facts, by: str, top: int | None, columns: Sequence[str
 
 
 def _several(out: Any, plans: Sequence[Facts], by: str, top: int | None) -> None:
-    names = [found["device"]["name"] for found in plans]
-    groups = [_grouped(found["launches"], by) for found in plans]
+    names = [facts["device"]["name"] for facts in plans]
+    groups = [_grouped(facts["launches"], by) for facts in plans]
     kept, rest = _cut(groups[0], top)
     order = list(kept) + [name for other in groups[1:] for name in other if top is None and name not in kept]
     rows = []
@@ -95,7 +95,7 @@ def _several(out: Any, plans: Sequence[Facts], by: str, top: int | None) -> None
     if rest:
         times = [_time([x for name, g in group.items() if name not in kept for x in g]) for group in groups]
         rows.append([OTHERS, *(f"{t * 1e6:,.1f}" for t in times), *_ratios(times)])
-    totals = [found["totals"]["modelled_s"] for found in plans]
+    totals = [facts["totals"]["modelled_s"] for facts in plans]
     rows.append(["step", *(f"{t * 1e6:,.1f}" for t in totals), *_ratios(totals)])
     heads = [by, *(f"{name} us" for name in names), *(f"{name} takes" for name in names[1:])]
     out.print(table("Modelled times", heads, rows, numbers=True, texts={by}))

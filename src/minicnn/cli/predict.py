@@ -37,15 +37,15 @@ def predict(model: Path, images: tuple[Path, ...], backend: str, top: int, inver
     pixels = data.read_images(images, saved.image_shape(network))
     shares = probabilities(network.predict(saved.as_taken(network, 255 - pixels if invert else pixels), SAMPLES))
     order = (-shares).argsort(1, kind="stable")[:, :top]
-    found = [
+    predictions: list[dict[str, Any]] = [
         {"image": str(path), "classes": [{"class": names[k], "probability": float(row[k])} for k in best]}
         for path, row, best in zip(images, shares, order, strict=True)
     ]
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(predictions, indent=2))
         return
-    said = [[f"{c['class']} {c['probability']:.1%}" for c in one["classes"]] for one in found]
-    rows = [[one["image"], best, ", ".join(rest)] for one, (best, *rest) in zip(found, said, strict=True)]
+    said = [[f"{c['class']} {c['probability']:.1%}" for c in one["classes"]] for one in predictions]
+    rows = [[one["image"], best, ", ".join(rest)] for one, (best, *rest) in zip(predictions, said, strict=True)]
     console().print(table("", ["image", "class", "or"], rows))
 
 
@@ -70,15 +70,15 @@ def evaluate(
     network = saved.load(model, backend)
     H, W, C = saved.image_shape(network)
     sized: dict[str, Any] = {"size": (H, W), "channels": C} if name == "image_folder" else {}
-    found = data.load(name, data_dir, **sized)
-    x, y = found.x_test[:samples], found.y_test[:samples]
-    if not len(x) or found.input_shape != (H, W, C):
+    dataset = data.load(name, data_dir, **sized)
+    x, y = dataset.x_test[:samples], dataset.y_test[:samples]
+    if not len(x) or dataset.input_shape != (H, W, C):
         raise click.ClickException(
             f"A model is evaluated on test images of its own shape, {H}x{W}x{C}. Received: {len(x)} of "
-            f"{'x'.join(map(str, found.input_shape))} in {name}."
+            f"{'x'.join(map(str, dataset.input_shape))} in {name}."
         )
-    if network.class_names is None and found.num_classes == len(saved.names(network)):
-        network.class_names = found.class_names
+    if network.class_names is None and dataset.num_classes == len(saved.names(network)):
+        network.class_names = dataset.class_names
     report = network.report(saved.as_taken(network, x), y, batch_size=SAMPLES)
     facts = {"accuracy": report.accuracy, "classes": report.table,
              "confusion_matrix": report.confusion_matrix.confusion_matrix.tolist()}  # fmt: skip

@@ -27,7 +27,7 @@ class SavedModel(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType.convert`."""
-        path = Path(super().convert(value, param, ctx))
+        path = Path(str(super().convert(value, param, ctx)))
         if path.is_dir():
             if not (path / FILE).is_file():
                 self.fail(f"A model is a file, or a folder with one named {FILE}. Received: {str(path)!r}.", param, ctx)

@@ -76,15 +76,15 @@ class Demo:
             these as PNG in base64, with "caption".
         """
         image = pixels[None]
-        given = image if self.scale == 1 else image.astype(np.float32) * np.float32(self.scale)
-        given = given.transpose(0, 3, 1, 2) if self._first else given
+        scaled = image if self.scale == 1 else image.astype(np.float32) * np.float32(self.scale)
+        scaled = scaled.transpose(0, 3, 1, 2) if self._first else scaled
         with self._lock:
-            run = self._attributor(given, np.array([-1 if target is None else target]))
-        found: dict[str, Any] = {
+            run = self._attributor(scaled, np.array([-1 if target is None else target]))
+        answer: dict[str, Any] = {
             "probabilities": probabilities(run["outputs"])[0].tolist(), "target": int(run["chosen"][0]),
         }  # fmt: skip
         if not self.layers:
-            return found
+            return answer
         layer = layer or self.layers[-1]
         maps = self._attributor.grad_cam(run, layer)
         large = enlarged(maps, self.shape[:2])
@@ -94,7 +94,7 @@ class Demo:
         features = run[f"features {layer}"][0].astype(np.float32)
         features = features if self._first else features.transpose(2, 0, 1)
         shown = picture(features[:MOST_MAPS], layer)
-        return found | {
+        return answer | {
             "layer": layer, "overlay": _png(overlay.repeat(factor, 0).repeat(factor, 1)), "maps": _png(shown.pixels),
             "caption": f"{shown.caption} ({len(features)} in all)" if len(features) > MOST_MAPS else shown.caption,
         }  # fmt: skip
@@ -204,15 +204,15 @@ def _request(path: str, headers: Any, stream: Any, demo: Demo) -> dict[str, Any]
     if int(length) > MOST_BYTES:
         raise ValueError(f"An image has at most {MOST_BYTES:,} bytes. Received: {length}.")
     try:
-        given = json.loads(stream.read(int(length)))
+        request = json.loads(stream.read(int(length)))
     except (ValueError, RecursionError) as error:
         raise ValueError("An image is sent to /predict as JSON.") from error
-    if not isinstance(given, Mapping):
+    if not isinstance(request, Mapping):
         raise ValueError("An image is sent as an object with pixels, target and layer.")
-    pixels, target, layer = given.get("pixels"), given.get("target"), given.get("layer")
+    pixels, target, layer = request.get("pixels"), request.get("target"), request.get("layer")
     try:
-        data = base64.b64decode(pixels, validate=True)
-    except (TypeError, ValueError) as error:
+        data = base64.b64decode(pixels if isinstance(pixels, str) else "?", validate=True)
+    except ValueError as error:
         raise ValueError("pixels are bytes in base64.") from error
     if len(data) != math.prod(demo.shape):
         raise ValueError(f"pixels are {math.prod(demo.shape):,} bytes. Received: {len(data):,}.")

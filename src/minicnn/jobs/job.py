@@ -210,7 +210,7 @@ def make_model(
     if settings.optimizer == "sgd":
         optimizer = SGD(settings.learning_rate, momentum=settings.momentum)
     else:
-        optimizer = OPTIMIZERS[settings.optimizer](learning_rate=settings.learning_rate)  # type: ignore[call-arg]
+        optimizer = OPTIMIZERS[settings.optimizer](learning_rate=settings.learning_rate)
     model.compile(
         optimizer, SparseCategoricalCrossentropy(from_logits=True),
         list(metrics), precision=settings.precision, distribution=distribution,

@@ -93,21 +93,21 @@ class Attributor:
     def __init__(self, model: Model, batch_size: int = 1) -> None:
         program = model.program("predict", batch_size=batch_size)
         read = {id(v) for node in program.nodes for v in node.inputs}
-        given = [v for v in program.inputs if v.kind == "input" and id(v) in read]
+        inputs = [v for v in program.inputs if v.kind == "input" and id(v) in read]
         outputs = list(program.outputs.values())
-        if len(given) != 1 or len(outputs) != 1 or given[0].spec.ndim != 4 or outputs[0].spec.ndim != 2:
+        if len(inputs) != 1 or len(outputs) != 1 or inputs[0].spec.ndim != 4 or outputs[0].spec.ndim != 2:
             raise ValueError(
                 "Places on which a score depends are those of one image, and a score one of (N, classes). Received: "
-                f"inputs {', '.join(str(v.spec) for v in given)} and outputs "
+                f"inputs {', '.join(str(v.spec) for v in inputs)} and outputs "
                 f"{', '.join(str(v.spec) for v in outputs)}."
             )
-        self._backend, self.batch_size, self._x = model.backend, batch_size, given[0]
+        self._backend, self.batch_size, self._x = model.backend, batch_size, inputs[0]
         convolutions = [n for n in program.nodes if n.op.name in CONVOLUTIONS]
         self.channels_first = channels_first(model)
         self._rectified = {n.scope for n in program.nodes if n.op.name == "relu"}
         features = {n.scope: _features(program, n) for n in convolutions}
         self.layers = list(features)
-        scores, self._image = _scores(outputs[0]), _image(program, given[0])
+        scores, self._image = _scores(outputs[0]), _image(program, inputs[0])
         classes = scores.shape[-1]
         target = program.input("target", (batch_size,), "int32")
         chosen = ops.where(ops.less(target, 0), ops.argmax(scores), target)
@@ -148,17 +148,17 @@ class Attributor:
             self._x.name: self._backend.asarray(np.ascontiguousarray(images[fill]), self._x.dtype),
             "target": self._backend.asarray(target[fill].astype(np.int32), "int32"),
         }
-        made = self._run(arrays)
-        return {name: np.array(self._backend.to_numpy(array))[:rows] for name, array in made.items()}
+        results = self._run(arrays)
+        return {name: np.array(self._backend.to_numpy(array))[:rows] for name, array in results.items()}
 
-    def saliency(self, found: dict[str, Array]) -> Array:
+    def saliency(self, run: dict[str, Array]) -> Array:
         """Maps (N, H, W) of a run."""
-        result: Array = np.abs(found["image"].astype(np.float32)).max(1 if self.channels_first else -1)
+        result: Array = np.abs(run["image"].astype(np.float32)).max(1 if self.channels_first else -1)
         return result
 
-    def grad_cam(self, found: dict[str, Array], layer: str) -> Array:
+    def grad_cam(self, run: dict[str, Array], layer: str) -> Array:
         """Maps (N, h, w) of a run, at the size of a convolution's result."""
-        features, slopes = (found[f"{what} {layer}"].astype(np.float32) for what in ("features", "gradient"))
+        features, slopes = (run[f"{what} {layer}"].astype(np.float32) for what in ("features", "gradient"))
         if self.channels_first:
             features, slopes = (a.transpose(0, 2, 3, 1) for a in (features, slopes))
         if layer in self._rectified:
@@ -218,9 +218,9 @@ def _scores(output: Value) -> Value:
     return node.inputs[0] if node is not None and node.op.name in ("softmax", "sigmoid") else output
 
 
-def _image(program: Program, given: Value) -> Value:
+def _image(program: Program, x: Value) -> Value:
     """The first floating-point form of the input: bytes have no derivative."""
-    value = given
+    value = x
     while "float" not in value.dtype:
         value = next(node.outputs[0] for node in program.nodes if value in node.inputs)
     return value

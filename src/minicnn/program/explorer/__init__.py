@@ -35,7 +35,10 @@ def explorer(
         trace: Values by their names in the Program, for statistics and pictures.
     """
     kernels = _kernels(program, list(run_by))
-    steps = [*map(_Given, program.inputs), *map(_Computed, program.nodes)]
+    steps = [
+        *(_Entry((v,), (), None) for v in program.inputs),
+        *(_Entry(n.outputs, n.inputs, n) for n in program.nodes),
+    ]
     numbers = {id(v): i for i, step in enumerate(steps) for v in step.results}
     becomes: dict[int, list[str]] = {}
     for what, values in (("output", program.outputs), ("new value of", program.updates)):
@@ -45,14 +48,14 @@ def explorer(
     described = []
     for step in steps:
         reads = [(_argument(v), numbers.get(id(v), -1)) for v in step.reads]
-        values = [
+        results = [
             {"name": v.name, "spec": str(v.spec), "bytes": f"{engineering(v.nbytes)}B",
              "becomes": becomes.get(id(v), []), **pictures.of(v)}
             for v in step.results
         ]  # fmt: skip
-        described.append({**step.about(kernels), "reads": reads, "values": values, "read": []})
-    for i, step in enumerate(described):
-        for _, source in step["reads"]:
+        described.append({**step.about(kernels), "reads": reads, "values": results, "read": []})
+    for i, entry in enumerate(described):
+        for _, source in entry["reads"]:
             if source >= 0 and i not in described[source]["read"]:
                 described[source]["read"].append(i)
     total = max(program.flops, 1), max(program.bytes_moved, 1)
@@ -98,33 +101,25 @@ def _kernels(program: Program, run_by: Sequence[tuple[Node, str]]) -> dict[str, 
     return {node.outputs[0].name: kernel(node) for node in program.nodes}
 
 
-class _Given:
-    """An input of the Program, as an entry of the page."""
+class _Entry:
+    """An entry of the page: a node, or an input of the Program."""
 
-    def __init__(self, value: Value) -> None:
-        self.results, self.reads = (value,), ()
-
-    def about(self, kernels: Mapping[str, str]) -> dict[str, Any]:
-        (value,) = self.results
-        return {"title": value.name, "phase": "given", "scope": value.kind, "says": "", "flops": "", "moved": "",
-                "cost": [0, 0], "ratio": "", "kernel": ""}  # fmt: skip
-
-
-class _Computed:
-    """A node of the Program, as an entry of the page."""
-
-    def __init__(self, node: Node) -> None:
-        self.node, self.results, self.reads = node, node.outputs, node.inputs
+    def __init__(self, results: Sequence[Value], reads: Sequence[Value], node: Node | None) -> None:
+        self.results, self.reads, self._node = results, reads, node
 
     def about(self, kernels: Mapping[str, str]) -> dict[str, Any]:
-        node, cost = self.node, self.node.cost
-        lines = (node.op.__doc__ or "").strip().splitlines()
+        """What there is to know of it but its values."""
+        node, value = self._node, self.results[0]
+        if node is None:
+            return {"title": value.name, "phase": "given", "scope": value.kind, "says": "", "flops": "", "moved": "",
+                    "cost": [0, 0], "ratio": "", "kernel": ""}  # fmt: skip
+        cost, lines = node.cost, (node.op.__doc__ or "").strip().splitlines()
         return {
             "title": operation(node), "phase": node.phase, "scope": node.scope, "says": lines[0] if lines else "",
             "flops": f"{engineering(cost.flops)}FLOP", "moved": f"{engineering(cost.bytes)}B",
             "cost": [cost.flops, cost.bytes],
             "ratio": f"{cost.flops / cost.bytes:.3g} FLOP a byte" if cost.bytes else "",
-            "kernel": kernels.get(node.outputs[0].name, ""),
+            "kernel": kernels.get(value.name, ""),
         }  # fmt: skip
 
 
