@@ -15,7 +15,7 @@ from minicnn.models import Model
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False))
+@click.argument("model", type=click.Path(dir_okay=False))
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option(
     "--kind", type=click.Choice(get_args(ExportKind)), default="predict", show_default=True,

@@ -68,6 +68,9 @@ class OnnxGraph(Layer):
         )  # fmt: skip
         names = [info.name for info in model.graph.input if info.name not in held]
         found = emitted(model, emitter, dict(zip(names, given, strict=True)) | held)
+        missing = [info.name for info in model.graph.output if info.name not in found]
+        if missing or not model.graph.output:
+            raise UnsupportedError(f"outputs that nothing makes: {', '.join(map(repr, missing)) or 'none is named'}")
         results = [found[info.name] for info in model.graph.output]
         return results if len(results) > 1 else results[0]
 

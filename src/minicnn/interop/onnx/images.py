@@ -207,15 +207,6 @@ def _local_response(e: Emitter, a: Attributes, x: Value) -> Value:
     return x / ops.power(base, a.get("beta", 0.75))
 
 
-def _lp_normalization(e: Emitter, a: Attributes, x: Value) -> Value:
-    axis, p = axis_at(a.get("axis", -1), x.ndim), a.get("p", 2)
-    size = (
-        ops.sqrt(ops.sum(ops.square(x), axes=axis, keepdims=True)) if p == 2
-        else ops.sum(ops.abs(x), axes=axis, keepdims=True)
-    )  # fmt: skip
-    return ops.where(ops.equal(size, 0.0), 0.0, x / size)
-
-
 def _dropout(e: Emitter, a: Attributes, x: Value, ratio: Value | None = None, mode: Value | None = None) -> Value:
     """Nothing in predictions; in training what `layers.Dropout` does, with numbers of its own."""
     if mode is not None and e.draw is None and bool(e.known(mode)):
@@ -273,5 +264,5 @@ IMAGES: dict[str, Callable[..., Any]] = {
     "GlobalAveragePool": _over_image(ops.mean), "GlobalMaxPool": _over_image(ops.max),
     "BatchNormalization": _batch_normalization, "InstanceNormalization": _instance_normalization,
     "LayerNormalization": _layer_normalization, "GroupNormalization": _group_normalization, "LRN": _local_response,
-    "LpNormalization": _lp_normalization, "Dropout": _dropout, "Resize": _resize,
+    "Dropout": _dropout, "Resize": _resize,
 }  # fmt: skip

@@ -34,35 +34,39 @@ MOVING = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
 
 def model_of(path: str | os.PathLike[str], backend: str | Backend | None, seed: int) -> Model:
     """The model of a file; see `minicnn.from_onnx`."""
-    model = load(path)
-    tensors = Tensors(path)
+    try:
+        layer, inputs, arrays = _read(path)
+        given = inputs[0] if len(inputs) == 1 else inputs
+        result = Model(given, layer(given), backend=backend, seed=seed)
+        result.set_weights({path: arrays[weight.name] for path, weight in result._weights.items()})
+    except UnsupportedError as error:
+        raise _refused(path, [str(error)]) from error
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # of a message that breaks a rule of ONNX, such as a name that is no text
+        raise SavedModelError(path, f"its graph breaks a rule ({type(error).__name__}: {error})") from error
+    return result
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[OnnxGraph, list[Any], dict[str, HostArray]]:
+    """The layer of a file, the inputs that it takes, and its weights by name."""
+    model, tensors = load(path), Tensors(path)
+    graph = model.graph
     _check_operators(path, model)
-    held = {t.name: tensors.array(t) for t in model.graph.initializer}
-    given = [info for info in model.graph.input if info.name not in held]
+    held = {t.name: tensors.array(t) for t in graph.initializer}
+    given = [info for info in graph.input if info.name not in held]
     inputs = [_input(path, info) for info in given]
-    trained, updated = _weights_of(model.graph, held)
-    kernels = _kernels(model.graph, trained)
+    trained, updated = _weights_of(graph, held)
+    kernels = _kernels(graph, trained)
     arrays = {n: held[n].transpose(2, 3, 1, 0) if n in kernels else held[n] for n in trained + updated}
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    del bare.graph.initializer[:]
-    bare.graph.initializer.extend(
-        onnx.numpy_helper.from_array(a, n) for n, a in held.items() if n not in arrays
-    )  # fmt: skip
+    del graph.initializer[:]
+    graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in held.items() if n not in arrays)
     layer = OnnxGraph(
-        base64.b64encode(bare.SerializeToString()).decode(),
+        base64.b64encode(model.SerializeToString()).decode(),
         {n: list(arrays[n].shape) for n in trained}, {n: list(arrays[n].shape) for n in updated}, list(kernels),
         _fixed_batch(given),
     )  # fmt: skip
-    try:
-        made = layer(inputs[0] if len(inputs) == 1 else inputs)
-        result = Model(inputs[0] if len(inputs) == 1 else inputs, made, backend=backend, seed=seed)
-    except UnsupportedError as error:
-        raise _refused(path, [str(error)]) from error
-    result.set_weights(
-        {path: arrays[weight.name] for weight, path in {w: p for p, w in result._weights.items()}.items()}
-    )
-    return result
+    return layer, inputs, arrays
 
 
 def _refused(path: Any, what: Sequence[str]) -> ValueError:
