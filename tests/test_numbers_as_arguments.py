@@ -14,12 +14,12 @@ import pytest
 
 from minicnn import Sequential, data, layers, utils, zoo
 from minicnn.callbacks import BackupAndRestore
+from minicnn.conformance.cases import CASES, Case
 from minicnn.data import augment
 from minicnn.layers.configured import Configured, encode
 from minicnn.ops import relu
 from minicnn.program import Program
 from minicnn.setting import Setting
-from support.op_cases import CASES, Case
 
 # Of each kind the value with one of these types, which all have it exactly.
 KINDS: dict[str, Callable[[Any], Any]] = {

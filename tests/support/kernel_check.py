@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from backends.cupy.networks import NETWORKS, data
 from minicnn import ops
+from minicnn.conformance import cases as op_cases
+from minicnn.conformance.cases import Case
 from minicnn.loop.totals import Totals
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.program import Program
-from support import op_cases
 from support.numerics import assert_close
-from support.op_cases import Case
 from support.strategies import normal, seeds
 
 CASES = [c for c in op_cases.CASES if c.op.name not in {"fused", *op_cases.COLLECTIVES}]

@@ -3,7 +3,7 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli import compare, grade, info, plan, predict_scaling, study, train, worker
+from minicnn.cli import compare, conformance, grade, info, plan, predict_scaling, study, train, worker
 from minicnn.cli.errors import Commands
 
 __all__ = ["cli"]
@@ -21,6 +21,6 @@ def cli() -> None:
 
 for command in (
     info.info, train.train, compare.compare, plan.plan, predict_scaling.predict_scaling, grade.grade, worker.worker,
-    study.study,
+    study.study, conformance.conformance,
 ):  # fmt: skip
     cli.add_command(command)
