@@ -54,7 +54,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
 
 # Backends, and libraries of arrays, that come with an extra or for tests.
-OPTIONAL = ("array_api_strict", "jax", "numba", "torch")
+OPTIONAL = ("array_api_strict", "jax", "mlx", "numba", "torch")
 
 # Hardly a line of src is run by a later case of a test only, and where many are, the test has the marker `cover`. In
 # these cases lines are not counted, which makes Python up to twice as slow.

@@ -15,10 +15,10 @@ import pytest
 from minicnn import Sequential, data, layers, utils, zoo
 from minicnn.callbacks import BackupAndRestore
 from minicnn.configured import Configured, encode
+from minicnn.conformance.cases import CASES, Case
 from minicnn.data import augment
 from minicnn.ops import relu
 from minicnn.program import Program
-from support.op_cases import CASES, Case
 
 # Of each kind the value with one of these types, which all have it exactly.
 KINDS: dict[str, Callable[[Any], Any]] = {

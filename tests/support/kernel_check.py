@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from backends.cupy.networks import NETWORKS, data
 from minicnn import ops
+from minicnn.conformance import cases as op_cases
+from minicnn.conformance.cases import Case
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import Run
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.program import Program
 from minicnn.schedules import ExponentialDecay
-from support import op_cases
 from support.numerics import assert_close
-from support.op_cases import Case
 from support.steps import arrays_of, runs_of
 from support.strategies import normal, seeds
 

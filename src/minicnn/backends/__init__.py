@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from minicnn.backends._namespace import NamespaceBackend as NamespaceBackend
 from minicnn.backends.base import Backend
 from minicnn.extras import install
 from minicnn.names import meant

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from minicnn.program.graph import ITEMSIZE
@@ -113,6 +114,10 @@ def host(array: Any, user: str = "NumPy") -> HostArray:
     """
     known = isinstance(array, np.ndarray | np.generic) or not (hasattr(array, "__dlpack__") or _on_device(array))
     try:
+        if getattr(array, "requires_grad", False):  # a tensor of PyTorch, whose tape nobody needs here
+            array = array.detach()
+        if hasattr(array, "dtype") and dtype_name(array) == "bfloat16":  # which NumPy has not
+            array = array.astype("float32") if known else _single(array)
         exchanged = np.asarray(array) if known else np.from_dlpack(array)
     except Exception as error:
         raise TypeError(
@@ -121,6 +126,12 @@ def host(array: Any, user: str = "NumPy") -> HostArray:
             "NumPy yourself."
         ) from error
     return exchanged
+
+
+def _single(array: Any) -> Any:
+    """An array of another library in float32, which holds every bfloat16."""
+    xp = array_api_compat.array_namespace(array)
+    return xp.astype(array, xp.float32)
 
 
 def mapped(array: Any) -> bool:

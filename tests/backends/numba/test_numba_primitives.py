@@ -9,11 +9,11 @@ import pytest
 
 from minicnn import ops
 from minicnn.backends import backend_class
+from minicnn.conformance.cases import CASES, COLLECTIVES, Case
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.numba_check import both, run_both
-from support.op_cases import CASES, COLLECTIVES, Case
 
 pytest.importorskip("numba")
 
