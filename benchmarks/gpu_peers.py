@@ -46,8 +46,8 @@ from minicnn.measure.cases import CASES as EVERY
 from minicnn.measure.cases import Case, as_samples
 from minicnn.measure.jax_peer import JaxTrainer
 from minicnn.measure.torch_peer import TorchTrainer
-from minicnn.measure.trainer import Trainer, Work
-from minicnn.measure.trainers import Peer, trainer
+from minicnn.measure.trainer import Row, Trainer, Work
+from minicnn.measure.trainers import trainer
 
 STUDIES = ("mlp", "platforms", "kernels")
 DEEP = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "vgg11")
@@ -129,22 +129,18 @@ class GraphTrainer(TorchTrainer):
     """PyTorch's own modules at their best on a GPU: eager, compiled, or the whole step in a CUDA graph.
 
     Args:
-        settings: What to train and how.
-        samples: The samples, images from 0 to 1.
-        weights: First weights.
-        device: PyTorch's name of the device.
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`; images are from 0 to 1.
         kind: "eager", "compile", "graph" or "compile graph".
         precision: Key of `TOLERANCE`.
         options: See `TorchTrainer`.
     """
 
-    def __init__(
-        self, settings: Settings, samples: Samples, weights: Any, device: str, *, kind: str, precision: str,
-        **options: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, settings: Settings, work: Work, *, kind: str, precision: str, **options: Any) -> None:
         import torch
 
-        super().__init__(settings, samples, weights, device, **options)
+        super().__init__(name, settings, work, **options)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         self._short = getattr(torch, precision) if precision.endswith("16") else None
         # float16 needs the gradients scaled; by a constant, which is less work than PyTorch's own scaler.
@@ -158,7 +154,7 @@ class GraphTrainer(TorchTrainer):
         self._index = torch.zeros((steps, self._batch * (not whole)), dtype=torch.int64, device=self.device)
         self._number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._total = torch.zeros((), device=self.device)
-        best = "max-autotune" if x.shape[-1] > 32 else "reduce-overhead"
+        best = "max-autotune" if CASES[settings.network].deep else "reduce-overhead"
         mode = {"compile": best, "compile graph": "default"}.get(kind)
         loss = self._scaled_loss if mode is None else torch.compile(self._scaled_loss, mode=mode, dynamic=False)
 
@@ -210,7 +206,7 @@ class GraphTrainer(TorchTrainer):
                     velocity.zero_()
         return graph.replay
 
-    def _steps(self, rows: Sequence[np.ndarray[Any, Any]], steps: int) -> dict[str, float]:
+    def _replayed(self, rows: Sequence[np.ndarray[Any, Any]], steps: int) -> Row:
         import torch
 
         start = time.perf_counter()
@@ -224,16 +220,14 @@ class GraphTrainer(TorchTrainer):
         taken = time.perf_counter() - start
         return {"loss": loss, "time_s": taken, "samples_per_s": steps * self._batch / taken}
 
-    def train_epoch(self, epoch: int) -> dict[str, float]:
-        """See `TorchTrainer.train_epoch`."""
+    def _epoch(self) -> Row:
         if self._batch == self._count:
-            return self.train_whole(1)
-        rows = job.batches(self.settings, self._count, epoch)
-        return self._steps(rows, len(rows))
+            return self._whole(1)
+        rows = job.batches(self.settings, self._count, self.epoch)
+        return self._replayed(rows, len(rows))
 
-    def train_whole(self, times: int) -> dict[str, float]:
-        """See `TorchTrainer.train_whole`."""
-        return self._steps((), times)
+    def _whole(self, steps: int) -> Row:
+        return self._replayed((), steps)
 
 
 def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
@@ -248,18 +242,19 @@ def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
     if who.library == "torch":
         # Deep networks are channels last; compiling takes too long to try both.
         layout = True if case.deep else who.precision == "tf32" if "compile" in who.kind else None
-        kind = "eager" if dry else who.kind
-        made = partial(GraphTrainer, kind=kind, precision=who.precision, channels_last=layout)
-        return Peer(f"torch.nn:{'cpu' if dry else 'cuda'}", settings, {}, work, made)
-    precision_of = None if who.precision == "tf32" else "highest"
-    made = partial(JaxTrainer, precision=precision_of)
+        kind, device = ("eager", "cpu") if dry else (who.kind, "cuda")
+        return GraphTrainer(
+            f"torch.nn:{device}", settings, work, kind=kind, precision=who.precision, channels_last=layout
+        )
+    device, precision_of = "cpu" if dry else "gpu", None if who.precision == "tf32" else "highest"
     if case.deep:
-        made = partial(DeepJaxTrainer, precision=precision_of, short=who.precision if short else "float32")
-    return Peer(f"jax.lax:{'cpu' if dry else 'gpu'}", settings, {}, work, made)
+        kept = who.precision if short else "float32"
+        return DeepJaxTrainer(f"jax.lax:{device}", settings, work, short=kept, precision=precision_of)
+    return JaxTrainer(f"jax.lax:{device}", settings, work, precision=precision_of)
 
 
 def measure(
-    name: str, case: Case, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float
+    name: str, case: Case, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float | None
 ) -> dict[str, Any]:
     """Milliseconds of a round of each candidate: median and quartiles, interleaved; or why it was not timed."""
     judges = (c for c in candidates if (CANDIDATES[c].library, CANDIDATES[c].precision) == ("torch", "float32"))

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure.jax_peer import JaxTrainer
+from minicnn.measure.trainer import Work
 
 Weights = dict[str, Any]
 Layer = Callable[[Weights, Any], Any]
@@ -23,30 +23,31 @@ class DeepJaxTrainer(JaxTrainer):
     """A network of the zoo in plain JAX, made from PyTorch's modules.
 
     Args:
-        settings: What to train and how.
-        samples: The samples, images from 0 to 1.
-        weights: First weights, in minicnn's layout.
-        device: JAX's name of the platform.
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`; images are from 0 to 1.
         short: Type in which images are kept, and products computed.
         options: See `JaxTrainer`.
     """
 
-    def __init__(
-        self, settings: Settings, samples: Samples, weights: Any, device: str, *, short: str, **options: Any
-    ) -> None:
+    def __init__(self, name: str, settings: Settings, work: Work, *, short: str, **options: Any) -> None:
+        self._short = short
+        super().__init__(name, settings, work, **options)
+
+    def _first_weights(self) -> Weights:
         from minicnn.measure import torch_networks
 
-        image, classes = samples.input_shape, samples.num_classes
-        module = torch_networks.build(settings.network, image, classes, weights).train()
-        first, self._network = network(module, short)
-        super().__init__(settings, samples, first, device, **options)
+        image, classes = self.samples.input_shape, self.samples.num_classes
+        module = torch_networks.build(self.settings.network, image, classes, dict(super()._first_weights())).train()
+        first, self._run = network(module, self._short)
+        return first
 
     def _arranged(self, arrays: list[Any]) -> Any:
         return dict(zip(self._first, arrays, strict=True))
 
-    def logits(self, weights: Any, x: Any) -> Any:
-        """See `JaxTrainer.logits`."""
-        return self._network(weights, x)
+    def network(self, weights: Any, x: Any) -> Any:
+        """See `JaxTrainer.network`."""
+        return self._run(weights, x)
 
 
 def network(root: Any, dtype: str) -> tuple[Weights, Layer]:

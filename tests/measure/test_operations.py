@@ -145,7 +145,7 @@ def check_forward(model: Any, *peers: Any) -> None:
     """A forward pass is the same for all."""
     expected = model.model.evaluate(*model.data, len(model.data[1]), return_dict=True)
     for peer in peers:
-        loss, hits = peer.peer.forward(3)
+        loss, hits = peer._forward(3)
         assert loss == pytest.approx(expected["loss"], rel=1e-4)
         assert hits == round(expected["accuracy"] * len(model.data[1]))
     assert all(t.forward() > 0 for t in (model, *peers))

@@ -9,7 +9,8 @@ import pytest
 
 from minicnn.jobs import job
 from minicnn.measure import torch_peer
-from minicnn.measure.trainers import first_weights, settings_of
+from minicnn.measure.trainer import USUAL
+from minicnn.measure.trainers import settings_of
 
 torch = pytest.importorskip("torch")
 
@@ -55,7 +56,7 @@ def test_channels_last_is_not_tried_without_convolutions_or_elsewhere(
 def test_workers_of_a_loader_live_from_epoch_to_epoch() -> None:
     settings = settings_of("kernels", "synthetic_digits", samples=48, hold_out=0, batch_size=16)
     samples = job.load_samples(settings)
-    trainer = torch_peer.LoaderTrainer(settings, samples, first_weights(settings, samples), workers=1)
+    trainer = torch_peer.LoaderTrainer("torch.nn-loader:cpu", settings, USUAL, workers=1)
     seen: list[set[int | None]] = []
     for epoch in (0, 1):
         labels = [y.tolist() for _, y in trainer.chosen(epoch)]

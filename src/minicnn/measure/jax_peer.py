@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from minicnn.jobs import job
-from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure.cases import CASES, Case
+from minicnn.measure.model_trainer import first_weights
+from minicnn.measure.parity import Probe
+from minicnn.measure.trainer import Row, Trainer, Work
 from minicnn.zoo import STUDIES
-
-Weights = Mapping[str, np.ndarray[Any, Any]]
 
 
 def logits(case: Case, weights: Any, x: Any) -> Any:
@@ -41,39 +41,38 @@ def logits(case: Case, weights: Any, x: Any) -> Any:
     return x
 
 
-class JaxTrainer:
+class JaxTrainer(Trainer):
     """A training by plain JAX; see the module.
 
     Args:
-        settings: What to train and how.
-        samples: The samples.
-        weights: First weights by path, in minicnn's layout and order.
-        device: JAX's name of the platform.
-        accuracy: Whether training and the forward pass by itself count hits.
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`.
         precision: "highest", with which float32 means float32 on a GPU, too, or None for JAX's own choice there: TF32.
     """
 
-    def __init__(
-        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True,
-        precision: str | None = "highest",
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, settings: Settings, work: Work, *, precision: str | None = "highest") -> None:
         import jax
 
+        super().__init__(name, settings, work)
         jax.config.update("jax_default_matmul_precision", precision)
-        self.settings, self.samples, self._accuracy = settings, samples, accuracy
-        self._device = jax.devices(device)[0]
-        self._first = weights
-        put = partial(jax.device_put, device=self._device)
+        self._device = jax.devices(self.backend.device)[0]
+        self._first = self._first_weights()
         self.reset()
-        self._count = len(samples["x_train"])
-        self._batch = settings.batch_size or self._count
-        parts = ("train", "val", *(["test"] if samples.held_out else []))
-        self._data = {p: (put(samples[f"x_{p}"]), put(samples[f"y_{p}"])) for p in parts}
-        self._scan = device != "cpu"
+        self._count = len(self.samples["x_train"])
+        self._batch = self.settings.batch_size or self._count
+        put = partial(jax.device_put, device=self._device)
+        parts = ("train", "val", *(["test"] if self.samples.held_out else []))
+        self._data = {p: (put(self.samples[f"x_{p}"]), put(self.samples[f"y_{p}"])) for p in parts}
+        self._scan = self.backend.device != "cpu"
         self._compile()
 
-    def reset(self) -> None:
-        """Back to the first weights."""
+    def _first_weights(self) -> Mapping[str, Any]:
+        """First weights by path, in the order in which `network` takes them."""
+        return first_weights(self.settings, self.samples, self.work)
+
+    def reset(self, batch: int | None = None) -> None:
+        """See `Trainer.reset`."""
         import jax
         import jax.numpy as jnp
 
@@ -82,11 +81,11 @@ class JaxTrainer:
         self._velocity = jax.tree.map(jnp.zeros_like, self._weights)
 
     def _arranged(self, arrays: list[Any]) -> Any:
-        """Weights as `logits` takes them: pairs of kernel and bias."""
+        """Weights as `network` takes them: pairs of kernel and bias."""
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
-    def logits(self, weights: Any, x: Any) -> Any:
-        """The network; images are from 0 to 1."""
+    def network(self, weights: Any, x: Any) -> Any:
+        """Logits of images from 0 to 1."""
         return logits(CASES[STUDIES.get(self.settings.network, self.settings.network)], weights, x)
 
     def _compile(self) -> None:
@@ -96,11 +95,11 @@ class JaxTrainer:
         rate, momentum = self.settings.learning_rate, self.settings.momentum
 
         def loss_and_hits(weights: Any, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
-            out = self.logits(weights, x if x.dtype == jnp.float32 else x.astype(jnp.float32) / 255)
+            out = self.network(weights, x if x.dtype == jnp.float32 else x.astype(jnp.float32) / 255)
             chosen = jnp.take_along_axis(jax.nn.log_softmax(out), y[:, None], axis=1)
             return -chosen.mean(), (out.argmax(1) == y).sum() if accuracy else jnp.zeros((), jnp.int32)
 
-        in_training = partial(loss_and_hits, accuracy=self._accuracy)
+        in_training = partial(loss_and_hits, accuracy=self.work.accuracy)
         differentiate = jax.value_and_grad(in_training, has_aux=True)
 
         def step(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -124,33 +123,31 @@ class JaxTrainer:
         self._pass = jax.jit(in_training)
         self._step = jax.jit(step, donate_argnums=0)
         self._picked = jax.jit(picked, donate_argnums=0)
-        self._epoch = jax.jit(epoch, donate_argnums=0)
+        self._whole_epoch = jax.jit(epoch, donate_argnums=0)
         self._times = jax.jit(times, donate_argnums=0)
 
-    def train_epoch(self, epoch: int) -> dict[str, float]:
-        """Train for an epoch: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
-        batches = job.batches(self.settings, self._count, epoch)
+    def _epoch(self) -> Row:
+        batches = job.batches(self.settings, self._count, self.epoch)
         even = [b for b in batches if len(b) == self._batch]
         x, y = self._data["train"]
         start = time.perf_counter()
         state = self._state()
         if self._scan:
-            state = self._epoch(state, x, y, np.stack(even))
+            state = self._whole_epoch(state, x, y, np.stack(even))
         for index in batches[len(even) if self._scan else 0 :]:
             state, _ = self._picked(state, x, y, index)
         return self._keep(state, sum(map(len, batches)), start)
 
-    def train_whole(self, times: int) -> dict[str, float]:
-        """Train some steps with the whole training set as the batch."""
+    def _whole(self, steps: int) -> Row:
         x, y = self._data["train"]
         start = time.perf_counter()
         state = self._state()
         if self._scan:
-            state = self._times(state, x, y, times)
+            state = self._times(state, x, y, steps)
         else:
-            for _ in range(times):
+            for _ in range(steps):
                 state, _ = self._step(state, x, y)
-        return self._keep(state, times * self._count, start)
+        return self._keep(state, steps * self._count, start)
 
     def _state(self) -> Any:
         import jax.numpy as jnp
@@ -158,24 +155,23 @@ class JaxTrainer:
         zeros = (jnp.zeros((), jnp.float32, device=self._device), jnp.zeros((), jnp.int32, device=self._device))
         return (self._weights, self._velocity, *zeros)
 
-    def _keep(self, state: Any, seen: int, start: float) -> dict[str, float]:
+    def _keep(self, state: Any, seen: int, start: float) -> Row:
         self._weights, self._velocity, loss, hits = state
         values = {"loss": float(loss) / seen}  # waits for the device
-        values |= {"accuracy": int(hits) / seen} if self._accuracy else {}
+        values |= {"accuracy": int(hits) / seen} if self.work.accuracy else {}
         taken = time.perf_counter() - start
         return {**values, "time_s": taken, "samples_per_s": seen / taken}
 
-    def forward(self, times: int) -> tuple[float, int]:
-        """Mean loss and number of hits on the whole training set, computed several times and read once.
+    def _forward(self, passes: int) -> tuple[float, int]:
+        """Mean loss and number of hits, computed several times and read once.
 
         A loop within JAX would compute it once, since nothing changes from one time to the next.
         """
-        for _ in range(times):
+        for _ in range(passes):
             loss, hits = self._pass(self._weights, *self._data["train"])
         return float(loss), int(hits)
 
-    def evaluate(self, part: str) -> dict[str, float]:
-        """Loss and accuracy on "val" or "test" samples."""
+    def _evaluate(self, part: str) -> dict[str, float]:
         x, y = self._data[part if part in self._data else "val"]
         loss, hits = 0.0, 0
         for at in range(0, len(y), self._batch):
@@ -184,10 +180,10 @@ class JaxTrainer:
             loss, hits = loss + float(mean) * len(labels), hits + int(right)
         return {"loss": loss / len(y), "accuracy": hits / len(y)}
 
-    def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
-        """Mean loss of the first batch of an epoch, and the gradients of the weights by path."""
+    def probe(self, epoch: int = 0) -> Probe:
+        """See `Trainer.probe`."""
         import jax
 
         (x, y), index = self._data["train"], job.probed(self.settings, self._count, epoch)
         (loss, _), found = self._differentiate(self._weights, x[index], y[index])
-        return float(loss), dict(zip(self._first, map(np.asarray, jax.tree.leaves(found)), strict=True))
+        return Probe(float(loss), dict(zip(self._first, map(np.asarray, jax.tree.leaves(found)), strict=True)), {})

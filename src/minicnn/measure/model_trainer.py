@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Timer
 from minicnn.callbacks.base import Logs
@@ -30,11 +31,21 @@ def build(
     return job.make_model(settings, samples, backend, metrics, build=cases.get_model, **work.network)
 
 
+def on_numpy(settings: Settings, samples: job.Samples, work: Work) -> Model:
+    """The network on NumPy, which has no products in 16 bits: weights are the same without."""
+    return build(replace(settings, precision=PRECISIONS[settings.precision].dtype), samples, get_backend("numpy"), work)
+
+
+def first_weights(settings: Settings, samples: job.Samples, work: Work) -> dict[str, np.ndarray[Any, Any]]:
+    """The weights that every candidate starts from, by path."""
+    return on_numpy(settings, samples, work).get_weights()
+
+
 class ModelTrainer(Trainer):
     """A minicnn model on one of its backends, trained by `fit`."""
 
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
-        super().__init__(name, settings, options, work)
+    def __init__(self, name: str, settings: Settings, work: Work, **options: Any) -> None:
+        super().__init__(name, settings, work, **options)
         self.samples = self.samples.in_rows() if work.rows else self.samples
         self.model = build(self.settings, self.samples, self.backend, work, ("accuracy",) if work.accuracy else ())
         self._first: Any = None

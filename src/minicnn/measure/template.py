@@ -171,7 +171,8 @@ def _blocks(paragraph: str, content: Content) -> Iterator[Block]:
 
 def _columns(lines: Sequence[str], values: Mapping[str, Any], groups: Sequence[str]) -> list[Column]:
     """The columns that a line of heads and a line of cells describe."""
-    single, grouped = [], []
+    single: list[Column] = []
+    grouped: list[Column] = []
     for head, cell in zip(*map(_cells, lines), strict=True):
         ((_, key, spec, _),) = Formatter().parse(cell)
         column = Column(key or "", fill(head, values) or "", f"{{:{spec}}}" if spec else "{}")

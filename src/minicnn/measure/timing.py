@@ -15,7 +15,8 @@ from minicnn.measure.spread import Spread
 __all__ = ["Spread", "awaken", "interleaved", "stopwatch"]
 
 LEAST_ROUNDS = 3
-Key, Taken = TypeVar("Key"), TypeVar("Taken")
+Key = TypeVar("Key")
+Taken = TypeVar("Taken")
 GPU_AWAKE_S, CPU_AWAKE_S = 0.05, 0.1
 
 

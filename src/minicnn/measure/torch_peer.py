@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from minicnn.jobs import job
-from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
+from minicnn.measure.model_trainer import first_weights
+from minicnn.measure.parity import Probe
 from minicnn.measure.timing import stopwatch
+from minicnn.measure.trainer import Batch, Row, Trainer, Work
 from minicnn.zoo import ALIASES, STUDIES
 
 NETWORKS = ("mlp", *ALIASES, *STUDIES)  # those for which `minicnn compare` has a peer
 PRECISIONS = ("float32", "float64")
 
 TRIED_ON, TRIALS = "cuda", 3  # where orders of axes are tried, and how often each
-
-Weights = Mapping[str, np.ndarray[Any, Any]]
 
 
 def at_its_best() -> None:
@@ -78,36 +79,33 @@ def takes_part(settings: Settings) -> bool:
     return settings.network in NETWORKS and settings.precision in PRECISIONS
 
 
-class TorchTrainer:
+class TorchTrainer(Trainer):
     """A training by PyTorch: eager, the data on the device.
 
     Args:
-        settings: What to train and how.
-        samples: The samples.
-        weights: First weights by path, in minicnn's layout and order.
-        device: PyTorch's name of the device.
-        accuracy: Whether training and the forward pass by itself count hits.
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`.
         channels_last: Whether images are in this order of axes; None for the faster one.
     """
 
-    def __init__(
-        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, accuracy: bool = True,
-        channels_last: bool | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, settings: Settings, work: Work, *, channels_last: bool | None = None) -> None:
         import torch
 
+        super().__init__(name, settings, work)
         at_its_best()
-        self._accuracy, self._channels_last, self._first = accuracy, channels_last, weights
-        self.settings, self.samples, self.device = settings, samples, torch.device(device)
+        self._channels_last = channels_last
+        self._first = first_weights(self.settings, self.samples, work)
+        self.device = torch.device(self.backend.device)
         self._dtype = getattr(torch, settings.precision)
-        self._count = len(samples["x_train"])
-        self._batch = settings.batch_size or self._count
+        self._count = len(self.samples["x_train"])
+        self._batch = self.settings.batch_size or self._count
         self._orders: dict[int, Any] = {}  # of the axes of images, by batch size
         self._data: dict[str, tuple[Any, Any]] = {}
         self.reset()
 
     def reset(self, batch: int | None = None) -> None:
-        """Back to the first weights, for batches of a size; that of the settings if None."""
+        """See `Trainer.reset`."""
         import torch
 
         from minicnn.measure import torch_networks
@@ -136,7 +134,7 @@ class TorchTrainer:
         return faster_order(model, self._floating(x), y)
 
     def place(self, rows: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-        """Training samples on the device: images (N, C, H, W) in the module's order of axes, and labels."""
+        """See `Trainer.place`: images (N, C, H, W) in the module's order of axes, and labels."""
         return on_device(self.samples["x_train"][rows], self.samples["y_train"][rows], self.device, self._order)
 
     def data(self, part: str) -> tuple[Any, Any]:
@@ -152,17 +150,17 @@ class TorchTrainer:
 
     def loss(self, x: Any, y: Any) -> Any:
         """Mean loss of a batch on the device."""
-        return self._forward(x, y, accuracy=False)[0]
+        return self._judged(x, y, accuracy=False)[0]
 
-    def hits(self, x: Any, y: Any) -> float:
-        """Share of a batch that the network classifies, as it is in training."""
+    def accuracy(self, batch: Batch) -> float:
+        """See `Trainer.accuracy`."""
         import torch
 
         with torch.no_grad():
-            return float(self._forward(x, y)[1]) / len(y)
+            return float(self._judged(*batch)[1]) / len(batch[1])
 
     def logits(self, batch: int) -> np.ndarray[Any, Any]:
-        """Logits of the test images, as the network is in prediction."""
+        """See `Trainer.logits`."""
         import torch
 
         x, _ = self.data("test")
@@ -172,7 +170,7 @@ class TorchTrainer:
         self._model.train()
         return torch.cat(found).numpy()
 
-    def _forward(self, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
+    def _judged(self, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
         """Mean loss and number of hits; 0 hits if they are not counted."""
         from torch import nn
 
@@ -189,28 +187,25 @@ class TorchTrainer:
         for rows in order.split([len(batch) for batch in batches]):
             yield x[rows], y[rows]
 
-    def whole(self, times: int) -> Iterator[tuple[Any, Any]]:
-        """The whole training set as a batch, several times."""
-        for _ in range(times):
-            yield self.data("train")
+    def step(self, batch: Batch) -> float:
+        """See `Trainer.step`."""
+        return float(self._step(*batch)[0])
 
-    def step(self, x: Any, y: Any) -> tuple[Any, Any]:
+    def _step(self, x: Any, y: Any) -> tuple[Any, Any]:
         """One training step; mean loss and number of hits before it."""
-        loss, hits = self._forward(x, y, accuracy=self._accuracy)
+        loss, hits = self._judged(x, y, accuracy=self.work.accuracy)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return loss.detach(), hits
 
-    def train_epoch(self, epoch: int) -> dict[str, float]:
-        """Train for an epoch: see `train`."""
-        return self.train(self.chosen(epoch))
+    def _epoch(self) -> Row:
+        return self._train(self.chosen(self.epoch))
 
-    def train_whole(self, times: int) -> dict[str, float]:
-        """Train some steps with the whole training set as the batch."""
-        return self.train(self.whole(times))
+    def _whole(self, steps: int) -> Row:
+        return self._train(repeat(self.data("train"), steps))
 
-    def train(self, batches: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    def _train(self, batches: Iterable[Batch]) -> Row:
         """Train on batches: "loss", "accuracy" if it is counted, "time_s" and "samples_per_s"."""
         import torch
 
@@ -219,69 +214,64 @@ class TorchTrainer:
         hits_sum = torch.zeros((), dtype=torch.int64, device=self.device)
         seen = 0
         for x, y in batches:
-            loss, hits = self.step(x, y)
+            loss, hits = self._step(x, y)
             loss_sum += loss * len(y)
-            if self._accuracy:
+            if self.work.accuracy:
                 hits_sum += hits
             seen += len(y)
         values = {"loss": float(loss_sum) / seen}  # waits for the device
-        values |= {"accuracy": int(hits_sum) / seen} if self._accuracy else {}
+        values |= {"accuracy": int(hits_sum) / seen} if self.work.accuracy else {}
         taken = time.perf_counter() - start
         return {**values, "time_s": taken, "samples_per_s": seen / taken}
 
-    def forward(self, times: int) -> tuple[float, int]:
-        """Mean loss and number of hits on the whole training set, computed several times and read once."""
+    def _forward(self, passes: int) -> tuple[float, int]:
+        """Mean loss and number of hits, computed several times and read once."""
         import torch
 
         with torch.no_grad():
-            for x, y in self.whole(times):
-                loss, hits = self._forward(x, y, accuracy=self._accuracy)
+            for x, y in repeat(self.data("train"), passes):
+                loss, hits = self._judged(x, y, accuracy=self.work.accuracy)
         return float(loss), int(hits)
 
-    def evaluate(self, part: str) -> dict[str, float]:
-        """Loss and accuracy on "val" or "test" samples."""
+    def _evaluate(self, part: str) -> dict[str, float]:
         import torch
 
         x, y = self.data(part)
         with torch.no_grad():
             parts = [
-                (len(b), *self._forward(a, b)) for a, b in zip(x.split(self._batch), y.split(self._batch), strict=True)
+                (len(b), *self._judged(a, b)) for a, b in zip(x.split(self._batch), y.split(self._batch), strict=True)
             ]
         loss = sum(n * float(v) for n, v, _ in parts) / len(y)
         return {"loss": loss, "accuracy": sum(int(hits) for *_, hits in parts) / len(y)}
 
-    def gradients(self, epoch: int) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
-        """Mean loss of the first batch of an epoch, and the gradients of the weights by path, in minicnn's layout."""
-        whole = epoch and self._batch == self._count
-        loss = self.loss(
-            *(self.place(job.probed(self.settings, self._count, epoch)) if whole else next(self.chosen(epoch)))
-        )
+    def probe(self, epoch: int = 0) -> Probe:
+        """See `Trainer.probe`; the batch comes as in training, through the loader if there is one."""
+        if epoch and self._batch == self._count:
+            x, y = self.place(job.probed(self.settings, self._count, epoch))
+        else:
+            x, y = next(self.chosen(epoch))
+        loss = self.loss(x, y)
         self.optimizer.zero_grad()
         loss.backward()
-        return float(loss.detach()), self._arrays(self._model, of=lambda weight: weight.grad)
+        return Probe(float(loss.detach()), self._arrays(self._model, of=lambda weight: weight.grad), {})
 
 
 class LoaderTrainer(TorchTrainer):
     """The same with images that a `torch.utils.data.DataLoader` makes one by one, as tutorials have it.
 
     Args:
-        settings: What to train and how.
-        samples: The samples.
-        weights: First weights.
-        device: PyTorch's name of the device.
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`.
         workers: Processes of the loader; 0 loads in the training's own.
         pinned: Whether batches are in memory that a GPU can copy from by itself.
-        options: See `TorchTrainer`.
     """
 
-    def __init__(
-        self, settings: Settings, samples: Samples, weights: Weights, device: str = "cpu", *, workers: int = 0,
-        pinned: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(settings, samples, weights, device, **options)
+    def __init__(self, name: str, settings: Settings, work: Work, *, workers: int = 0, pinned: bool = False) -> None:
+        super().__init__(name, settings, work)
         from torch.utils.data import DataLoader
 
-        images = Images(samples["x_train"], samples["y_train"], settings.precision)
+        images = Images(self.samples["x_train"], self.samples["y_train"], settings.precision)
         self._next: list[list[int]] = []  # indices of the batches of the epoch that comes
         self._loader = DataLoader(
             images, batch_sampler=self._next, num_workers=workers, pin_memory=pinned, persistent_workers=workers > 0

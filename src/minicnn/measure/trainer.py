@@ -65,15 +65,14 @@ class Trainer:
     Args:
         name: Name of the candidate.
         settings: What to train and how.
-        options: See `trainer`.
-        work: See `trainer`.
+        work: What a step does, and on which samples.
+        options: Further arguments of the backend.
     """
 
-    def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], work: Work) -> None:
+    def __init__(self, name: str, settings: Settings, work: Work, **options: Any) -> None:
         self.bare_mb = resident() / MB
         self.settings, self.work = settings, work
-        own = {} if name.partition(":")[0] in PEERS else options
-        self.backend: Backend = open_candidate(name, own, settings.precision)
+        self.backend: Backend = open_candidate(name, options, settings.precision)
         _warm_up(self.backend)
         let_go()
         self.library_mb = resident() / MB

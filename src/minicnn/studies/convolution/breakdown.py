@@ -22,9 +22,9 @@ from minicnn.jobs.settings import Settings
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.measure import CandidateError, Worker, stopwatch
 from minicnn.measure.cases import as_samples
-from minicnn.measure.model_trainer import ModelTrainer
 from minicnn.measure.operations import apart, step_inputs, step_times
 from minicnn.measure.parity import loss_parity
+from minicnn.measure.torch_peer import TorchTrainer
 from minicnn.measure.trainer import Work
 from minicnn.measure.trainers import settings_of, trainer
 from minicnn.measure.worker import together
@@ -97,18 +97,18 @@ class Layers:
         settings = settings_of(name, "synthetic", batch_size=batch, learning_rate=0.01, momentum=0.0)
         load = partial(made_images, image, batch, classes)
         work = Work(accuracy=False, network={"dropout": 0.0}, load=load)
-        self._trainer = trainer(candidate, settings, work=work)
+        self._trainer: Any = trainer(candidate, settings, work=work)
         self._batch = self._trainer.place(np.arange(batch))
 
     def loss(self) -> float:
         """Loss of the first batch with the first weights."""
-        return self._trainer.step(self._batch)
+        return float(self._trainer.step(self._batch))
 
     def parts(self, iterations: int) -> tuple[Seconds, str]:
         """Seconds of each iteration by phase and part, and what was timed: "nodes", "merged" ones, or each "apart"."""
-        if isinstance(self._trainer, ModelTrainer):
-            return self._node_parts(self._trainer.model, iterations)
-        return self._torch_parts(iterations), "nodes"
+        if isinstance(self._trainer, TorchTrainer):
+            return self._torch_parts(self._trainer, iterations), "nodes"
+        return self._node_parts(self._trainer.model, iterations)
 
     def step(self, iterations: int) -> list[float]:
         """Seconds of whole training steps, without clocks within."""
@@ -137,10 +137,9 @@ class Layers:
                 sums[i] += s
         return seconds, how
 
-    def _torch_parts(self, iterations: int) -> Seconds:
+    def _torch_parts(self, peer: TorchTrainer, iterations: int) -> Seconds:
         from torch.profiler import ProfilerActivity, profile
 
-        peer, synchronize = self._trainer.peer, self._trainer.backend.synchronize  # type: ignore[attr-defined]
         cuda = peer.device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
         seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
@@ -157,7 +156,7 @@ class Layers:
         for i in range(-1, iterations):
             for phase, call in calls.items():
                 with profile(activities=activities) as seen:
-                    wall = stopwatch(call, synchronize)
+                    wall = stopwatch(call, peer.backend.synchronize)
                 if i >= 0:  # the first fills caches
                     for part, taken in torch_seconds(seen.key_averages(), phase, None if cuda else wall).items():
                         seconds[phase][part][i] = taken

@@ -108,7 +108,7 @@ class LoadedTrainer(ModelTrainer):
     """
 
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], workers: int) -> None:
-        super().__init__(name, settings, options, USUAL)
+        super().__init__(name, settings, USUAL, **options)
         self._loader = Loader(
             self.samples["x_train"], self.samples["y_train"], batch_size=self.settings.batch_size or 0,
             seed=self.settings.seed, last_batch=self.settings.last_batch, workers=workers,

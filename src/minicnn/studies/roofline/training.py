@@ -45,8 +45,8 @@ class Runner:
     """
 
     def __init__(self, candidate: str, name: str, folder: str) -> None:
-        rates = {"learning_rate": counting.LEARNING_RATE, "momentum": counting.MOMENTUM}
-        settings = settings_of(name, "tiny_imagenet", batch_size=None, **rates)
+        rate, momentum = counting.LEARNING_RATE, counting.MOMENTUM
+        settings = settings_of(name, "tiny_imagenet", learning_rate=rate, momentum=momentum)
         work = Work(load=partial(images.samples, folder), network=counting.options(name))
         self.trainer = trainer(candidate, settings, work=work)
         self._backend, self._samples = self.trainer.backend, self.trainer.samples
