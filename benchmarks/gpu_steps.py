@@ -159,22 +159,23 @@ def measure(
     if shared:
         backend.tiles = replace(backend.tiles, gpu=replace(backend.tiles.gpu, shared_block=shared * KB))
     model = build(study, backend, precision, deep)
-    source = model._source(*given, None, batch, "pad")
-    feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
-    engine = model._engine
-    engine.train_many(feed, arrays, Totals(), None, [0.01])
+    training = model._training
+    source = training.source(*given, None, batch, last_batch="pad")
+    first_step = next(source.runs(shuffle=False, seed=0, epoch=0))
+    training.train(first_step, Totals())
     backend.synchronize()
     first = time.perf_counter() - start
-    rates = [1e-4] * steps
+    model.optimizer.learning_rate = 1e-4
+    every_step = replace(first_step, steps=steps, index=index)
 
     def run() -> None:
-        engine.train_many(feed, arrays, Totals(), index, rates)
+        training.train(every_step, Totals())
 
     run()
     whole = seconds(backend, run, 1 if dry else 5)
-    executable = engine._steps["train", feed].many.__self__
-    state = engine.state()
-    bound = {**state, **arrays, **executable._static, **executable._queue}
+    executable = training.executor._compiled["train", first_step.feed].many.__self__
+    state = training.variables.state()
+    bound = {**state, **first_step.arrays, **executable._static, **executable._queue}
     *each, graph = graphs(executable, bound, repeats)
     rows = []
     for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=bool(repeats)):
@@ -198,12 +199,11 @@ def measure(
             graph()
 
     alone = seconds(backend, graph_only, 1 if dry else 5) / (max(1, steps // 16) * 16) * steps
-    so_far = Totals()
+    so_far, one_step = Totals(), replace(first_step, index=None if index is None else index[:1])
 
     def step() -> None:
         nonlocal so_far
-        rows = None if index is None else index[:1]
-        so_far = engine.train_many(feed, arrays, so_far, rows, [1e-4])
+        so_far = training.train(one_step, so_far)
 
     host = host_seconds(step, backend.synchronize)
     last_used = next(reversed(executable._graphs.values()))

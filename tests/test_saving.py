@@ -172,7 +172,7 @@ def test_every_loss_and_every_metric_is_loaded_as_it_was(setting: Any, tmp_path:
     is_loss = isinstance(setting, Loss)
     model.compile("sgd", setting if is_loss else SparseCategoricalCrossentropy(True), [] if is_loss else [setting])
     model.save(tmp_path / "m")
-    objective = load_model(tmp_path / "m")._objective
+    objective = load_model(tmp_path / "m")._training.step.objective
     assert objective is not None
     loaded = objective.losses[0] if is_loss else objective.metrics[0][0]
     assert type(loaded) is type(setting)
@@ -227,7 +227,7 @@ def test_a_sequential_that_saw_its_data_first(tmp_path: Path) -> None:
 def test_the_initial_weights_of_a_loaded_model_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained()
     model.save(tmp_path / "m")
-    monkeypatch.setattr("minicnn.models.network._first", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("minicnn.loop.training._first", lambda *_: pytest.fail("drawn"))
     assert_equal_models(model, load_model(tmp_path / "m"), digits()[0])
 
 

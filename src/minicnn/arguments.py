@@ -74,7 +74,7 @@ def unknown_argument(kind: type[Any], name: str, value: Any) -> TypeError:
 
 
 def _known(kind: type[Any]) -> list[str]:
-    """Names of the arguments of a class; see `Layer.limit_names`."""
+    """Names of the arguments of a class; see `Layer._limit_names`."""
     parameters = inspect.signature(kind).parameters.values()
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return names + getattr(kind, "limit_names", list)()
+    return names + getattr(kind, "_limit_names", list)()

@@ -1,4 +1,4 @@
-"""What scripts need besides models and data: batches by number, one-hot labels, and a drawing of a model."""
+"""Helpers for scripts: batches by number, one-hot labels, and a drawing of a model."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def plot_model(model: Model, to_file: str | os.PathLike[str] | None = None, show
 def _drawing(program: Program, title: str, show_shapes: bool) -> Drawing:
     """Nodes of one layer as one box, each below those that it reads."""
     read = {id(v) for node in program.nodes for v in node.inputs}
-    given = [v for v in program.inputs if v.kind == "input" and id(v) in read]
-    owner, lines = {id(v): v.name for v in given}, {v.name: [v.name, str(v.spec)] for v in given}
+    inputs = [v for v in program.inputs if v.kind == "input" and id(v) in read]
+    owner, lines = {id(v): v.name for v in inputs}, {v.name: [v.name, str(v.spec)] for v in inputs}
     edges: dict[tuple[str, str], None] = {}
     flops: dict[str, int] = {}
     for node in program.nodes:

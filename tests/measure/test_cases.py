@@ -42,7 +42,7 @@ def test_a_case_is_one_network_in_all_libraries(name: str) -> None:
 
 def test_cases_of_the_zoo_are_its_networks_without_dropout() -> None:
     deep = [name for name, case in CASES.items() if case.deep]
-    assert {"mlp", "platforms", "kernels", *deep} <= set(zoo.names())
+    assert {"mlp", "platforms", "kernels", *deep} <= set(zoo.names(aliases=True))
     for name in ("mobilenet_v2", "squeezenet1_1"):
         model = cases.network(name, replace(CASES[name], image=(48, 48, 3)))
         assert [layer.rate for layer in model.layers if isinstance(layer, Dropout)] == [0.0]

@@ -362,7 +362,9 @@ def parameters(function: Any) -> set[str]:
 
 def arguments(kind: type) -> set[str]:
     ours = kind.__module__.startswith("minicnn.")  # whose signature says what a constructor hands on
-    return parameters(kind if ours else kind.__init__) | set(kind.limit_names() if hasattr(kind, "limit_names") else ())
+    return parameters(kind if ours else kind.__init__) | set(
+        kind._limit_names() if hasattr(kind, "_limit_names") else ()
+    )
 
 
 def public(thing: Any) -> set[str]:

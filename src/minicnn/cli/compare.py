@@ -74,7 +74,7 @@ class Result:
 @training_options
 @click.option("--backends", metavar="A,B,..", help='Backends, such as "numpy,torch:cuda". Default: all that are found.')
 @click.option(
-    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, platforms, kernels)."
+    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, lenet_3x3, two_convs)."
 )
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR",

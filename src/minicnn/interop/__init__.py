@@ -1,6 +1,12 @@
 """Models and weights of other libraries, and the way back."""
 
+from minicnn.interop.folders import load_pretrained, save_pretrained
+from minicnn.interop.keras_files import KerasFileError, load_keras
+from minicnn.interop.onnx import from_onnx
 from minicnn.interop.torch_modules import from_torch
 from minicnn.interop.torch_weights import load_torch_weights, to_torch_weights
 
-__all__ = ["from_torch", "load_torch_weights", "to_torch_weights"]
+__all__ = [
+    "KerasFileError", "from_onnx", "from_torch", "load_keras", "load_pretrained", "load_torch_weights",
+    "save_pretrained", "to_torch_weights",
+]  # fmt: skip

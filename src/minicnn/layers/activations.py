@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from minicnn import ops
+from minicnn.configured import FUNCTIONS
 from minicnn.names import look_up
 from minicnn.program.graph import Value
 
-ActivationArgument = str | None | Callable[[Any], Any]
+ActivationName = Literal[
+    "linear", "relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "swish", "sigmoid", "tanh", "selu", "celu", "mish",
+    "softplus", "softsign", "hard_sigmoid", "hard_silu", "hard_swish", "log_sigmoid", "exponential", "softmax",
+    "log_softmax",
+]  # fmt: skip
+ActivationArgument = ActivationName | str | None | Callable[[Any], Any]  # str: a name that is computed
 
 
 def _linear(x: Value) -> Value:
@@ -72,6 +78,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "softmax": ops.softmax,
     "log_softmax": ops.log_softmax,
 }
+FUNCTIONS |= ACTIVATIONS
 
 
 def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:

@@ -38,7 +38,7 @@ class Dense(Layer):
         <Dense None>
     """
 
-    limited = (("kernel", "kernel"), ("bias", "bias"))
+    _limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,

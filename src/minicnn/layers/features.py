@@ -82,7 +82,7 @@ class Normalization(Layer):
         count, first, mean, squares = 0, np.zeros(()), np.zeros(()), np.zeros(())
         for batch in data.loader if isinstance(data, Batches) else [(data,)]:
             samples = np.atleast_1d(host(numeric(batch[0] if isinstance(batch, tuple | list) else batch, "Samples")))
-            self.build_once((None, *samples.shape[1:]))
+            self._build_once((None, *samples.shape[1:]))
             axes = self._axes(samples.ndim)
             rest = tuple(axis for axis in range(samples.ndim) if axis not in axes)
             rows = max(1, BLOCK // max(1, math.prod(samples.shape[1:])))

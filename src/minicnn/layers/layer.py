@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
 from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.configured import checked_bool
-from minicnn.layers.inspectable import Inspectable
+from minicnn.layers.inspectable import Inspectable, checked_bool
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
 from minicnn.program.graph import Value
 from minicnn.regularizers import Limit, Limits, get_regularizer
+
+if TYPE_CHECKING:
+    from minicnn.layers.graph import Graph
+    from minicnn.layers.symbolic import SymbolicTensor
 
 Shape = tuple[int | None, ...]
 
@@ -62,6 +65,8 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
+    _wired: Graph | None = None  # of a model: what it computes
+
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
@@ -79,7 +84,7 @@ class Layer(Inspectable):
 
     def _limit(self, given: dict[str, Any]) -> None:
         """Keep regularizers and constraints as attributes, all of them, as in Keras."""
-        names = self.limit_names()
+        names = self._limit_names()
         for name in given:
             if name not in names:
                 raise unknown_argument(type(self), name, given[name])
@@ -173,7 +178,7 @@ class Layer(Inspectable):
         if name is None:
             count = sum(isinstance(held, Weight) for held in vars(self).values())
             name = f"weight_{count}" if count else "weight"
-        for word in (word for weight, word in self.limited if weight == name):
+        for word in (word for weight, word in self._limited if weight == name):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
         lengths = tuple(int(n) for n in shape)
@@ -231,6 +236,15 @@ class Layer(Inspectable):
 
     # Calling ------------------------------------------------------------------------------------
 
+    # A layer with several results gives a list; unpacked, its parts are of any type.
+    @overload
+    def __call__(
+        self, inputs: SymbolicTensor | Sequence[SymbolicTensor], *, training: bool | None = None
+    ) -> SymbolicTensor: ...
+    @overload
+    def __call__(self, inputs: Value | Sequence[Value], *, training: bool | None = None) -> Value: ...
+    @overload
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any: ...
     def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
         """Apply to symbolic tensors (see `Input`), or to Values within another layer's `call`.
 
@@ -248,15 +262,15 @@ class Layer(Inspectable):
                 f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. To "
                 "compute on arrays put it into a Sequential and call predict."
             )
-        return (self._origin or self).trace_call(self._trace, self._path, inputs, training)
+        return (self._origin or self)._emit(self._trace, self._path, inputs, training)
 
-    def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
+    def _emit(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
         """Emit this layer's nodes into the trace's Program, under the given path."""
         outer = trace.training, trace.trainable
         trace.training = trace.training if training is None else training
-        trace.trainable = trace.trainable and self._trainable
+        trace.trainable = trace.trainable and trace.noted.get(self, self._trainable)
         try:
-            self.build_once(_shapes(inputs))
+            self._build_once(_shapes(inputs))
             bound = self._bind(trace, path)
             extra = {"training": trace.training} if "training" in inspect.signature(self.call).parameters else {}
             with trace.program.scope(path.rpartition("/")[2]):
@@ -267,7 +281,7 @@ class Layer(Inspectable):
         finally:
             trace.training, trace.trainable = outer
 
-    def build_once(self, input_shape: Any) -> None:
+    def _build_once(self, input_shape: Any) -> None:
         """Call `build` if it has not been called; else see to it that the weights are those for such inputs."""
         if not self.built:
             self._declared = []
@@ -291,7 +305,7 @@ class Layer(Inspectable):
         bound = self._shallow()
         bound._trainable = trace.trainable
         for attribute, held in vars(self).items():
-            if attribute not in ("_trace", "_path", "_origin", "_callers"):
+            if attribute not in ("_trainable", "_trace", "_path", "_origin", "_callers"):
                 setattr(bound, attribute, _bound(held, attribute, trace, path))
         bound._trace, bound._path, bound._origin = trace, path, self
         return bound
@@ -307,9 +321,6 @@ class Layer(Inspectable):
             raise RuntimeError(f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}.")
         return self._trace
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name or self._found_as!r}>"
-
 
 def document(layer: type[Layer]) -> None:
     """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
@@ -319,8 +330,8 @@ def document(layer: type[Layer]) -> None:
     if "options" in code.co_varnames:
         given["Raises"] = "ValueError: If an argument is out of range."
         names += ["name", "trainable"]
-    if layer.limited:
-        given["limits"] = f"See `Layer`: {', '.join(layer.limit_names())}."
+    if layer._limited:
+        given["limits"] = f"See `Layer`: {', '.join(layer._limit_names())}."
         names += ["limits"]
     complete(layer, names, **given)
 

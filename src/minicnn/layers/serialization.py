@@ -1,6 +1,6 @@
 """Graphs of layers as plain data (what JSON holds), and back.
 
-Layers are described as in `minicnn.layers.configured`. A graph is
+Layers are described as in `minicnn.configured`. A graph is
 
     {"inputs":  {"tensors": [{"shape", "dtype", "name"}, ...], "list": whether they came as a list},
      "layers":  [layer, ...], each once; {"shared": i} is the i-th layer met so far, nested graphs included,
@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from minicnn.layers.configured import Config, CustomObjects, layer_from_config, layer_to_config
+from minicnn.configured import CLASSES, Config, CustomObjects, encode, rebuild
+from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor, Tensors, connect
-from minicnn.setting import CLASSES
 
 # Bounds of a description: layers, each counted as often as it is made and called, and graphs within graphs.
 MOST_LAYERS, MOST_NESTED = 5_000, 50
@@ -27,8 +27,8 @@ MOST_LAYERS, MOST_NESTED = 5_000, 50
 MOST_EMITTED = 20_000
 
 
-def graph_to_config(graph: Any) -> Config:
-    """Structure and layers of a graph as plain data; weights are not part of it.
+def graph_to_config(graph: Graph) -> Config:
+    """Describe structure and layers of a graph as plain data; weights are not part of it.
 
     Raises:
         TypeError: If a layer cannot be saved.
@@ -87,21 +87,21 @@ class _Size:
         return sum(map(self._within, value)) if isinstance(value, list | tuple) else 0
 
 
-def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
+def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
     entries: list[Config] = []
     for layer in graph.layers:
         if layer in known:
             entries.append({"shared": known[layer]})
             continue
         known[layer] = len(known)
-        if layer.saved_as() == "Graph":
+        if layer._wired is not None:  # a model
             frozen = {} if layer.trainable else {"trainable": False}
-            config = {"name": layer._name, **_graph_to_config(layer, known), **frozen}
+            config = {"name": layer._name, **_graph_to_config(layer._wired, known), **frozen}
             entries.append({"class": "Graph", "config": config})
         else:
-            entries.append(layer_to_config(layer))
-    places: dict[Any, list[int]] = {t.key: [-1, i] for i, t in enumerate(graph._inputs)}
-    calls = {id(call): i for i, call in enumerate(graph._calls)}
+            entries.append(encode(layer))
+    places: dict[Any, list[int]] = {t.key: [-1, i] for i, t in enumerate(graph.inputs)}
+    calls = {id(call): i for i, call in enumerate(graph.calls)}
     numbers = {layer: i for i, layer in enumerate(graph.layers)}
 
     def place(tensor: SymbolicTensor) -> list[int]:
@@ -109,8 +109,8 @@ def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
 
     return {
         "inputs": {
-            "tensors": [{"shape": list(t.sample_shape), "dtype": t.dtype, "name": t.name} for t in graph._inputs],
-            "list": not graph._one_input,
+            "tensors": [{"shape": list(t.sample_shape), "dtype": t.dtype, "name": t.name} for t in graph.inputs],
+            "list": not graph.one_input,
         },
         "layers": entries,
         "calls": [
@@ -120,9 +120,9 @@ def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
                 "list": call.as_list,
                 "training": call.training,
             }
-            for call in graph._calls
+            for call in graph.calls
         ],
-        "outputs": {"tensors": [place(t) for t in graph._outputs], "list": not graph._one_output},
+        "outputs": {"tensors": [place(t) for t in graph.outputs], "list": not graph.one_output},
     }
 
 
@@ -209,6 +209,6 @@ def _entry(entry: Mapping[str, Any], custom_objects: Budget, known: list[Layer |
         layer: Layer = CLASSES["Graph"](*_graph_from_config(config, custom_objects, known), name=config["name"])
         layer._trainable = config.get("trainable", True) is not False
     else:
-        layer = layer_from_config(entry, custom_objects)
+        layer = rebuild(entry, custom_objects)
     known[number] = layer
     return layer

@@ -188,7 +188,7 @@ def _traced(call: Call, number: int, most_nodes: int) -> list[Value]:
     values = [trace.program.input(f"x{i}", (_BATCH, *t.trial(number)), t.dtype) for i, t in enumerate(call.inputs)]
     # A model converts what it is given to floating point.
     values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, call.inputs, strict=True)]
-    made = call.layer.trace_call(trace, call.layer.name, values if call.as_list else values[0], call.training)
+    made = call.layer._emit(trace, call.layer.name, values if call.as_list else values[0], call.training)
     call.several = isinstance(made, list | tuple)
     results = list(made) if call.several else [made]
     for value in results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class Trace:
         dtype: Floating-point type of weights and activations.
         images: The type in which images are stored.
         trainable: Whether the layers that are traced now may be trained.
+        noted: Whether a layer is trainable, where that is not to be asked of the layer itself.
         paths: Name of each weight in the model, kept from one trace to the next.
         weights: Values of the weights met so far, by path.
         declared: The declarations behind `weights`.
@@ -36,6 +38,7 @@ class Trace:
     dtype: str = "float32"
     images: str = "float32"
     trainable: bool = True
+    noted: Mapping[Any, bool] = field(default_factory=dict)
     paths: dict[Weight, str] = field(default_factory=dict)
     weights: dict[str, Value] = field(default_factory=dict)
     declared: dict[str, Weight] = field(default_factory=dict)

@@ -25,7 +25,6 @@ from minicnn.layers import (
     Reshape,
     SeparableConv2D,
 )
-from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.losses import BinaryCrossentropy, Loss, get_loss
@@ -112,9 +111,9 @@ class Objective:
             if layer is not None:
                 name = type(loss).__name__
                 message = (
-                    f"{name} takes probabilities unless it is told otherwise. Received: the output of {layer!r}, which "
-                    f"has no activation and gives numbers below 0. Use {name}(from_logits=True), or the activation "
-                    f"{'sigmoid' if loss.soft_labels else 'softmax'!r} there."
+                    f"{name} takes probabilities unless it is told otherwise. Received: the output of {layer.name!r}, "
+                    f"{layer!r}, which has no activation and gives numbers below 0. Use {name}(from_logits=True), or "
+                    f"the activation {'sigmoid' if loss.soft_labels else 'softmax'!r} there."
                 )
                 warnings.warn(message, stacklevel=3)
 
@@ -175,12 +174,12 @@ def _linear_layer(output: SymbolicTensor) -> Layer | None:
     while (call := output.source) is not None:
         layer = call.layer
         linear = getattr(layer, "activation", None) in (None, "linear")
-        if isinstance(layer, Graph):
-            output = layer.outputs[output.index]
+        if layer._wired is not None:
+            output = layer._wired.outputs[output.index]
         elif isinstance(layer, _PASSING) or (isinstance(layer, Activation) and linear):
             output = call.inputs[0]
         else:
-            limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer.limited)
+            limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer._limited)
             return layer if type(layer) in _PRODUCTS and linear and not limited else None
     return None
 

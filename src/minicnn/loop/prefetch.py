@@ -11,31 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Stage
-from minicnn.loop.tracing import Feed
+from minicnn.backends.base import Backend, Stage
+from minicnn.loop.tracing import Feed, Run
 from minicnn.machine import cores
 from minicnn.program.graph import Spec
 
 HostArray = np.ndarray[Any, Any]
 
 GRAPH_STEPS = 16  # a slot holds a multiple of them, if it holds so many
-
-
-@dataclass(frozen=True)
-class Run:
-    """Steps that are taken together.
-
-    Attributes:
-        feed: What each step is given.
-        arrays: Its arrays; whole ones of which each step picks rows, if there is an index.
-        steps: Number of steps.
-        index: Row numbers of each step, int32 (steps, batch), or None.
-    """
-
-    feed: Feed
-    arrays: dict[str, Array]
-    steps: int = 1
-    index: HostArray | None = None
 
 
 @dataclass(frozen=True)

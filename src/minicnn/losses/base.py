@@ -1,4 +1,4 @@
-"""What a loss is, and what several share."""
+"""The loss, and the parts that several share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
+from minicnn.configured import Configured
 from minicnn.names import snake_case
 from minicnn.program.graph import Value
-from minicnn.setting import Setting
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken, as in Keras.
 EPSILON = 1e-7
@@ -17,7 +17,7 @@ EPSILON = 1e-7
 _SUM_TOLERANCE = 1e-2
 
 
-class Loss(Setting):
+class Loss(Configured):
     """Base class: a subclass emits the loss of each sample; the Model takes the mean over the batch."""
 
     # Whether labels are class numbers (int32) rather than floating-point targets.
@@ -119,7 +119,7 @@ def mean_of_samples(x: Value) -> Value:
 
 
 def _within(axes: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether axes longer than 1 are some of the others, in their order."""
+    """True if axes longer than 1 are some of the others, in their order."""
     left = iter(others)
     return all(n == 1 or n in left for n in axes)
 
@@ -139,7 +139,7 @@ def check_same_shape(loss: Loss, y_true: Value, y_pred: Value) -> None:
 
 
 def is_distribution(y_true: Array, backend: Backend) -> bool:
-    """Whether the numbers of each row are at least 0, and 1 together."""
+    """True if the numbers of each row are at least 0, and 1 together."""
     low, high = extremes(backend.xp.sum(y_true, axis=-1), backend)
     return extremes(y_true, backend)[0] >= 0 and low >= 1 - _SUM_TOLERANCE and high <= 1 + _SUM_TOLERANCE
 

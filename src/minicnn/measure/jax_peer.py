@@ -19,6 +19,7 @@ from minicnn.measure.cases import CASES, Case
 from minicnn.measure.model_trainer import first_weights
 from minicnn.measure.parity import Probe
 from minicnn.measure.trainer import Row, Trainer, Work
+from minicnn.zoo import STUDIES
 
 
 def logits(case: Case, weights: Any, x: Any) -> Any:
@@ -85,7 +86,7 @@ class JaxTrainer(Trainer):
 
     def network(self, weights: Any, x: Any) -> Any:
         """Logits of images from 0 to 1."""
-        return logits(CASES[self.settings.network], weights, x)
+        return logits(CASES[STUDIES.get(self.settings.network, self.settings.network)], weights, x)
 
     def _compile(self) -> None:
         import jax

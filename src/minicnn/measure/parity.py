@@ -15,11 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.program.graph import Program
+
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 ACCURACY = 0.003  # share of the test samples by which two correct trainings may differ
 SMALL = 3  # test samples by which they may in any case
 FEW = 0.5  # share of an array's elements that differ, below which chance may have made it
+
+
+def longest_sum(program: Program) -> int:
+    """The most terms that an element of a matrix product or convolution of the Program sums, gradients included."""
+    return max((int(n.cost.flops // (2 * sum(v.size for v in n.outputs))) for n in program.nodes), default=1)
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,7 @@ def largest_difference(theirs: Arrays, ours: Arrays, rounding: Mapping[str, floa
         with its path. NaN if an element is no number, infinity if a path is missing.
     """
     worst, where = 0.0, next(iter(ours), "")
-    for path, found in _differences(theirs, ours, rounding):
+    for path, found in differences(theirs, ours, rounding):
         largest = float(found.max())
         if not math.isfinite(largest):
             return largest, path
@@ -189,11 +196,11 @@ def smallest_share(theirs: Arrays, ours: Arrays, rounding: Mapping[str, float], 
         rounding: See `largest_difference`.
         rtol: Relative difference of an element that is allowed.
     """
-    shares = [float(np.mean(~(found <= rtol))) for _, found in _differences(theirs, ours, rounding)]
+    shares = [float(np.mean(~(found <= rtol))) for _, found in differences(theirs, ours, rounding)]
     return min((share for share in shares if share > 0), default=0.0)
 
 
-def _differences(
+def differences(
     theirs: Arrays, ours: Arrays, rounding: Mapping[str, float]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Relative differences of the elements of each array by path; infinity for an array that is missing."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from minicnn.measure.cases import CASES, Convolution
+from minicnn.zoo import STUDIES
 
 Array = np.ndarray[Any, Any]
 
@@ -130,7 +131,7 @@ def build(
     """
     h, w, c = image
     widths = [a.shape for a in weights.values() if a.ndim == 2]
-    case = CASES.get(name)
+    case = CASES.get(STUDIES.get(name, name))
     if case is not None and not case.deep:
         network = plain(c, case.convolutions, [widths[0][0], *(units for _, units in widths)])
     else:

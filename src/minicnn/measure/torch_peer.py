@@ -21,8 +21,9 @@ from minicnn.measure.model_trainer import first_weights
 from minicnn.measure.parity import Probe
 from minicnn.measure.timing import stopwatch
 from minicnn.measure.trainer import Batch, Row, Trainer, Work
+from minicnn.zoo import ALIASES, STUDIES
 
-NETWORKS = ("mlp", "platforms", "kernels")  # those for which `minicnn compare` has a peer
+NETWORKS = ("mlp", *ALIASES, *STUDIES)  # those for which `minicnn compare` has a peer
 PRECISIONS = ("float32", "float64")
 
 TRIED_ON, TRIALS = "cuda", 3  # where orders of axes are tried, and how often each

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from minicnn.configured import register
 from minicnn.documentation import complete
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics.base import Mean, Metric
@@ -44,23 +45,24 @@ METRICS: dict[str, type[Metric]] = {
     "root_mean_squared_error": RootMeanSquaredError,
 }
 
+register(*(kind for kind in map(globals().get, __all__) if isinstance(kind, type) and issubclass(kind, Metric)))
 for _kind in (*METRICS.values(), MeanIoU):
     complete(_kind)
 
 
-def get_metric(given: Any) -> Metric:
+def get_metric(identifier: Any) -> Metric:
     """A metric.
 
     Args:
-        given: Metric, its class or its name; a loss, its class or its name, for its mean; or a function of (y_true,
-            y_pred) that gives a number for each sample.
+        identifier: Metric, its class or its name; a loss, its class or its name, for its mean; or a function of
+            (y_true, y_pred) that gives a number for each sample.
     """
-    if isinstance(given, Metric):
-        return given
-    if isinstance(given, type) and issubclass(given, Metric):
-        return given()  # type: ignore[call-arg]  # each has defaults
-    if isinstance(given, Loss) or callable(given):
-        return MeanLoss(given)
+    if isinstance(identifier, Metric):
+        return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Metric):
+        return identifier()  # type: ignore[call-arg]  # each has defaults
+    if isinstance(identifier, Loss) or callable(identifier):
+        return MeanLoss(identifier)
     named: dict[str, Any] = {**METRICS, **{name: partial(MeanLoss, name) for name in LOSSES}}
-    metric: Metric = look_up("A metric", named, given, "a Metric")()
+    metric: Metric = look_up("A metric", named, identifier, "a Metric")()
     return metric

@@ -84,10 +84,10 @@ class TopKCategoricalAccuracy(Mean):
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
         mask = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
-        own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
+        score = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
         # Those that are not at most the label's are larger, or one of the two is NaN.
         # The label's is not compared with itself computed anew, which a compiler may round otherwise.
-        at_most = ops.sum(ops.as_float(ops.less_equal(ops.where(mask, own, y_pred), own), y_pred.dtype), axes=-1)
+        at_most = ops.sum(ops.as_float(ops.less_equal(ops.where(mask, score, y_pred), score), y_pred.dtype), axes=-1)
         return ops.as_float(ops.greater(at_most, float(y_pred.shape[-1] - self.k)), y_pred.dtype)
 
 
@@ -124,8 +124,8 @@ class BinaryAccuracy(Mean):
         self.threshold = finite("threshold", threshold)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        found = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
-        return ops.as_float(ops.equal(found, truth_of(y_true, y_pred)), y_pred.dtype)
+        predicted = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
+        return ops.as_float(ops.equal(predicted, truth_of(y_true, y_pred)), y_pred.dtype)
 
     check_targets = Accuracy.check_targets
 

@@ -27,6 +27,7 @@ def _signed(word: int) -> int:
 
 def _high_low(a: Array, m: int) -> tuple[Array, Array]:
     """High and low words of the 64-bit product a * m, all of them unsigned words stored as int32."""
+    # Halves of 16 bits: the standard has no product of 64 bits that all libraries compute alike.
     a_high, a_low = (a >> 16) & _LOW, a & _LOW
     m_high, m_low = m >> 16, m & _LOW
     low = a_low * m_low
@@ -70,6 +71,7 @@ def random_uniform(
     zero = xp.zeros_like(index)
     words = philox((index, zero, zero + step, zero + _signed(stream)), (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))
     bits = xp.reshape(xp.stack(words, axis=1), (blocks * 4,))[:n]
+    # 24 bits, which float32 holds exactly: never 1, and the same on every backend.
     uniform = xp.astype((bits >> 8) & 0xFFFFFF, getattr(xp, dtype)) * 2.0**-24
     return xp.reshape(uniform, shape)
 

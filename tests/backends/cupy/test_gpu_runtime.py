@@ -132,7 +132,7 @@ def test_graphs_of_many_arrays_are_bounded() -> None:
     for _ in range(8):
         model.predict(cupy.asarray(x), 16)
         model.evaluate(cupy.asarray(x), y, 16)
-    for step in model._engine._steps.values():
+    for step in model._training.executor._compiled.values():
         assert len(step.many.__self__._graphs) <= 4
     before = cupy.get_default_memory_pool().used_bytes()
     for _ in range(20):
