@@ -1,4 +1,4 @@
-"""What there is to know of a model but the numbers, as plain data; and what state a model can take up."""
+"""Description of a model as plain data, without its numbers; and the states that it can take up."""
 
 from __future__ import annotations
 

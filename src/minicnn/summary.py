@@ -1,4 +1,4 @@
-"""What one may want to read about a model: its layers, and which kernel runs each node."""
+"""Tables about a model: its layers, and which kernel runs each node."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _layers(model: Model, batch_size: int) -> tuple[list[tuple[str, str, str, st
 
 
 def _share(model: Model) -> str:
-    """What of it this rank has, or one of as many ranks as there are shards would have."""
+    """The share of the weights that this rank has, or that one of as many ranks as shards would have."""
     distribution = model.distribution
     if distribution is None:
         return ""
@@ -108,6 +108,6 @@ def _share(model: Model) -> str:
 
 
 def _trial(model: Model) -> str:
-    """What sizes the figures are for where they are not known."""
+    """The sizes that the figures are for, where they are not known."""
     shapes = [" x ".join(map(str, t.trial())) for t in model.inputs if t.trials]
     return f" of {', '.join(shapes)}" if shapes else ""
