@@ -91,8 +91,8 @@ class Configured(metaclass=PlainArguments):
         Raises:
             ValueError: If a class is unknown.
         """
-        made: Self = construct(cls, {name: decode(value, custom_objects) for name, value in config.items()})
-        return made
+        new: Self = construct(cls, {name: decode(value, custom_objects) for name, value in config.items()})
+        return new
 
     def _encoded(self) -> Config:
         """Class and arguments: see `encode`."""

@@ -1,4 +1,4 @@
-"""What can be asked of a layer: its name, its weights and their numbers, and what it was called on."""
+"""Inspectable: name, weights and calls of a layer, and the layer as plain data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Inspectable(Configured):
 
     @property
     def _default_name(self) -> str:
-        """What models call a layer without a name, with a number from the second on."""
+        """The name of a layer that was given none; models number them from the second on."""
         return snake_case(type(self).__name__)
 
     # As plain data ------------------------------------------------------------------------------
@@ -125,8 +125,9 @@ class Inspectable(Configured):
     def _weights_within(self, trainable: bool) -> dict[Weight, bool]:
         """Each weight, and whether training changes it."""
         held = list(_flat(self._held()))
-        own = [part for part in held if isinstance(part, Weight)]
-        found = {weight: trainable and weight.trainable for weight in sorted(own, key=lambda w: not w.trainable)}
+        declared = [part for part in held if isinstance(part, Weight)]
+        trained_first = sorted(declared, key=lambda weight: not weight.trainable)
+        found = {weight: trainable and weight.trainable for weight in trained_first}
         for layer in held:
             if isinstance(layer, Inspectable):
                 for weight, trained in layer._weights_within(trainable and layer._trainable).items():
@@ -216,7 +217,7 @@ class Inspectable(Configured):
 
 
 def _flat(held: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dictionaries, at any depth."""
+    """The parts of lists, tuples and dictionaries, at any depth."""
     for part in held.values() if isinstance(held, Mapping) else held:
         if isinstance(part, list | tuple | dict):
             yield from _flat(part)

@@ -52,7 +52,7 @@ class _Size:
         self._made = self._depth = 0
 
     def calls(self, config: Mapping[str, Any], known: list[int]) -> int:
-        """How many layers a graph calls, those within them included; `known` has the same for layers met so far."""
+        """Number of layers that a graph calls, with those within them; `known` has that of each layer met so far."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise ValueError(

@@ -83,7 +83,7 @@ class SymbolicTensor(Operators):
 
     @property
     def key(self) -> Any:
-        """What tensors have in common that stand for the same array."""
+        """An identity that tensors share which stand for the same array."""
         return id(self) if self.source is None else (id(self.source), self.index)
 
     @property

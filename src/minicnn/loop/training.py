@@ -1,4 +1,4 @@
-"""Training: what a model is trained for, how far it is, and the loop over epochs and batches."""
+"""Training: the aim of a model, how far it is, and the loop over epochs and batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from minicnn.trace import StepTrace, traced
 
 
 class Training:
-    """What a model is trained for, with which arrays, and how far it is.
+    """The training of a model: what it is for, its arrays, and how far it is.
 
     It knows the model's graph, and not the model.
 
@@ -106,7 +106,7 @@ class Training:
 
     @property
     def distribution(self) -> DataParallel | None:
-        """How training and evaluation are shared out between ranks, if they are."""
+        """The distribution of training and evaluation over ranks, if there is one."""
         return self.executor.distribution
 
     @property
@@ -187,7 +187,7 @@ class Training:
         refuse_after_fork(self.backend)
 
     def standardizer(self, class_weight: Mapping[int, float] | None = None, *, labelled: bool = True) -> Standardizer:
-        """What brings data into the form that Programs take; without labels for predictions."""
+        """The standardizer of the model's data; without labels for predictions."""
         graph = self.step.wired()
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (graph.inputs, graph.outputs))
         objective = self.step.compiled()[0] if labelled else None
@@ -221,7 +221,7 @@ class Training:
             self._fitting.release()
 
     def together(self) -> AbstractContextManager[None]:
-        """What all ranks do at once, if there are several."""
+        """Context manager: all ranks, if there are several, do this at once."""
         return nullcontext() if self.distribution is None else self.distribution.together()
 
     def logs(self, totals: Totals) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class Training:
         return logs
 
     def next_draw(self) -> int:
-        """How many predictions there were before: layers that are to draw numbers in predictions draw anew."""
+        """Number of predictions before: layers that are to draw numbers in predictions draw anew."""
         self._predictions += 1
         return self._predictions - 1
 
