@@ -19,7 +19,7 @@ from minicnn.measure import torch_networks  # noqa: E402
 
 @pytest.mark.parametrize("slower", [torch.channels_last, torch.contiguous_format])
 def test_the_faster_order_of_axes_is_found_on_copies(slower: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = torch_networks.lenet_3x3(3, 10)
+    module = torch_networks.platforms(3, 10)
     before = {name: (weight.clone(), weight.stride()) for name, weight in module.named_parameters()}
     x, y = torch.rand(4, 3, 28, 28), torch.arange(4)
     seen: list[torch.Tensor] = []
