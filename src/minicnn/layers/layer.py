@@ -16,6 +16,7 @@ from minicnn.layers.inspectable import Inspectable
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
+from minicnn.ops.random import SOURCE
 from minicnn.program.graph import Value
 from minicnn.regularizers import Limit, Limits, get_regularizer
 
@@ -199,20 +200,20 @@ class Layer(Inspectable):
             )
         trace.updates[trace.paths[declared]] = value
 
-    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool = True) -> Value:
+    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool | None = True) -> Value:
         """Uniform numbers from [0, 1), new at every step, the same on every backend.
 
         Args:
             shape: Shape.
             seed: Seed; the model's if None.
             per_sample: Whether the first axis counts samples. A part of a batch then gets its part of the numbers, else
-                all of them.
+                all of them; if None, whether that axis is as long as the part.
 
         Raises:
             ValueError: If the first axis does not count samples where it should.
         """
         trace, first = self._tracing(), tuple(shape[:1])
-        part = trace.batch is not None and per_sample
+        part = trace.batch is not None and (per_sample or (per_sample is None and first == (trace.samples,)))
         if part and first != (trace.samples,):
             raise ValueError(
                 "Numbers that are drawn for a part of a batch have its samples along the first axis. Received: shape "
@@ -259,8 +260,12 @@ class Layer(Inspectable):
             self.build_once(_shapes(inputs))
             bound = self._bind(trace, path)
             extra = {"training": trace.training} if "training" in inspect.signature(self.call).parameters else {}
-            with trace.program.scope(path.rpartition("/")[2]):
-                return bound.call(inputs, **extra)
+            source = SOURCE.set(bound.random_uniform)
+            try:
+                with trace.program.scope(path.rpartition("/")[2]):
+                    return bound.call(inputs, **extra)
+            finally:
+                SOURCE.reset(source)
         except (TypeError, ValueError) as error:
             _note(error, f"In layer {path!r} ({type(self).__name__}).")
             raise

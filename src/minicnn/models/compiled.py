@@ -228,7 +228,6 @@ class CompiledNetwork(Network):
             if steps is not None:
                 cut = slice(steps * batch_size)
                 x = Batches(islice(x.loader, steps)) if isinstance(x, Batches) else [a[cut] for a in self._batch_of(x)]
-            draw = self._next_draw()
             parts: list[list[Array]] = [[] for _ in self._outputs]
             first: Any = None
             with Callbacks(callbacks, self._model(), {"batch_size": batch_size}) as everyone:
@@ -236,7 +235,7 @@ class CompiledNetwork(Network):
                 for batch, (given, run) in enumerate(prediction_runs(x, self._standardizer(), batch_size)):
                     first = given[0] if first is None else first
                     everyone("on_predict_batch_begin", batch)
-                    found = self._engine.predict(run.feed, run.arrays, run.index, draw)
+                    found = self._engine.predict(run.feed, run.arrays, run.index, self._next_draw())
                     for part, made in zip(parts, self._results(found, first, given[0].shape[0]), strict=True):
                         part.append(made)
                     everyone("on_predict_batch_end", batch, {"outputs": [part[-1] for part in parts]})
@@ -282,7 +281,7 @@ class CompiledNetwork(Network):
             yield x, y
 
     def _next_draw(self) -> int:
-        """How many predictions there were before: layers that are to draw numbers in predictions draw anew."""
+        """How many batches were predicted before: layers that are to draw numbers in predictions draw anew."""
         self._draws += 1
         return self._draws - 1
 

@@ -54,7 +54,7 @@ class Network(Graph):
         self.optimizer: Optimizer | None = None
         self.precision = "float32"
         self._objective: Objective | None = None
-        self._draws = 0  # predictions so far
+        self._draws = 0  # batches predicted so far
         self._engine = self._new_engine(backend)
         self._paths: dict[Weight, str] = {}
         # Whether each layer was trainable when the model was compiled; None is the model, which else would hold itself.

@@ -27,6 +27,7 @@ from minicnn.ops.collectives import (
 )  # fmt: skip
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from minicnn.ops.depthwise import depthwise_conv2d, depthwise_conv2d_input_gradient, depthwise_conv2d_weight_gradient
+from minicnn.ops.draws import random_bernoulli, random_normal
 from minicnn.ops.elementwise import (
     abs,
     add,
@@ -73,14 +74,15 @@ __all__ = [
     "REGISTRY", "Body", "Cost", "Group", "Primitive", "Step", "abs", "adam_update", "add", "affine_transform",
     "affine_transform_gradient", "all_gather", "all_reduce", "all_to_all", "argmax", "as_float", "average_pool2d",
     "average_pool2d_gradient", "broadcast", "broadcast_to", "cast", "concat", "conv2d", "conv2d_input_gradient",
-    "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient", "depthwise_conv2d_weight_gradient",
-    "divide", "elu", "equal", "erf", "erfc", "exp", "expm1", "fused", "gelu", "getitem", "greater", "greater_equal",
-    "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul", "max", "max_gradient", "max_pool2d",
-    "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update", "multiply", "negative", "normalize",
-    "normalize_gradient", "one_hot", "pad", "permute", "power", "primitive", "random_uniform", "receive",
-    "reduce_scatter", "relu", "relu6", "relu_gradient", "repeat", "reshape", "rmsprop_update", "send", "sgd_update",
-    "sigmoid", "sign", "silu", "slice_", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient",
-    "softplus", "sqrt", "square", "subtract", "sum", "sum_to_shape", "take", "take_gradient", "tanh", "where",
+    "conv2d_weight_gradient", "depthwise_conv2d", "depthwise_conv2d_input_gradient",
+    "depthwise_conv2d_weight_gradient", "divide", "elu", "equal", "erf", "erfc", "exp", "expm1", "fused", "gelu",
+    "getitem", "greater", "greater_equal", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax", "matmul",
+    "max", "max_gradient", "max_pool2d", "max_pool2d_gradient", "maximum", "mean", "minimum", "momentum_update",
+    "multiply", "negative", "normalize", "normalize_gradient", "one_hot", "pad", "permute", "power", "primitive",
+    "random_bernoulli", "random_normal", "random_uniform", "receive", "reduce_scatter", "relu", "relu6",
+    "relu_gradient", "repeat", "reshape", "rmsprop_update", "send", "sgd_update", "sigmoid", "sign", "silu", "slice_",
+    "softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient", "softplus", "sqrt", "square", "subtract",
+    "sum", "sum_to_shape", "take", "take_gradient", "tanh", "where",
 ]  # fmt: skip
 
 _OPERATORS |= {
