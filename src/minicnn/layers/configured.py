@@ -27,6 +27,9 @@ from minicnn.setting import CLASSES, Setting, saved_name
 Config = dict[str, Any]
 CustomObjects = Mapping[str, Any] | None
 
+# What the first layer of a Sequential may be told in place of an Input before it; the Input is what is saved.
+STARTS = ("input_shape", "input_dim", "batch_input_shape")
+
 CLASSES.update({c.__name__: c for c in (*INITIALIZER_CLASSES.values(), *REGULARIZERS.values(), *CONSTRAINTS.values())})
 
 
@@ -79,7 +82,7 @@ class Configured(metaclass=PlainArguments):
                 "What is saved has each argument of its constructor by name. Received: "
                 f"{type(self).__name__} with {count - placed} in *args. Give them by name, or override get_config."
             )
-        for name in dict.fromkeys([*own, *names]):
+        for name in dict.fromkeys([*own, *(name for name in names if name not in STARTS)]):
             if name == "trainable":
                 continue
             kept = "_name" if name == "name" else name  # what was given

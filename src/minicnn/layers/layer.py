@@ -11,7 +11,7 @@ from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
 from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.configured import checked_bool
+from minicnn.layers.configured import STARTS, checked_bool
 from minicnn.layers.inspectable import Inspectable
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
@@ -24,10 +24,13 @@ Shape = tuple[int | None, ...]
 
 
 class Options(TypedDict, total=False):
-    """Arguments that every layer takes, by name: see `Layer`."""
+    """Arguments that every layer takes, by name: see `Layer`; the last three where it is the first of a Sequential."""
 
     name: str | None
     trainable: bool
+    input_shape: Sequence[int | None]
+    input_dim: int
+    batch_input_shape: Sequence[int | None]
 
 
 class LimitedOptions(Options, Limits, total=False):
@@ -49,7 +52,9 @@ class Layer(Inspectable):
         trainable: Whether training changes the weights; see the attribute.
         limits: For layers with weights, by weight: `kernel_regularizer`, `bias_regularizer`, `kernel_constraint` ...,
             each a name, an object of `minicnn.regularizers`, or a function of a Value. Regularizers of weights that
-            are trained are part of the loss; constraints are applied after each step.
+            are trained are part of the loss; constraints are applied after each step. The first layer of a Sequential
+            may say in place of an `Input` what it takes: `input_shape` of a sample, `input_dim` for one axis, or
+            `batch_input_shape`.
 
     Raises:
         ValueError: If the name is no string, is empty or contains "/", or trainable is no bool.
@@ -80,6 +85,7 @@ class Layer(Inspectable):
 
     def _limit(self, given: dict[str, Any]) -> None:
         """Keep regularizers and constraints as attributes, all of them, as in Keras."""
+        self._start = _start(given)
         names = self.limit_names()
         for name in given:
             if name not in names:
@@ -314,6 +320,19 @@ class Layer(Inspectable):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name or self._found_as!r}>"
+
+
+def _start(given: dict[str, Any]) -> Shape | None:
+    """The shape of one sample that a first layer is told, taken out of its arguments; None if it is told none."""
+    found = {name: given.pop(name) for name in STARTS if name in given}
+    if len(found) > 1:
+        raise ValueError(
+            f"The shape that a first layer takes is given once. Received: {', '.join(found)}. Give one of them."
+        )
+    for name, shape in found.items():
+        if shape is not None:
+            return (shape,) if name == "input_dim" else tuple(shape)[1 if name.startswith("batch") else 0 :]
+    return None
 
 
 def document(layer: type[Layer]) -> None:
