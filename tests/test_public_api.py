@@ -108,7 +108,7 @@ def test_signatures_of_layers_have_the_arguments_of_all_layers() -> None:
     )
     assert str(inspect.signature(minicnn.layers.Flatten)) == expected
     assert list(inspect.signature(minicnn.layers.Dense).parameters)[-3:] == ["name", "trainable", "limits"]
-    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "training"]
+    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "more", "training", "named"]
 
 
 def test_the_package_is_typed_and_has_a_version() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from minicnn.layers.calling import Arguments
 from minicnn.layers.layer import Layer
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
@@ -118,11 +119,9 @@ class Graph(Layer):
             return made[tensor.key] if tensor.key in made else results[id(tensor.source)][tensor.index]
 
         for call in self._calls:
-            arguments = [value(t) for t in call.inputs]
+            arguments = call.given([value(t) for t in call.inputs])
             name = self._layer_names[call.layer]
-            result = call.layer.trace_call(
-                trace, f"{path}/{name}" if path else name, arguments if call.as_list else arguments[0], call.training
-            )
+            result = call.layer.trace_call(trace, f"{path}/{name}" if path else name, arguments, call.training)
             results[id(call)] = result if isinstance(result, list | tuple) else [result]
         return [value(t) for t in self._outputs]
 
@@ -157,7 +156,16 @@ class Graph(Layer):
         given = {t.key for t in self._inputs}
         made = [(replace(t, source=None), None if t.key in given else number[id(t.source)]) for t in every.values()]
         calls = [
-            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several)
+            (
+                c.layer,
+                [place[t.key] for t in c.inputs],
+                c.as_list,
+                c.training,
+                c.effort,
+                c.made,
+                c.several,
+                None if c.form is None else (c.form.names, c.form.constants),
+            )
             for c in self._calls
         ]
         ends = [[place[t.key] for t in tensors] for tensors in (self._inputs, self._outputs)]
@@ -172,7 +180,10 @@ class Graph(Layer):
             return
         made, calls, ends = flat
         tensors = [t for t, _ in made]
-        self._calls = [Call(layer, [tensors[i] for i in given], *rest) for layer, given, *rest in calls]
+        self._calls = [
+            Call(layer, [tensors[i] for i in given], *rest, form and Arguments([], *form))
+            for layer, given, *rest, form in calls
+        ]
         for tensor, source in made:
             tensor.source = None if source is None else self._calls[source]
         self._inputs, self._outputs = ([tensors[i] for i in numbers] for numbers in ends)

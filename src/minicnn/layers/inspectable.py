@@ -23,6 +23,7 @@ class Inspectable(Configured):
 
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it
+    _array_calls = 0  # on arrays, each of which draws numbers of its own
     _start: tuple[int | None, ...] | None = None  # shape of a sample, where it is the first of a Sequential
     _callers: tuple[weakref.ref[Any], ...] = ()  # its calls on symbolic tensors
 

@@ -11,6 +11,7 @@ from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
 from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
+from minicnn.layers.calling import ON_ARRAYS, Arguments, is_array
 from minicnn.layers.configured import STARTS, checked_bool
 from minicnn.layers.inspectable import Inspectable
 from minicnn.layers.trace import Trace
@@ -238,22 +239,30 @@ class Layer(Inspectable):
 
     # Calling ------------------------------------------------------------------------------------
 
-    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
-        """Apply to symbolic tensors (see `Input`), or to Values within another layer's `call`.
+    def __call__(self, inputs: Any, *more: Any, training: bool | None = None, **named: Any) -> Any:
+        """Apply to symbolic tensors (see `Input`), to Values within another layer's `call`, or to arrays.
 
         Args:
-            inputs: A tensor, or a list of them for layers that take several.
-            training: Whether the layer, with all within it, acts as in training; as the model if None.
+            inputs: A tensor, or a list of them for layers that take several. Arrays are a batch, shape (N, ...), of any
+                library that minicnn runs on; the layer then keeps weights of its own, which models made of it share.
+            more: Further arguments of `call`, tensors.
+            training: Whether the layer, with all within it, acts as in training; as the model if None, on arrays not,
+                but for layers that change images at random.
+            named: Arguments of `call` by name: tensors, or what a layer's constructor could take.
         """
         _check_constructed(self)
+        if more or named:
+            inputs = Arguments.of((inputs, *more), named)
         several = inputs if isinstance(inputs, list | tuple) else [inputs]
         if several and all(hasattr(x, "connect") for x in several):  # symbolic tensors
             return several[0].connect(self, inputs, training)
+        if self._trace is None and several and all(map(is_array, several)) and ON_ARRAYS:
+            return ON_ARRAYS["call"](self, inputs, training)
         if self._trace is None or not several or not all(isinstance(x, Value) for x in several):
             raise TypeError(
-                "A layer is called on symbolic tensors from Input(), or on Values inside another layer's "
-                f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. To "
-                "compute on arrays put it into a Sequential and call predict."
+                "A layer is called on symbolic tensors from Input(), on arrays, or on Values inside another layer's "
+                f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. Give it one kind "
+                "of these; numbers as np.asarray(numbers)."
             )
         return (self._origin or self).trace_call(self._trace, self._path, inputs, training)
 
@@ -269,7 +278,8 @@ class Layer(Inspectable):
             source = SOURCE.set(bound.random_uniform)
             try:
                 with trace.program.scope(path.rpartition("/")[2]):
-                    return bound.call(inputs, **extra)
+                    placed, named = inputs.split() if isinstance(inputs, Arguments) else ([inputs], {})
+                    return bound.call(*placed, **named, **extra)
             finally:
                 SOURCE.reset(source)
         except (TypeError, ValueError) as error:
@@ -381,7 +391,8 @@ def _check_constructed(layer: Layer) -> None:
 def _shapes(inputs: Any) -> Any:
     if isinstance(inputs, Value):
         return (None, *inputs.shape[1:])
-    return [(None, *x.shape[1:]) for x in inputs]
+    shapes = [(None, *x.shape[1:]) for x in inputs]
+    return shapes[0] if isinstance(inputs, Arguments) else shapes  # as in Keras, that of the first argument
 
 
 def _note(error: BaseException, note: str) -> None:
