@@ -118,6 +118,8 @@ INITIALIZERS: dict[str, Initializer] = {
     "lecun_normal": VarianceScaling(1.0, "fan_in", "truncated_normal"),
     "random_normal": RandomNormal(),
     "random_uniform": RandomUniform(),
+    "normal": RandomNormal(),
+    "uniform": RandomUniform(),
 }
 
 # The classes that a saved model may name.

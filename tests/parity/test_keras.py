@@ -111,6 +111,8 @@ METRICS: dict[str, tuple[dict[str, list[Any]], str]] = {
     "TopKCategoricalAccuracy": ({"k": [1, 2, 3]}, "one_hot"),
     "SparseTopKCategoricalAccuracy": ({"k": [1, 2, 3]}, "labels"),
     "RootMeanSquaredError": ({}, "numbers"),
+    "CosineSimilarity": ({"axis": [-1, 1]}, "numbers"),
+    "IoU": ({"num_classes": [5], "target_class_ids": [[0], [1, 3]], "sparse_y_pred": [False]}, "labels"),
 }  # fmt: skip
 
 
@@ -128,11 +130,11 @@ def test_metrics(name: str, weighted: bool) -> None:
         else:
             y, p = pairs(rng, kind, shape, given.get("from_logits", False))
         # Those for confusion matrices are integers in Keras.
-        weight = rng.integers(0, 4, 7).astype("int32" if name == "MeanIoU" else "float32") if weighted else None
+        weight = rng.integers(0, 4, 7).astype("int32" if "IoU" in name else "float32") if weighted else None
         theirs = getattr(keras.metrics, name)(**given)
         theirs.update_state(y, p, sample_weight=weight)
         ours = getattr(metrics, name)(**given)
-        assert ours.name == type(theirs)(**given).name.rstrip("_0123456789") or name == "MeanIoU"
+        assert ours.name == type(theirs)(**given).name.rstrip("_0123456789") or "IoU" in name
         close(measure(ours, y, p.astype("float32"), weight), theirs.result())
 
 
@@ -142,6 +144,7 @@ OPTIMIZERS: dict[str, dict[str, list[Any]]] = {
     "AdamW": {"weight_decay": [0.004, 0.1]},
     "RMSprop": {"rho": [0.9, 0.5], "momentum": [0.0, 0.5], "centered": [False, True]},
     "Adagrad": {"initial_accumulator_value": [0.1, 1.0], "epsilon": [1e-7, 0.1]},
+    "Adadelta": {"rho": [0.95, 0.5], "epsilon": [1e-7, 0.1]},
     "Lion": {"beta_1": [0.9, 0.5], "beta_2": [0.99, 0.5]},
     "Nadam": {"beta_1": [0.9, 0.5], "beta_2": [0.999, 0.9], "epsilon": [1e-7, 0.1]},
     "Muon": {"momentum": [0.95, 0.5], "nesterov": [True, False], "ns_steps": [5, 2], "rms_rate": [0.2, None],
@@ -220,6 +223,21 @@ def test_layers(name: str) -> None:
         assert len(weights) == len(ours.get_weights())
         ours.set_weights(weights)
         close(ours.predict(x), theirs.predict(x, verbose=0), 5e-5)
+
+
+def test_embedding() -> None:
+    x = np.random.default_rng(0).integers(0, 9, (12, 4))
+    table = np.random.default_rng(1).normal(size=(9, 3)).astype("float32")
+    found = []
+    for lib, kind in ((keras.layers, keras.Sequential), (layers, lambda ls: Sequential(ls, backend="numpy"))):
+        layer = lib.Embedding(9, 3)
+        model = kind([lib.Input((4,), dtype="int32"), layer])
+        layer.set_weights([table])
+        model.compile("sgd", "mse")
+        model.fit(x, np.ones((12, 4, 3), "float32"), batch_size=4, epochs=2, shuffle=False, verbose=0)
+        found.append((model.predict(x, verbose=0), layer.get_weights()[0]))
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        close(ours, theirs)
 
 
 ACTIVATIONS = sorted(set(activations.ACTIVATIONS) - {"swish", "hard_swish"})
