@@ -26,8 +26,8 @@ def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
         "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_torch", "get_backend",
-        "initializers", "interop", "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers",
-        "saving", "schedules", "utils", "zoo",
+        "initializers", "interop", "keras", "layers", "losses", "metrics", "models", "ops", "optimizers",
+        "regularizers", "saving", "schedules", "utils", "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():
         home = f"minicnn.{name}"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         data,
         initializers,
         interop,
+        keras,
         layers,
         losses,
         metrics,
@@ -34,8 +35,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_torch", "get_backend",
-    "initializers", "interop", "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers", "saving",
-    "schedules", "utils", "zoo",
+    "initializers", "interop", "keras", "layers", "losses", "metrics", "models", "ops", "optimizers", "regularizers",
+    "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
 _HOME = {

@@ -30,6 +30,11 @@ def look_up(what: str, table: Mapping[str, T], given: Any, otherwise: str) -> T:
     raise ValueError(f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {given!r}.{meant(given, table)}")
 
 
+def stood_for(given: Any) -> Any:
+    """The name that a function of `minicnn.keras` stands for, "relu" for `activations.relu`; else what is given."""
+    return getattr(given, "stands_for", given)
+
+
 def known_name(what: str, given: Any, known: Iterable[str]) -> str:
     """A name, if it is one of those known.
 

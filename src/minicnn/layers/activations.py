@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minicnn import ops
-from minicnn.names import look_up
+from minicnn.names import look_up, stood_for
 from minicnn.program.graph import Value
 
 ActivationArgument = str | None | Callable[[Any], Any]
@@ -91,7 +91,8 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
 def known_activation(given: ActivationArgument) -> ActivationArgument:
     """What is given for an activation, if there is one of that name."""
     get_activation(given)
-    return given
+    known: ActivationArgument = stood_for(given)
+    return known
 
 
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:

@@ -15,7 +15,7 @@ from minicnn.losses.crossentropy import (
 )
 from minicnn.losses.regression import Huber, LogCosh, MeanAbsoluteError, MeanSquaredError, Poisson
 from minicnn.losses.similarity import CosineSimilarity, Dice, KLDivergence, Tversky
-from minicnn.names import look_up
+from minicnn.names import look_up, stood_for
 
 __all__ = [
     "LOSSES", "BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy",
@@ -50,6 +50,7 @@ for _kind in LOSSES.values():
 
 def get_loss(given: Any) -> Loss:
     """A loss by name or class with its defaults, the one given, or a function of (y_true, y_pred) as one."""
+    given = stood_for(given)
     if isinstance(given, Loss):
         return given
     if isinstance(given, type) and issubclass(given, Loss):

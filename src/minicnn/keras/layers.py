@@ -1,0 +1,31 @@
+"""Layers, their functions, and their arguments of Keras 2 that mean the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minicnn import layers as _layers
+from minicnn.keras import models as _models  # noqa: F401  with which layers are applied to arrays
+from minicnn.layers import *  # noqa: F403
+from minicnn.layers import Layer as Layer
+from minicnn.layers.configured import layer_from_config as deserialize  # noqa: F401
+from minicnn.layers.configured import layer_to_config as serialize  # noqa: F401
+
+
+def Input(  # noqa: N802
+    shape: Any = None, batch_size: int | None = None, dtype: str | None = None, name: str | None = None, *,
+    batch_shape: Any = None,
+) -> Any:  # fmt: skip
+    """Start of a model: see `minicnn.Input`; the size of batches is never fixed."""
+    shape = shape if batch_shape is None else batch_shape[1:]
+    return _layers.Input((shape,) if isinstance(shape, int) else shape, dtype=dtype or "float32", name=name)
+
+
+def InputLayer(input_shape: Any = None, **options: Any) -> Any:  # noqa: N802
+    """`Input` by the name of Keras's layer, for the first place of a Sequential."""
+    return Input(input_shape if input_shape is not None else options.pop("shape", None), **options)
+
+
+def LeakyReLU(negative_slope: float = 0.3, **options: Any) -> Any:  # noqa: N802
+    """`minicnn.layers.LeakyReLU`, whose slope Keras 2 called alpha."""
+    return _layers.LeakyReLU(options.pop("alpha", negative_slope), **options)

@@ -1,0 +1,108 @@
+"""Models whose methods take Keras's arguments."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import minicnn
+from minicnn import saving
+from minicnn.models import clone_model as clone_model
+
+__all__ = ["Model", "Sequential", "clone_model", "load_model", "save_model"]
+
+# Arguments of `compile` for which each backend has one way.
+_HOW = ("run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss")
+
+
+def file_of(path: Any) -> str:
+    """The file that stands for a path: one that promises another format is given the ending .safetensors."""
+    name = os.fspath(path)
+    return f"{name}.safetensors" if name.endswith((".keras", ".h5", ".hdf5")) else name
+
+
+def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, **options: Any) -> Any:  # noqa: A002
+    """Read a model: see `minicnn.saving.load_model` and `file_of`."""
+    return saving.load_model(file_of(filepath), custom_objects=custom_objects, **options)
+
+
+def save_model(model: Any, filepath: Any, overwrite: bool = True) -> None:
+    """Write a model: see `minicnn.saving.save_model` and `file_of`."""
+    saving.save_model(model, file_of(filepath))
+
+
+class _AsInKeras:
+    """Methods with Keras's arguments in Keras's order; else those of minicnn."""
+
+    def compile(
+        self, optimizer: Any = "rmsprop", loss: Any = None, loss_weights: Any = None, metrics: Any = None,
+        weighted_metrics: Any = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """Say what to train for and how: see `minicnn.Model.compile`.
+
+        Args:
+            optimizer: See there.
+            loss: See there; there is none to be left out.
+            loss_weights: See there.
+            metrics: See there.
+            weighted_metrics: More metrics, as weights weigh all.
+            options: What is only there; of Keras's, how steps are run is taken, and each backend has its one way.
+
+        Raises:
+            ValueError: If there is no loss.
+        """
+        if isinstance(loss_weights, str) or (isinstance(loss_weights, list) and loss_weights and isinstance(
+            loss_weights[0], str)):  # fmt: skip
+            loss_weights, metrics = None, loss_weights  # minicnn's order
+        if loss is None:
+            raise ValueError("A model is compiled with a loss. Received: none. Name one, such as loss='mse'.")
+        both = metrics or []
+        if weighted_metrics:
+            both = [*(both if isinstance(both, list) else [both]), *weighted_metrics]
+        given = {name: value for name, value in options.items() if name not in _HOW}
+        super().compile(optimizer, loss, both, loss_weights=loss_weights, **given)  # type: ignore[misc]
+
+    def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any) -> Any:
+        """Train: see `minicnn.Model.fit`; 32 samples in a step if batch_size is None."""
+        return super().fit(x, y, 32 if batch_size is None else batch_size, *more, **options)  # type: ignore[misc]
+
+    def evaluate(
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, verbose: Any = 0, sample_weight: Any = None,
+        steps: int | None = None, callbacks: Any = None, return_dict: bool = False,
+    ) -> Any:  # fmt: skip
+        """Loss and metrics: see `minicnn.Model.evaluate`."""
+        return super().evaluate(  # type: ignore[misc]
+            x, y, 32 if batch_size is None else batch_size, verbose, sample_weight, steps, return_dict=return_dict,
+            callbacks=callbacks or (),
+        )  # fmt: skip
+
+    def predict(
+        self, x: Any, batch_size: int | None = None, verbose: Any = 0, steps: int | None = None, callbacks: Any = None
+    ) -> Any:
+        """Outputs: see `minicnn.Model.predict`."""
+        size = 32 if batch_size is None else batch_size
+        return super().predict(x, size, verbose, steps, callbacks=callbacks or ())  # type: ignore[misc]
+
+    def save(self, filepath: Any, overwrite: bool = True) -> None:
+        """Write the model: see `save_model`."""
+        super().save(file_of(filepath))  # type: ignore[misc]
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Write the weights: see `minicnn.Model.save_weights` and `file_of`."""
+        super().save_weights(file_of(filepath))  # type: ignore[misc]
+
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False) -> None:
+        """Read weights: see `minicnn.Model.load_weights` and `file_of`."""
+        super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
+
+
+class Model(_AsInKeras, minicnn.Model):
+    """`minicnn.Model`, whose methods take Keras's arguments."""
+
+
+class Sequential(_AsInKeras, minicnn.Sequential):
+    """`minicnn.Sequential`, whose methods take Keras's arguments."""
+
+    def __init__(self, layers: Any = (), trainable: bool = True, name: str | None = None, **options: Any) -> None:
+        super().__init__(() if layers is None else layers, name=name, **options)
+        self._trainable = trainable
