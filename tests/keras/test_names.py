@@ -178,3 +178,16 @@ def test_a_drawing_as_png(tmp_path: Path) -> None:
     with image.open(tmp_path / "model.png") as picture:
         assert picture.width < picture.height
         assert len(set(picture.convert("L").tobytes())) > 2
+
+
+def test_a_last_axis_of_1_may_be_missing_and_class_numbers_be_floats() -> None:
+    images = X[..., 0]
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), layers.Dense(3, activation="softmax")])
+    np.testing.assert_array_equal(model.predict(images), model.predict(images[..., None]))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(images, Y.astype("float64"), validation_data=(images, Y.astype("float32")), verbose=0)
+    assert model.evaluate(images, Y.astype("float32")) == model.evaluate(images, Y)
+    with pytest.raises(ValueError, match="takes inputs of shape"):
+        model.predict(images[:, :4])
+    with pytest.raises((ValueError, TypeError), match="class"):
+        model.evaluate(images, Y + 0.5)

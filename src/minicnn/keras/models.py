@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
 import minicnn
 from minicnn import saving
+from minicnn.data.forms import Batches
 from minicnn.models import clone_model as clone_model
 
 __all__ = ["Model", "Sequential", "clone_model", "load_model", "save_model"]
@@ -29,6 +32,18 @@ def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, 
 def save_model(model: Any, filepath: Any, overwrite: bool = True) -> None:
     """Write a model: see `minicnn.saving.save_model` and `file_of`."""
     saving.save_model(model, file_of(filepath))
+
+
+def _with_last_axis(x: Any, shape: tuple[int | None, ...]) -> Any:
+    missing = hasattr(x, "shape") and len(x.shape) == len(shape) and shape[-1:] == (1,) and len(shape) > 1
+    return x[..., None] if missing else x
+
+
+def _class_numbers(model: Any, y: Any) -> Any:
+    """Labels of a loss by class numbers as such, where they are whole numbers in floating point."""
+    losses = [] if model._objective is None else model._objective.losses
+    whole = len(losses) == 1 and losses[0].integer_labels and isinstance(y, np.ndarray) and y.dtype.kind == "f"
+    return y.astype("int32") if whole and bool(np.all(y == np.round(y))) else y
 
 
 class _AsInKeras:
@@ -82,6 +97,18 @@ class _AsInKeras:
         """Outputs: see `minicnn.Model.predict`."""
         size = 32 if batch_size is None else batch_size
         return super().predict(x, size, verbose, steps, callbacks=callbacks or ())  # type: ignore[misc]
+
+    def _ordered(self, x: Any, y: Any = None) -> tuple[Any, Any]:
+        """Data by place; inputs get a last axis of length 1 where the model has one, labels of classes are integers."""
+        x, y = super()._ordered(x, y)  # type: ignore[misc]
+        if isinstance(x, Batches) or not self.built:  # type: ignore[attr-defined]
+            return x, y
+        many = isinstance(x, list | tuple)
+        shapes = [t.sample_shape for t in self._inputs]  # type: ignore[attr-defined]
+        arrays = list(x) if many else [x]
+        if len(arrays) == len(shapes):
+            arrays = [_with_last_axis(a, shape) for a, shape in zip(arrays, shapes, strict=True)]
+        return arrays if many else arrays[0], _class_numbers(self, y)
 
     def save(self, filepath: Any, overwrite: bool = True) -> None:
         """Write the model: see `save_model`."""
