@@ -60,6 +60,21 @@ def test_a_script_of_keras_2() -> None:
     assert model.evaluate(X, Y, None, 0, None, None, None, True).keys() == {"loss", "acc"}
 
 
+def test_classes_that_are_made_in_another_way() -> None:
+    made = keras.optimizers.Adam(0.5)
+    assert isinstance(made, keras.optimizers.Adam)
+    assert type(made) is minicnn.optimizers.Adam
+    assert keras.optimizers.Adam.from_config(made.get_config()).learning_rate == 0.5
+
+    class Slower(keras.optimizers.SGD):  # type: ignore[misc]
+        pass
+
+    assert isinstance(Slower(0.1), minicnn.optimizers.SGD)
+    assert isinstance(layers.LeakyReLU(alpha=0.3), layers.LeakyReLU)
+    assert not isinstance(layers.ReLU(), layers.LeakyReLU)
+    assert keras.optimizers.Adam.__name__ == "Adam"
+
+
 def test_arguments_of_compile() -> None:
     model = network()
     with pytest.raises(ValueError, match=r"compiled with a loss. Received: none"):
@@ -91,6 +106,18 @@ def test_files(name: str, tmp_path: Path) -> None:
     other = network()
     other.load_weights(weights)
     np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+def test_metrics_that_are_means_of_losses() -> None:
+    model = network()
+    metrics = [keras.metrics.MeanSquaredError(name="squares"), keras.metrics.CosineSimilarity()]
+    model.compile("sgd", "mae", metrics=[*metrics, keras.metrics.CategoricalCrossentropy(label_smoothing=0.1)])
+    y = np.eye(3, dtype="float32")[Y]
+    logs = model.evaluate(X, y, return_dict=True)
+    p = model.predict(X)
+    assert list(logs) == ["loss", "squares", "cosine_similarity", "categorical_crossentropy"]
+    assert logs["squares"] == pytest.approx(np.mean((y - p) ** 2), rel=1e-5)
+    assert logs["cosine_similarity"] == pytest.approx(np.mean((y * p).sum(-1) / np.linalg.norm(p, axis=-1)), rel=1e-5)
 
 
 def test_inputs() -> None:

@@ -109,6 +109,32 @@ class Function(Layer):
 CLASSES["Function"] = Function
 
 
+class Made:
+    """A class of minicnn that is made in another way; for all else, also to derive from it, it is the class itself.
+
+    Args:
+        kind: The class.
+        make: Called in its place.
+    """
+
+    def __init__(self, kind: type[Any], make: Callable[..., Any]) -> None:
+        self.__wrapped__, self.__call = kind, make
+        functools.update_wrapper(self, kind, updated=())
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Make one."""
+        return self.__call(*args, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __instancecheck__(self, made: Any) -> bool:
+        return isinstance(made, self.__wrapped__)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any]]:
+        return (self.__wrapped__,)
+
+
 def _of_symbols(name: str, given: Mapping[str, Any]) -> Any:
     if "xs" in given:
         return Function(name, None, {k: v for k, v in given.items() if k != "xs"})(list(given["xs"]))

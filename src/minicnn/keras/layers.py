@@ -6,6 +6,7 @@ from typing import Any
 
 from minicnn import layers as _layers
 from minicnn.keras import models as _models  # noqa: F401  with which layers are applied to arrays
+from minicnn.keras.dispatch import Made
 from minicnn.layers import *  # noqa: F403
 from minicnn.layers import Layer as Layer
 from minicnn.layers.configured import layer_from_config as deserialize  # noqa: F401
@@ -26,6 +27,7 @@ def InputLayer(input_shape: Any = None, **options: Any) -> Any:  # noqa: N802
     return Input(input_shape if input_shape is not None else options.pop("shape", None), **options)
 
 
-def LeakyReLU(negative_slope: float = 0.3, **options: Any) -> Any:  # noqa: N802
-    """`minicnn.layers.LeakyReLU`, whose slope Keras 2 called alpha."""
-    return _layers.LeakyReLU(options.pop("alpha", negative_slope), **options)
+LeakyReLU = Made(  # whose slope Keras 2 called alpha
+    _layers.LeakyReLU,
+    lambda negative_slope=0.3, **options: _layers.LeakyReLU(options.pop("alpha", negative_slope), **options),
+)

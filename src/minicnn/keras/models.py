@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -13,9 +14,6 @@ from minicnn.data.forms import Batches
 from minicnn.models import clone_model as clone_model
 
 __all__ = ["Model", "Sequential", "clone_model", "load_model", "save_model"]
-
-# Arguments of `compile` for which each backend has one way.
-_HOW = ("run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss")
 
 
 def file_of(path: Any) -> str:
@@ -51,7 +49,8 @@ class _AsInKeras:
 
     def compile(
         self, optimizer: Any = "rmsprop", loss: Any = None, loss_weights: Any = None, metrics: Any = None,
-        weighted_metrics: Any = None, **options: Any,
+        weighted_metrics: Any = None, run_eagerly: bool = False, steps_per_execution: int = 1,
+        jit_compile: Any = "auto", auto_scale_loss: bool = True, **options: Any,
     ) -> None:  # fmt: skip
         """Say what to train for and how: see `minicnn.Model.compile`.
 
@@ -61,7 +60,11 @@ class _AsInKeras:
             loss_weights: See there.
             metrics: See there.
             weighted_metrics: More metrics, as weights weigh all.
-            options: What is only there; of Keras's, how steps are run is taken, and each backend has its one way.
+            run_eagerly: Taken, and without effect, as are the next three: each backend has one way to run steps.
+            steps_per_execution: See run_eagerly.
+            jit_compile: See run_eagerly.
+            auto_scale_loss: See run_eagerly.
+            options: What minicnn's alone takes.
 
         Raises:
             ValueError: If there is no loss.
@@ -74,11 +77,10 @@ class _AsInKeras:
         both = metrics or []
         if weighted_metrics:
             both = [*(both if isinstance(both, list) else [both]), *weighted_metrics]
-        given = {name: value for name, value in options.items() if name not in _HOW}
-        super().compile(optimizer, loss, both, loss_weights=loss_weights, **given)  # type: ignore[misc]
+        super().compile(optimizer, loss, both, loss_weights=loss_weights, **options)  # type: ignore[misc]
 
+    @functools.wraps(minicnn.Model.fit)
     def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any) -> Any:
-        """Train: see `minicnn.Model.fit`; 32 samples in a step if batch_size is None."""
         return super().fit(x, y, 32 if batch_size is None else batch_size, *more, **options)  # type: ignore[misc]
 
     def evaluate(

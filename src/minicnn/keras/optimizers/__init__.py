@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from minicnn import optimizers as _optimizers
+from minicnn.keras.dispatch import Made
 from minicnn.keras.optimizers import schedules as schedules
 from minicnn.layers.configured import decode as deserialize  # noqa: F401
 from minicnn.layers.configured import encode as serialize  # noqa: F401
@@ -19,14 +19,13 @@ from minicnn.schedules import InverseTimeDecay
 
 
 def _with_decay(kind: Any) -> Any:
-    @functools.wraps(kind, updated=())
     def optimizer(*args: Any, decay: float = 0.0, **options: Any) -> Any:
         made = kind(*args, **options)
         if decay:  # rate / (1 + decay * step)
             made.learning_rate = InverseTimeDecay(made.learning_rate, 1, decay)
         return made
 
-    return optimizer
+    return Made(kind, optimizer)
 
 
 SGD, RMSprop, Adagrad, Adadelta, Adam = (
