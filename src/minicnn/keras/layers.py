@@ -13,7 +13,7 @@ from minicnn.layers.configured import layer_from_config as deserialize  # noqa: 
 from minicnn.layers.configured import layer_to_config as serialize  # noqa: F401
 
 
-def Input(  # noqa: N802
+def Input(  # type: ignore[no-redef]  # noqa: N802
     shape: Any = None, batch_size: int | None = None, dtype: str | None = None, name: str | None = None, *,
     batch_shape: Any = None,
 ) -> Any:  # fmt: skip
@@ -27,7 +27,7 @@ def InputLayer(input_shape: Any = None, **options: Any) -> Any:  # noqa: N802
     return Input(input_shape if input_shape is not None else options.pop("shape", None), **options)
 
 
-LeakyReLU = Made(  # whose slope Keras 2 called alpha
+LeakyReLU = Made(  # type: ignore[misc,assignment]  # whose slope Keras 2 called alpha
     _layers.LeakyReLU,
     lambda negative_slope=0.3, **options: _layers.LeakyReLU(options.pop("alpha", negative_slope), **options),
 )

@@ -20,7 +20,7 @@ def _of(name: str, kind: type[Loss]) -> Callable[..., Any]:
     def loss(y_true: Any, y_pred: Any, **options: Any) -> Any:
         made = kind(**options)
         if made.integer_labels:
-            labels = y_true if isinstance(y_true, Value) else np.asarray(y_true)
+            labels: Any = y_true if isinstance(y_true, Value) else np.asarray(y_true)
             return made.call(labels, y_pred)
         return made.call(_as(y_true, y_pred.dtype), y_pred)
 

@@ -125,11 +125,11 @@ class _AsInKeras:
         super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
 
 
-class Model(_AsInKeras, minicnn.Model):
+class Model(_AsInKeras, minicnn.Model):  # type: ignore[misc]  # other signatures
     """`minicnn.Model`, whose methods take Keras's arguments."""
 
 
-class Sequential(_AsInKeras, minicnn.Sequential):
+class Sequential(_AsInKeras, minicnn.Sequential):  # type: ignore[misc]
     """`minicnn.Sequential`, whose methods take Keras's arguments."""
 
     def __init__(self, layers: Any = (), trainable: bool = True, name: str | None = None, **options: Any) -> None:

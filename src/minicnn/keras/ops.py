@@ -72,6 +72,7 @@ _OF_ONE: dict[str, Callable[[Any], Any]] = {
     "round": lambda x: _floor(x + 0.5),
     "log2": lambda x: p.log(x) * (1 / math.log(2)),
 }
+_primitive: Callable[..., Any]
 for _name, _primitive in _OF_ONE.items():
     _named(_name, lambda x, f=_primitive: f(_float(x)), f"`{_name}` of each element.")
 for _name, _primitive in (("abs", p.abs), ("negative", p.negative), ("sign", p.sign), ("square", p.square)):
@@ -363,13 +364,15 @@ def sparse_categorical_crossentropy(target: Any, output: Any, from_logits: bool 
 def conv(inputs: Any, kernel: Any, strides: Any = 1, padding: str = "valid", dilation_rate: Any = 1) -> Any:
     """Convolution of images, channels last, with a kernel (KH, KW, C, F)."""
     steps, apart = pair("strides", strides), pair("dilation_rate", dilation_rate)
-    edges = resolve_padding(padding, inputs.shape[1:3], tuple(kernel.shape[:2]), steps, apart)
+    edges = resolve_padding(padding, inputs.shape[1:3], (kernel.shape[0], kernel.shape[1]), steps, apart)
     return p.conv2d(inputs, kernel, strides=steps, padding=edges, dilation=apart)
 
 
 def _pooled(primitive: Any, x: Value, pool_size: Any, strides: Any, padding: str) -> Any:
     size, steps = pair("pool_size", pool_size), pair("strides", pool_size if strides is None else strides)
-    return primitive(x, kernel=size, strides=steps, padding=resolve_padding(padding, x.shape[1:3], size, steps))
+    return primitive(
+        x, kernel=size, strides=steps, padding=resolve_padding(padding, (x.shape[1], x.shape[2]), size, steps)
+    )
 
 
 for _name, _primitive in (("max_pool", p.max_pool2d), ("average_pool", p.average_pool2d)):

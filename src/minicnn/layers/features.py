@@ -12,7 +12,7 @@ from minicnn import ops
 from minicnn.data.forms import Batches, as_data, host, numeric
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer, Options
 from minicnn.ops.checks import positive
 
 BLOCK = 2**18  # elements that are summed together
@@ -178,9 +178,8 @@ class Embedding(Layer):
     limited = (("embeddings", "embeddings"),)
 
     def __init__(
-        self, input_dim: int, output_dim: int, embeddings_initializer: str | Initializer = "uniform",
-        **options: Unpack[LimitedOptions],
-    ) -> None:  # fmt: skip
+        self, input_dim: int, output_dim: int, embeddings_initializer: str | Initializer = "uniform", **options: Any
+    ) -> None:
         super().__init__(**options)
         self.input_dim, self.output_dim = positive("input_dim", input_dim), positive("output_dim", output_dim)
         self.embeddings_initializer = known_initializer(embeddings_initializer)

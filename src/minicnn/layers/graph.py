@@ -181,7 +181,7 @@ class Graph(Layer):
         made, calls, ends = flat
         tensors = [t for t, _ in made]
         self._calls = [
-            Call(layer, [tensors[i] for i in given], *rest, form and Arguments([], *form))
+            Call(layer, [tensors[i] for i in given], *(*rest, form and Arguments([], *form)))
             for layer, given, *rest, form in calls
         ]
         for tensor, source in made:

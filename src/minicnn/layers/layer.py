@@ -24,14 +24,23 @@ from minicnn.regularizers import Limit, Limits, get_regularizer
 Shape = tuple[int | None, ...]
 
 
-class Options(TypedDict, total=False):
-    """Arguments that every layer takes, by name: see `Layer`; the last three where it is the first of a Sequential."""
+class Starts(TypedDict, total=False):
+    """Arguments of a layer that is the first of a Sequential, in place of an `Input` before it."""
 
-    name: str | None
-    trainable: bool
     input_shape: Sequence[int | None]
     input_dim: int
     batch_input_shape: Sequence[int | None]
+
+
+class Options(Starts, total=False):
+    """Arguments that every layer takes, by name: see `Layer`."""
+
+    name: str | None
+    trainable: bool
+
+
+class _Limits(Starts, Limits, total=False):
+    """Those that only the base class takes as `**limits`."""
 
 
 class LimitedOptions(Options, Limits, total=False):
@@ -69,7 +78,7 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
+    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[_Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."

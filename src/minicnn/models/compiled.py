@@ -42,7 +42,7 @@ class CompiledNetwork(Network):
 
     _fitting: threading.Lock  # held by a training
 
-    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:  # type: ignore[override]  # one list
         """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
 
         Args:

@@ -67,7 +67,7 @@ def random_bernoulli(
     Raises:
         ValueError: If the probability is a number, but none from 0 to 1.
     """
-    if not isinstance(probability, Value) and not (isinstance(probability, Real) and 0 <= probability <= 1):
+    if not isinstance(probability, Value) and not (isinstance(probability, Real) and 0.0 <= float(probability) <= 1.0):
         raise ValueError(f"A probability is from 0 to 1. Received: probability={probability!r}.")
     uniform = drawn(shape, seed, per_sample)
     return as_float(less(uniform, probability), uniform.dtype)

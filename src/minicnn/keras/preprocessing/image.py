@@ -29,9 +29,12 @@ class Flow(PyDataset):
         batch_size: Samples in a batch.
         class_indices: Number of each class by its name, where samples come from folders.
         classes: Class number of each sample, likewise.
+        filenames: File of each, likewise.
     """
 
     class_indices: dict[str, int]
+    classes: Array
+    filenames: list[str]
 
     def __init__(
         self, generator: ImageDataGenerator, count: int, read: Callable[[int], Array], y: Any, batch_size: int,
@@ -155,7 +158,9 @@ class ImageDataGenerator:
             rng.uniform(-a, a) * (n if a < 1 else 1) if a else 0.0
             for a, n in ((self.height_shift_range, h), (self.width_shift_range, w))
         )
-        wide, high = (1.0, 1.0) if tuple(self.zoom_range) == (1, 1) else rng.uniform(*self.zoom_range, 2)
+        wide, high = (
+            (1.0, 1.0) if tuple(self.zoom_range) == (1, 1) else rng.uniform(self.zoom_range[0], self.zoom_range[1], 2)
+        )
         flips = [asked and rng.random() < 0.5 for asked in (self.horizontal_flip, self.vertical_flip)]
         if turn or shear or down or right or wide != 1 or high != 1:
             # Where each pixel comes from, (column, row), about the middle: turned, moved, sheared, zoomed.
