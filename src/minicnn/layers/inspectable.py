@@ -16,6 +16,9 @@ from minicnn.layers.weight import Weight
 from minicnn.names import snake_case
 from minicnn.states import check_range
 
+# What the first layer of a Sequential may be told in place of an Input before it; the Input is what is saved.
+STARTS = ("input_shape", "input_dim", "batch_input_shape")
+
 HostArray = np.ndarray[Any, Any]
 
 
@@ -27,12 +30,14 @@ class Inspectable(Configured):
     _trainable: bool
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it
+    _array_calls = 0  # on arrays, each of which draws numbers of its own
+    _start: tuple[int | None, ...] | None = None  # shape of a sample, where it is the first of a Sequential
     _callers: tuple[weakref.ref[Any], ...] = ()  # its calls on symbolic tensors
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Remember what is given, because a constructor may take it as `**kwargs` and hand it on."""
         new = super().__new__(cls)
-        new._constructed_with = len(args), tuple(options)
+        new._constructed_with = len(args), tuple(name for name in options if name not in STARTS)
         return new
 
     @property

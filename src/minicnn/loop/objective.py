@@ -208,5 +208,5 @@ def _count(totals: Mapping[str, Any]) -> int:
 def _metric(given: Any, loss: Loss) -> Metric:
     """A metric by name; the accuracy of a single logit has its threshold at 0."""
     if given in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
-        return Accuracy(threshold=0.0)
+        return Accuracy(given, threshold=0.0)
     return get_metric(given)

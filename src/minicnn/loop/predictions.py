@@ -34,14 +34,15 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
     """
     if isinstance(x, Batches) and training.distribution is not None and hasattr(x.loader, "set_shard"):
         x.loader.set_shard(0, 1)  # predictions are not shared out
-    standardizer, draw = training.standardizer(labelled=False), training.next_draw()
+    standardizer = training.standardizer(labelled=False)
     parts: list[list[Array]] = [[] for _ in standardizer.outputs]
     first: Any = None
     callbacks("on_predict_begin")
     for batch, (inputs, run) in enumerate(_runs(x, standardizer, batch_size, steps)):
         first = inputs[0] if first is None else first
         callbacks("on_predict_batch_begin", batch)
-        outputs = _beside(first, training.executor.predict(run, draw), inputs[0].shape[0], standardizer.backend)
+        results = training.executor.predict(run, training.next_draw())
+        outputs = _beside(first, results, inputs[0].shape[0], standardizer.backend)
         for part, output in zip(parts, outputs, strict=True):
             part.append(output)
         callbacks("on_predict_batch_end", batch, {"outputs": outputs})

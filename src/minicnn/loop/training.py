@@ -49,6 +49,7 @@ class Training:
         position: Epoch and batch that come next.
         samples_seen: Samples of the epoch that is under way.
         totals: Metric totals of that epoch.
+        draws: Batches predicted so far: see `next_draw`.
     """
 
     def __init__(self, backend: str | Backend | None, seed: int) -> None:
@@ -58,7 +59,7 @@ class Training:
         self.samples_seen = 0
         self.position = (0, 0)
         self.totals = Totals()
-        self._predictions = 0  # so far
+        self.draws = 0
         self._begin(backend)
 
     def _begin(self, backend: str | Backend | None) -> None:
@@ -294,9 +295,9 @@ class Training:
         return logs
 
     def next_draw(self) -> int:
-        """Number of predictions before: layers that are to draw numbers in predictions draw anew."""
-        self._predictions += 1
-        return self._predictions - 1
+        """Number of batches predicted before: layers that are to draw numbers in predictions draw anew."""
+        self.draws += 1
+        return self.draws - 1
 
     def trace(self, x: Any, y: Any, weight: Any, kernels: bool) -> StepTrace:
         """Every value of one step on one batch: see `Model.trace`."""

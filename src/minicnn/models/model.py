@@ -114,7 +114,7 @@ class Model(VisualMethods, Functional):
         """Weights by path."""
         return self._training.weights if self._graph else {}
 
-    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:  # type: ignore[override]  # one list
         """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
 
         Args:
