@@ -49,7 +49,7 @@ class Work:
     rows: bool = False
     accuracy: bool = True
     network: Mapping[str, Any] = field(default_factory=dict)
-    load: Callable[[Settings], job.Samples] = job.load_samples
+    load: Callable[[Settings], job.Samples] = field(default_factory=lambda: job.load_samples)  # as no method
 
     def plain(self) -> Row:
         """What is kept of it beside results."""
