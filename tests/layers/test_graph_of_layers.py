@@ -159,7 +159,7 @@ def test_default_names() -> None:
 
 def test_wrong_graphs() -> None:
     x, other = Input((2,)), Input((3,), name="other")
-    with pytest.raises(TypeError, match=r"The outputs of a model are symbolic tensors: .* Received: <Dense None>"):
+    with pytest.raises(TypeError, match=r"The outputs of a model are symbolic tensors: .* Received: Dense\(2\)"):
         Functional(x, Dense(2))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"The inputs of a model are symbolic tensors: .* Received: none"):
         Functional([], x)
