@@ -309,7 +309,7 @@ def test_a_loader_that_runs_dry() -> None:
         ({"optimizer": "adamx"}, r"An optimizer is one of sgd, .*Received: 'adamx'"),
         ({"loss": "crossentropy"}, r"A loss is one of .*Received: 'crossentropy'"),
         ({"metrics": ["precise"]}, r"A metric is one of .*Received: 'precise'"),
-        ({"metrics": ["accuracy", "acc"]}, r"a log of its own\. Received: accuracy twice\. Give one another name"),
+        ({"metrics": ["accuracy", "accuracy"]}, r"a log of its own\. Received: accuracy twice\. Give one another name"),
         ({"precision": "float16"}, r"precision is one of float32, float64, mixed_bfloat16, .*\. Received: 'float16'"),
         ({"precision": "mixed_bfloat16"}, r"The numpy backend computes in float32, float64\. Received: precision="),
         ({"loss": ["mse", "mse"]}, r"one entry for each of the 1 outputs\. Received: 2 losses"),
