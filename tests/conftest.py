@@ -31,6 +31,9 @@ else:
 # Each process that a test starts would compile all of minicnn anew, for a third of a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# SciPy reads it when it is loaded, and without it scikit-learn takes arrays of NumPy alone.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
 # What one test has compiled the others load. All workers share minicnn's own folder; JAX writes its files in place, so
 # each has one.
 CODE = Path(os.environ["MINICNN_TESTS"])
@@ -51,15 +54,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 QUICK, COMPILING = {"callbacks", "layers", "models", "ops", "program", "zoo"}, ("jax", "numba")
 
 # Backends, and libraries of arrays, that come with an extra or for tests.
-OPTIONAL = ("array_api_strict", "jax", "numba", "torch")
+OPTIONAL = ("array_api_strict", "jax", "mlx", "numba", "torch")
 
 # Hardly a line of src is run by a later case of a test only, and where many are, the test has the marker `cover`. In
 # these cases lines are not counted, which makes Python up to twice as slow.
 FIRST = 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the markers `quick`, `further` and `no_cover`."""
+EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give the markers `quick`, `further` and `no_cover`, and leave out cases of tests with the marker `sampled`."""
+    if not EVERY_CASE and not any("::" in argument for argument in config.args):
+        left = left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     cases: Counter[tuple[str, bool]] = Counter()
     for item in items:
         if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
@@ -70,6 +80,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[kind] > FIRST:
                 item.add_marker(pytest.mark.further)
                 item.add_marker(pytest.mark.no_cover)
+
+
+def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Cases of tests with the marker `sampled(n)`, of which n run that are spread evenly over all."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = set[pytest.Item]()
+    for cases in tests.values():
+        marker = cases[0].get_closest_marker("sampled")
+        count = min(marker.args[0], len(cases)) if marker else len(cases)
+        left |= set(cases) - {cases[k * len(cases) // count] for k in range(count)}
+    return left
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

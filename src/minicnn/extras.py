@@ -15,10 +15,10 @@ def install(extra: str) -> str:
 
 
 @contextmanager
-def needing(what: str, library: str, remedy: str = "") -> Iterator[None]:
+def needing(what: str, library: str, remedy: str = "", *, extra: str = "cli") -> Iterator[None]:
     """Context manager: where an import within fails, the error says what needs the library, and how to install it."""
     try:
         yield
     except ImportError as error:
-        message = f"{what} {library}: {install('cli')}. {remedy}".strip()
+        message = f"{what} {library}: {install(extra)}. {remedy}".strip()
         raise ImportError(message, name=library) from error

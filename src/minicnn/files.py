@@ -81,6 +81,7 @@ def check_folder(path: Path) -> None:
     Raises:
         OSError: If it is not; names the path and a remedy.
     """
+    # Where a link leads: the file is replaced there, and the link stays.
     folder = os.path.dirname(os.path.realpath(path))
     with writing(path):
         if not os.path.isdir(folder):
@@ -105,6 +106,7 @@ def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
     """
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
+    # In the same folder, as a file is moved in one step only within a disk.
     unfinished = os.path.join(folder, f".{os.urandom(8).hex()}{UNFINISHED}")
     with writing(path):
         if folders:
@@ -121,12 +123,14 @@ def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
                     os.chmod(unfinished, old)
                 file.write(data)
                 file.flush()
+                # Before it is moved: after a power failure the name must not lead to an empty file.
                 os.fsync(file.fileno())
             os.replace(unfinished, target)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(unfinished)
             raise
+        # Killed processes leave files behind, which would fill the disk over many runs.
         _remove_abandoned(target)
         sync_folder(folder)
 
@@ -166,7 +170,18 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
         ImportError: If safetensors is missing.
     """
     check_ending(path)
+    write_file(path, pack_tensors(tensors, about))
+
+
+def pack_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> bytes:
+    """The content of the file that `write_tensors` writes.
+
+    Raises:
+        ValueError: If `about` holds something else than plain data, or more than can be read again.
+        ImportError: If safetensors is missing.
+    """
     save = _safetensors().save
+    # safetensors writes memory as it is: in the machine's byte order, row-major.
     arrays = {n: np.asarray(a, a.dtype.newbyteorder("="), order="C") for n, a in tensors.items()}
     try:
         text = json.dumps({"sha256": _checksum(arrays, about), **about}, allow_nan=False)
@@ -174,7 +189,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], about
         _check_characters(text.encode(), about)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"What describes a file is plain data with finite numbers. Received: {error}.") from error
-    write_file(path, save(arrays, {"minicnn": text}))  # one entry, because safetensors keeps no order of them
+    packed: bytes = save(arrays, {"minicnn": text})  # one entry, because safetensors keeps no order of them
+    return packed
 
 
 def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
@@ -187,8 +203,19 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         SavedModelError: If it is damaged, of another kind, or larger than the memory.
         ImportError: If safetensors is missing.
     """
+    # Once, as a whole: a file that changes between two reads would pass the checks of one and not of the other.
+    return unpack_tensors(_content(path), path)
+
+
+def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and their description from the content of a file; see `read_tensors`.
+
+    Args:
+        data: The content.
+        path: Where it comes from, for errors.
+    """
     load = _safetensors().load
-    data = _content(path)
+    _check_header(path, data[:8], len(data))
     header = _object(path, data[8 : 8 + int.from_bytes(data[:8], "little")])
     try:
         tensors: Tensors = load(data)
@@ -201,6 +228,7 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     if "minicnn" not in metadata:
         raise SavedModelError(path, "it holds tensors, but no description by minicnn")
     about = _object(path, metadata["minicnn"].encode())
+    # Flipped bits in weights are no error of the format, and would train on unnoticed.
     if about.pop("sha256", None) != _checksum(tensors, about):
         raise SavedModelError(path, "its content has changed since it was written")
     return tensors, about
@@ -230,21 +258,27 @@ def parse_json(text: bytes, most: int = MOST_TEXT) -> Any:
 
 def _content(path: Path) -> bytes:
     """The bytes of a safetensors file, after what can be told from its length and its header."""
-    size, blocks = (found := os.stat(path)).st_size, getattr(found, "st_blocks", None)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    size, blocks = (status := os.stat(path)).st_size, getattr(status, "st_blocks", None)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise SavedModelError(path, "it is no regular file", "Copy it to one")
     with open(path, "rb") as file:
         start = file.read(8)
-        header = int.from_bytes(start, "little")
-        if len(start) < 8 or not 2 <= header <= min(size - 8, 2 * MOST_TEXT):
-            wrong = f"it is damaged, or no safetensors file (a header of {header} bytes in a file of {size})"
-            raise SavedModelError(path, wrong)
+        _check_header(path, start, size)
+        # A hole reads as zeros, and would take all memory before anybody notices.
         if size > LEAST_HOLE and blocks is not None and blocks * 512 < size // 100:
             raise SavedModelError(path, f"of its {size} bytes the disk holds {blocks * 512}: the rest is a hole")
         try:
             return start + file.read()
         except (MemoryError, OverflowError) as error:
             raise _too_large(path, size) from error
+
+
+def _check_header(path: Path, start: bytes, size: int) -> None:
+    """Refuse a safetensors file by its first 8 bytes, the length of its header, and its own length."""
+    header = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= header <= min(size - 8, 2 * MOST_TEXT):
+        wrong = f"it is damaged, or no safetensors file (a header of {header} bytes in a file of {size})"
+        raise SavedModelError(path, wrong)
 
 
 def _too_large(path: Path, size: int) -> SavedModelError:
@@ -259,6 +293,7 @@ def _safetensors() -> ModuleType:
 
 def _checksum(tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> str:
     """SHA-256 of the description and of every tensor's name, dtype, shape and bytes."""
+    # The description counts, too: weights under another architecture are another model.
     total = hashlib.sha256(json.dumps(about).encode())
     for name in sorted(tensors):
         array: Any = tensors[name]
@@ -282,6 +317,7 @@ def _check_bounds(text: bytes, most: int) -> None:
     """Refuse JSON that would fill memory or Python's stack, before it is parsed."""
     if len(text) > most:
         raise ValueError(f"JSON is at most {most >> 20} MB long; this is longer")
+    # Counted before parsing: deep nesting would end Python's stack.
     brackets = np.frombuffer(_NO_BRACKETS.sub(b"", text), np.uint8)
     change = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1).astype(np.int8)
     if np.cumsum(change, dtype=np.int32).max(initial=0) > MOST_DEPTH:
@@ -291,6 +327,8 @@ def _check_bounds(text: bytes, most: int) -> None:
 def _check_characters(text: bytes, value: Any) -> None:
     """Refuse half a character, which JSON has an escape for: no file, name or page takes it."""
     if _SURROGATE.search(text):
+        # Half of a surrogate pair is valid JSON and no text: encoding it fails here rather than where it is written
+        # next.
         json.dumps(value, ensure_ascii=False).encode()
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn import ops
+from minicnn.conformance.cases import CASES, COLLECTIVES, Case
 from minicnn.interop.onnx.primitives import RULES
 from minicnn.ops.primitive import REGISTRY
 from support.numerics import assert_close
 from support.onnx_runtime import call
-from support.op_cases import CASES, COLLECTIVES, Case
 from support.strategies import WindowCase, conv_cases, normal, pool_cases, to_format
 
 pytest.importorskip("onnx")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from minicnn import ops
+from minicnn.conformance.cases import Case
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.program import Program
 from support.interpreted import interpreted
 from support.kernel_check import CASES, case_program, check_results
-from support.op_cases import Case
 from support.plans import plan_of
 
 

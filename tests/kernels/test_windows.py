@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn import ops
+from minicnn.conformance.cases import Case
 from minicnn.kernels import windows
 from minicnn.kernels.expressions import PLACE, Apply, Array, Element, Expr, Load, Name, changed
 from minicnn.kernels.interpreter import Interpreter
@@ -19,7 +20,6 @@ from minicnn.program import Program
 from minicnn.program.graph import Node
 from support.interpreted import interpreted
 from support.kernel_check import case_program, check_results, convolutions, shape_of
-from support.op_cases import Case
 from support.plans import plan_of
 from support.strategies import normal, seeds
 

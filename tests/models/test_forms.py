@@ -304,3 +304,37 @@ def test_fractions_anywhere_are_found() -> None:
         model.predict(x)
     x[-1] = np.nan
     assert np.isnan(model.predict(x[-2:])[1]).all()
+
+
+def _foreign(form: str, array: Any) -> Any:
+    """An array of float32 in a form that another library gives it."""
+    if form == "memoryview":
+        return memoryview(array)
+    if form == "requires_grad":
+        torch = pytest.importorskip("torch")
+        return torch.tensor(array, requires_grad=True)
+    library, jax = form.partition(" ")[0], pytest.importorskip("jax.numpy")
+    if library == "torch":
+        return pytest.importorskip("torch").tensor(array).bfloat16()
+    return jax.asarray(array, jax.bfloat16) if library == "jax" else array.astype(jax.bfloat16)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("form", ["memoryview", "requires_grad", "torch bfloat16", "jax bfloat16", "numpy bfloat16"])
+def test_arrays_that_numpy_does_not_read_by_itself(form: str, backend: str) -> None:
+    """Views of memory, tensors that require a gradient, and bfloat16, which float32 holds."""
+    x, y = np.arange(24, dtype="float32").reshape(6, 4) / 8, np.ones((6, 2), "float32")  # exact in bfloat16
+    results = []
+    for given in ((x, y), (_foreign(form, x), _foreign(form, y))):
+        model = Sequential([Input((4,)), Dense(2)], backend=backend)
+        model.compile("sgd", "mse")
+        model.fit(*given, verbose=0, shuffle=False)
+        model.train_on_batch(*given)
+        results.append([model.evaluate(*given), to_host(model.predict(given[0])), to_host(model(given[0]))])
+    np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-6)
+    for ours, theirs in zip(results[1][1:], results[0][1:], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def to_host(array: Any) -> Any:
+    return np.asarray(array.detach() if hasattr(array, "detach") else array)

@@ -9,11 +9,11 @@ import pytest
 
 from minicnn import Sequential
 from minicnn.backends import get_backend
+from minicnn.conformance import cases as op_cases
 from minicnn.layers import AveragePooling2D, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Input, MaxPooling2D
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.ops.strategies import PRIMITIVES, STRATEGIES
 from minicnn.program import Program
-from support import op_cases
 from support.copying import CopyingBackend
 from support.numerics import assert_close
 

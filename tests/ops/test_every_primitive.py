@@ -11,11 +11,11 @@ import pytest
 
 from minicnn import ops
 from minicnn.backends import get_backend
+from minicnn.conformance import cases as op_cases
+from minicnn.conformance.cases import Case
 from minicnn.program import Program
-from support import op_cases
 from support.gradcheck import check_gradients, run_checked
 from support.numerics import assert_close
-from support.op_cases import Case
 
 # Integer or boolean results, updates at the end of a step, gradients whose own gradient nobody has needed, and
 # groups that are merged after differentiation.

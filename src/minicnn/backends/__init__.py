@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from minicnn.backends._namespace import NamespaceBackend as NamespaceBackend
 from minicnn.backends.base import Backend
 from minicnn.extras import install
 from minicnn.names import meant
@@ -19,12 +20,12 @@ _EXTRAS = {"array_api_strict": "test", "cupy": "cuda13", "numba_cuda": "numba-cu
 
 def names() -> list[str]:
     """Names of all backends of this installation, whether or not their libraries are there."""
-    found = (m.name for m in pkgutil.iter_modules(__path__))
-    return sorted(name for name in found if name != "base" and not name.startswith("_"))
+    modules = (m.name for m in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
 
 
 def remedy(name: str) -> str:
-    """What somebody may have meant by a name that no backend has: a sentence, or nothing."""
+    """Suggest what somebody may have meant by a name that no backend has: a sentence, or nothing."""
     wanted = name.lower() in ("cuda", "gpu", "nvidia")
     return " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu." if wanted else meant(name, names())
 
@@ -42,8 +43,8 @@ def backend_class(name: str, source: str = "") -> type[Backend]:
     """
     if name not in names():
         raise ValueError(f"A backend is one of {', '.join(names())}. Received: {name!r}{source}.{remedy(name)}")
-    found = importlib.util.find_spec(f"{__name__}.{name}")
-    home = f"{__name__}.{name}.backend" if found and found.submodule_search_locations else f"{__name__}.{name}"
+    spec = importlib.util.find_spec(f"{__name__}.{name}")
+    home = f"{__name__}.{name}.backend" if spec and spec.submodule_search_locations else f"{__name__}.{name}"
     try:
         module = importlib.import_module(home)
     except ImportError as error:
@@ -108,6 +109,8 @@ def infer_backend(arrays: Iterable[Any]) -> Backend | None:
             continue
         device = str(array.device) if name == "torch" else None
         device = f"cuda:{array.device.id}" if name == "cupy" else device
+        if name == "array_api_strict":  # which plays devices, and names them "array_api_strict.Device('device1')"
+            device = repr(array.device).split("'")[1].replace("CPU_DEVICE", "cpu")
         return backend_class(name)(device)
     return None
 

@@ -15,14 +15,19 @@ class StrictBackend(Backend):
 
     name = "array_api_strict"
     xp = xp
+    devices = ("cpu", "device1", "device2")
+
+    def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
+        super().__init__(device, reference_only=reference_only, strict=strict)
+        self._device = xp.Device("CPU_DEVICE" if self.device == "cpu" else self.device)
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         if self.owns(data):
             return xp.astype(data, getattr(xp, dtype)) if dtype else data
-        return xp.asarray(np.asarray(data, dtype=dtype), copy=True)
+        return xp.asarray(np.asarray(data, dtype=dtype), copy=True, device=self._device)
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        return np.array(np.from_dlpack(array))
+        return np.array(np.from_dlpack(array.to_device(xp.Device("CPU_DEVICE"))))
 
     def owns(self, array: Any) -> bool:
         return type(array).__module__.startswith("array_api_strict")

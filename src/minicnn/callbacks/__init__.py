@@ -7,8 +7,10 @@ from minicnn.callbacks.display import progress
 from minicnn.callbacks.monitors import EarlyStopping, TerminateOnNaN
 from minicnn.callbacks.rates import LearningRateScheduler, ReduceLROnPlateau
 from minicnn.callbacks.records import CSVLogger, Timer
+from minicnn.callbacks.trackers import MLflowLogger, TensorBoard, WandbLogger
 
 __all__ = [
     "BackupAndRestore", "CSVLogger", "Callback", "Callbacks", "EarlyStopping", "History", "LambdaCallback",
-    "LearningRateScheduler", "ModelCheckpoint", "ReduceLROnPlateau", "TerminateOnNaN", "Timer", "progress",
+    "LearningRateScheduler", "MLflowLogger", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard", "TerminateOnNaN",
+    "Timer", "WandbLogger", "progress",
 ]  # fmt: skip

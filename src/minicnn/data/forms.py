@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from minicnn.program.graph import ITEMSIZE
@@ -30,7 +31,7 @@ def as_list(data: Any, count: int = 1) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """What gives batches itself, as opposed to arrays: see `as_data`.
+    """Iterable that gives batches itself, as opposed to arrays: see `as_data`.
 
     Attributes:
         loader: The iterable that the user gave.
@@ -55,13 +56,13 @@ def as_data(x: Any) -> Any:
 
 
 def shuffles(loader: Any) -> bool:
-    """Whether a loader is known to give samples in another order than that of the data."""
+    """True if a loader is known to give samples in another order than that of the data."""
     sampler = getattr(loader, "sampler", None)  # of PyTorch
     return getattr(loader, "shuffle", False) is True or type(sampler).__name__ == "RandomSampler"
 
 
 def _holds_arrays(batch: tuple[Any, ...]) -> bool:
-    parts = [part for given in batch for part in (given if isinstance(given, list | tuple) else [given])]
+    parts = [part for entry in batch for part in (entry if isinstance(entry, list | tuple) else [entry])]
     return any(hasattr(part, "shape") for part in parts)
 
 
@@ -113,6 +114,10 @@ def host(array: Any, user: str = "NumPy") -> HostArray:
     """
     known = isinstance(array, np.ndarray | np.generic) or not (hasattr(array, "__dlpack__") or _on_device(array))
     try:
+        if getattr(array, "requires_grad", False):  # a tensor of PyTorch, whose tape nobody needs here
+            array = array.detach()
+        if hasattr(array, "dtype") and dtype_name(array) == "bfloat16":  # which NumPy has not
+            array = array.astype("float32") if known else _single(array)
         exchanged = np.asarray(array) if known else np.from_dlpack(array)
     except Exception as error:
         raise TypeError(
@@ -123,8 +128,14 @@ def host(array: Any, user: str = "NumPy") -> HostArray:
     return exchanged
 
 
+def _single(array: Any) -> Any:
+    """An array of another library in float32, which holds every bfloat16."""
+    xp = array_api_compat.array_namespace(array)
+    return xp.astype(array, xp.float32)
+
+
 def mapped(array: Any) -> bool:
-    """Whether an array's elements are in a file that is mapped into memory, as those of np.memmap."""
+    """True if an array's elements are in a file that is mapped into memory, as those of np.memmap."""
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array.obj if isinstance(array, memoryview) else array, mmap.mmap)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from minicnn.backends import get_backend
+from minicnn.conformance.cases import Case
 from minicnn.program import Program
 from support.kernel_check import CASES, check_kernels, convolutions, products, reductions, train_by_steps, train_network
-from support.op_cases import Case
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")

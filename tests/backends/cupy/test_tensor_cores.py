@@ -18,12 +18,12 @@ from minicnn.backends._gpu import tensor_tiling
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.conformance.cases import Case
 from minicnn.loop.tracing import METRICS
 from minicnn.program import Program
 from minicnn.program.passes import lower_precision
 from support.kernel_check import case_program, convolutions, products, step_of
 from support.numerics import assert_close
-from support.op_cases import Case
 from support.plans import MULTIPLY_ADDS
 from support.strategies import normal
 

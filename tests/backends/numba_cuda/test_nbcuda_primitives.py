@@ -13,11 +13,11 @@ from minicnn import ops
 from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends.numba_cuda import namespace as xp
 from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
+from minicnn.conformance import cases as op_cases
+from minicnn.conformance.cases import Case
 from minicnn.ops.convolution import NO_PADDING
-from support import op_cases
 from support.kernel_check import CASES, check_kernels, convolutions, products, reductions
 from support.numerics import assert_close
-from support.op_cases import Case
 from support.strategies import normal
 
 pytestmark = EITHER

@@ -23,12 +23,12 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
+from minicnn.conformance.cases import Case
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from support.campaign import NIGHT
 from support.kernel_check import CASES, case_program
-from support.op_cases import Case
 from support.plans import plan_of
 
 pytestmark = pytest.mark.skipif(

@@ -8,19 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.extras import install
 from minicnn.files import Path, check_folder, write_file
-from minicnn.jobs.parity import differences, longest_sum
-from minicnn.models.network import Network
 from minicnn.names import known_name
 from minicnn.program.graph import Program, Value
 from minicnn.program.passes import PRODUCTS
 from minicnn.tolerance import EPSILON, tolerance
+
+if TYPE_CHECKING:
+    from minicnn.models import Model
 
 ExportKind = Literal["predict", "evaluate", "train", "state"]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -31,15 +32,15 @@ NUDGES = 4  # runs of NumPy on inputs that moved by roundings, to see what these
 SMALL = 1e-3  # elements of the optimizer's state there: squares above 0, sums that hide no gradient
 
 
-def export(model: Network, path: Path, kind: ExportKind = "predict", *, hold_weights: bool = True) -> None:
+def export(model: Model, path: Path, kind: ExportKind = "predict", *, hold_weights: bool = True) -> None:
     """Write a step of a model as an ONNX file; see `Model.export`."""
     check_folder(path)
     data = exported(model, kind, hold_weights=hold_weights)
-    if model.chief:
+    if model._training.chief:
         write_file(path, data)
 
 
-def exported(model: Network, kind: ExportKind, *, hold_weights: bool = True) -> bytes:
+def exported(model: Model, kind: ExportKind, *, hold_weights: bool = True) -> bytes:
     """The bytes of a file that `export` writes."""
     known_name("kind", kind, get_args(ExportKind))
     try:
@@ -68,7 +69,7 @@ def exported(model: Network, kind: ExportKind, *, hold_weights: bool = True) -> 
     return data
 
 
-def _program(model: Network, kind: ExportKind, samples: int) -> Program:
+def _program(model: Model, kind: ExportKind, samples: int) -> Program:
     """The step of a batch that nobody shares, whatever the model's distribution."""
     if not model.built:
         raise RuntimeError("A model is exported once it is built. Received: one without layers or an input shape. "
@@ -78,27 +79,28 @@ def _program(model: Network, kind: ExportKind, samples: int) -> Program:
             f"Exported steps compute in float32. Received: a model compiled with precision={model.precision!r}. "
             "Compile a copy with precision='float32', which keeps its weights."
         )
-    if any(tensor.trials for tensor in model._inputs):
+    if any(tensor.trials for tensor in model.inputs):
         raise ValueError(
             f"An exported step has known lengths, but for the batch. Received: a model of {model.input_shape}. Make it "
             "with an Input of one size, and give it the weights."
         )
-    feed = model._feed(samples)
+    step = model._training.step
+    feed = step.feed(samples)
     if kind == "predict":
         feed = replace(feed, y=())
-    return model._traced("train" if kind == "state" else kind, feed)[0]
+    return step.trace("train" if kind == "state" else kind, feed)
 
 
-def _state(model: Network, program: Program) -> Arrays:
+def _state(model: Model, program: Program) -> Arrays:
     """What a model carries from step to step; zero where it has not been needed yet."""
-    there = model._engine.names()
+    variables = model._training.variables
     return {
-        v.name: model._engine.get(v.name) if v.name in there else np.zeros(v.shape, v.dtype)
+        v.name: variables.get(v.name) if v.name in variables.cells else np.zeros(v.shape, v.dtype)
         for v in program.inputs if v.kind in STATE
     }  # fmt: skip
 
 
-def _drawn(v: Value, model: Network, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _drawn(v: Value, model: Model, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """An input that a file is tried with."""
     if v.kind in ("optimizer", "counter", "metric"):
         value = {"optimizer": SMALL, "counter": 3, "metric": 0}[v.kind]
@@ -107,7 +109,7 @@ def _drawn(v: Value, model: Network, rng: np.random.Generator) -> np.ndarray[Any
         return np.ones(v.shape, v.dtype)
     if v.name.startswith("y"):
         if v.dtype == "int32":
-            outputs = [t.shape[-1] or 1 for t in model._outputs]
+            outputs = [t.shape[-1] or 1 for t in model.outputs]
             return rng.integers(0, max(1, outputs[int(v.name[1:] or 0)]), v.shape).astype(v.dtype)
         shares = rng.random(v.shape, "float32")
         return np.asarray(shares / shares.sum(-1, keepdims=True), v.dtype)
@@ -118,16 +120,20 @@ def _drawn(v: Value, model: Network, rng: np.random.Generator) -> np.ndarray[Any
 
 def _allowed(program: Program) -> float:
     """Relative tolerance of a step: its products come one after the other, and the errors of all add up."""
+    from minicnn.measure.parity import longest_sum  # with its package, which others do not need
+
     products = sum(node.op.name in PRODUCTS for node in program.nodes)
     return tolerance("float32", longest_sum(program) * max(1, products))[0]
 
 
-def _problem(session: Any, program: Program, model: Network, state: Arrays) -> str:
+def _problem(session: Any, program: Program, model: Model, state: Arrays) -> str:
     """What a session computes otherwise than NumPy by more than roundings explain, in words; nothing if all agrees.
 
     Where a sum nearly cancels, or a ReLU is at its kink, much comes of the last place. So what tells, if results differ
     by more than the tolerance, is how far those of NumPy move when weights and data move by roundings.
     """
+    from minicnn.measure.parity import differences  # as above
+
     rng = np.random.default_rng(0)
     given = {v.name: state[v.name] if v.kind in WEIGHTS else _drawn(v, model, rng) for v in program.inputs}
     run = get_backend("numpy").compile(program)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from minicnn.configured import register
 from minicnn.interop.onnx.emitting import Emitter, UnsupportedError, permuted
 from minicnn.interop.onnx.operators import OPERATORS
 from minicnn.layers.layer import Layer
@@ -114,3 +115,6 @@ def emitted(model: Any, emitter: Emitter, given: Mapping[str, Value]) -> dict[st
             raise UnsupportedError(f"{node.op_type} {node.name!r} (its result {wanted[-1]!r})")
         values |= dict(zip(node.output, results, strict=False))
     return values
+
+
+register(OnnxGraph)

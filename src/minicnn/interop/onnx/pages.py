@@ -35,7 +35,8 @@ def export_page(model: Model, folder: str | Path, data: Dataset) -> None:
         ImportError: If onnx or onnxruntime is missing.
     """
     shape, image = tuple(cast(Any, model.input_shape)[1:]), data.x_train.shape[1:]
-    losses = [] if model._objective is None else model._objective.losses
+    objective = model._training.step.objective
+    losses = [] if objective is None else objective.losses
     if [type(loss) for loss in losses] != [SparseCategoricalCrossentropy] or len(model.inputs) != 1:
         raise ValueError(
             "A page trains a compiled classifier of one input with SparseCategoricalCrossentropy. Received: "

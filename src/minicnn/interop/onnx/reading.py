@@ -38,7 +38,7 @@ def model_of(path: str | os.PathLike[str], backend: str | Backend | None, seed: 
         layer, inputs, arrays = _read(path)
         given = inputs[0] if len(inputs) == 1 else inputs
         result = Model(given, layer(given), backend=backend, seed=seed)
-        result.set_weights({path: arrays[weight.name] for weight, path in result._paths.items()})
+        result.set_weights({path: arrays[weight.name] for path, weight in result._weights.items()})
     except UnsupportedError as error:
         raise _refused(path, [str(error)]) from error
     except (ValueError, OSError):
