@@ -225,6 +225,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     model.compile("sgd", LOSS, precision="float64")
     with pytest.raises(ValueError, match=r"compute in float32.*precision='float64'"):
         model.export(path)
+    with pytest.raises(ValueError, match=r"known lengths, but for the batch\. Received: a model of \(None, None, 3\)"):
+        Sequential([Input((None, 3)), layers.GlobalAveragePooling1D()]).export(path)
     with pytest.raises(FileNotFoundError, match="Make the folder first"):
         small().export(tmp_path / "missing" / "model.onnx")
     with pytest.raises(IsADirectoryError, match="Name a file"):

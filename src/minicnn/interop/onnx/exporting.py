@@ -79,6 +79,11 @@ def _program(model: Model, kind: ExportKind, samples: int) -> Program:
             f"Exported steps compute in float32. Received: a model compiled with precision={model.precision!r}. "
             "Compile a copy with precision='float32', which keeps its weights."
         )
+    if any(tensor.trials for tensor in model.inputs):
+        raise ValueError(
+            f"An exported step has known lengths, but for the batch. Received: a model of {model.input_shape}. Make it "
+            "with an Input of one size, and give it the weights."
+        )
     step = model._training.step
     feed = step.feed(samples)
     if kind == "predict":
