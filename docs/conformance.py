@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from minicnn.conformance.report import KINDS
+
 HERE = Path(__file__).parent
 SHIMS, RESULTS, PAGE = HERE.parent / "examples/conformance", HERE / "conformance.json", HERE / "conformance.md"
 BEGIN, END = "<!-- rows: python docs/conformance.py -->\n", "<!-- end of rows -->\n"
@@ -66,7 +68,7 @@ def rows(results: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for library in sorted(results, key=lambda name: [-results[name]["passed"][k] for k in ("training", "primitive")]):
         report = results[library]
-        counts = [f"{report['passed'][kind]} of {report['total'][kind]}" for kind in report["total"]]
+        counts = [f"{report['passed'][kind]} of {report['total'][kind]}" for kind in KINDS]
         here, there = (sum(times[i] for times in report["seconds"].values()) for i in (0, 1))
         ratio = f"{here / there:.1f}" if there else "-"
         missing = ", ".join(f"`{name}`" for name in report["missing"]) or "-"

@@ -29,7 +29,7 @@ def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
         "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_onnx", "from_torch",
-        "get_backend", "initializers", "interop", "layers", "load_keras", "losses", "metrics", "models", "ops",
+        "get_backend", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
         "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():
@@ -111,7 +111,7 @@ def test_signatures_of_layers_have_the_arguments_of_all_layers() -> None:
     )
     assert str(inspect.signature(minicnn.layers.Flatten)) == expected
     assert list(inspect.signature(minicnn.layers.Dense).parameters)[-3:] == ["name", "trainable", "limits"]
-    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "training"]
+    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "more", "training", "named"]
 
 
 def test_the_package_is_typed_and_has_a_version() -> None:

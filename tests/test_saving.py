@@ -157,7 +157,7 @@ def settings(module: Any, base: type[Any]) -> list[Any]:
     """One of each class of a module that files may name, with arguments that are not the defaults where it has some."""
     given = {"num_classes": CLASSES, "loss": "mse", "name": "named", "from_logits": True, "label_smoothing": 0.1,
              "ignore_class": 255, "threshold": 0.25, "sparse_y_pred": False, "class_id": 1, "delta": 0.5,
-             "num_thresholds": 7}  # fmt: skip
+             "num_thresholds": 7, "target_class_ids": [0, 2]}  # fmt: skip
     kinds = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base)]
     kinds = [c for c in kinds if c not in (base, metrics.Mean, losses.FunctionLoss)]
     return [c(**{n: given[n] for n in inspect.signature(c).parameters if n in given}) for c in kinds]

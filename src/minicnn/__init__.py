@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         data,
         initializers,
         interop,
+        keras,
         layers,
         losses,
         metrics,
@@ -34,7 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_onnx", "from_torch",
-    "get_backend", "initializers", "interop", "layers", "load_keras", "losses", "metrics", "models", "ops",
+    "get_backend", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
     "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 

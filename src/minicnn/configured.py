@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}  # activations
 
 def register(*kinds: type[Any]) -> None:
     """Enter classes of minicnn's own that plain data may name."""
-    CLASSES.update({kind.__name__: kind for kind in kinds})
+    CLASSES.update({_name(kind): kind for kind in kinds})
 
 
 class Configured(metaclass=PlainArguments):
@@ -46,12 +46,13 @@ class Configured(metaclass=PlainArguments):
         Raises:
             ValueError: If it is that of one of minicnn's own classes, which would be taken for it.
         """
-        if CLASSES.get(cls.__name__, cls) is not cls:
+        name = _name(cls)
+        if CLASSES.get(name, cls) is not cls:
             raise ValueError(
                 "A class that is saved has a name that none of minicnn's own has, because files name classes. "
-                f"Received: {cls.__name__!r} of {cls.__module__}. Rename it."
+                f"Received: {name!r} of {cls.__module__}. Rename it."
             )
-        return cls.__name__
+        return name
 
     def get_config(self) -> Config:
         """Arguments of the constructor as plain data: the attributes that bear the arguments' names.
@@ -91,8 +92,8 @@ class Configured(metaclass=PlainArguments):
         Raises:
             ValueError: If a class is unknown.
         """
-        made: Self = construct(cls, {name: decode(value, custom_objects) for name, value in config.items()})
-        return made
+        new: Self = construct(cls, {name: decode(value, custom_objects) for name, value in config.items()})
+        return new
 
     def _encoded(self) -> Config:
         """Class and arguments: see `encode`."""
@@ -121,6 +122,12 @@ class Configured(metaclass=PlainArguments):
                 needed = parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY
                 texts.append(f"{'' if needed else f'{parameter.name}='}{_text(value):.200}")
         return f"{type(self).__name__}({', '.join(texts)})"
+
+
+def _name(kind: type[Any]) -> str:
+    """What plain data call a class: by its `_plain_name`, where another one of minicnn's own has the same name."""
+    name: str = vars(kind).get("_plain_name", kind.__name__)
+    return name
 
 
 def _kept_as(thing: Configured, argument: str) -> str:
@@ -226,7 +233,7 @@ def construct(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
         ValueError: If one is of another type.
         TypeError: If the class does not take one.
     """
-    hints = get_type_hints(kind.__init__) if CLASSES.get(kind.__name__) is kind else {}
+    hints = get_type_hints(kind.__init__) if CLASSES.get(_name(kind)) is kind else {}
     for name, value in arguments.items():
         if name in hints and not _fits(value, hints[name]):
             wanted = getattr(hints[name], "__name__", hints[name])

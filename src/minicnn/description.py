@@ -1,4 +1,4 @@
-"""Description of a model but for its numbers, as plain data; and the states that a model can take up."""
+"""Description of a model as plain data, without its numbers; and the states that it can take up."""
 
 from __future__ import annotations
 

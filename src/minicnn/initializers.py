@@ -119,6 +119,8 @@ INITIALIZERS: dict[str, Initializer] = {
     "lecun_normal": VarianceScaling(1.0, "fan_in", "truncated_normal"),
     "random_normal": RandomNormal(),
     "random_uniform": RandomUniform(),
+    "normal": RandomNormal(),
+    "uniform": RandomUniform(),
 }
 
 register(Constant, RandomNormal, RandomUniform, VarianceScaling)

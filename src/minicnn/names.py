@@ -32,6 +32,11 @@ def look_up(what: str, table: Mapping[str, T], identifier: Any, otherwise: str) 
     )
 
 
+def stood_for(identifier: Any) -> Any:
+    """The name that a function of `minicnn.keras` stands for, "relu" for `activations.relu`; else the identifier."""
+    return getattr(identifier, "stands_for", identifier)
+
+
 def known_name(what: str, name: Any, known: Iterable[str]) -> str:
     """A name, if it is one of those known.
 

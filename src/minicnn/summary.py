@@ -1,4 +1,4 @@
-"""Summaries of a model for readers: its layers, and the kernel that runs each node."""
+"""Tables about a model: its layers, and which kernel runs each node."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _layers(model: Model, batch_size: int) -> tuple[list[tuple[str, str, str, st
 
 
 def _share(model: Model) -> str:
-    """Share of the weights that this rank has, or one of as many ranks as there are shards would have."""
+    """The share of the weights that this rank has, or that one of as many ranks as shards would have."""
     distribution = model.distribution
     if distribution is None:
         return ""
@@ -118,6 +118,6 @@ def _share(model: Model) -> str:
 
 
 def _trial(model: Model) -> str:
-    """Sizes that the figures are for where they are not known."""
+    """The sizes that the figures are for, where they are not known."""
     shapes = [" x ".join(map(str, t.trial())) for t in model.inputs if t.trials]
     return f" of {', '.join(shapes)}" if shapes else ""

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential, data, layers, losses, optimizers
-from minicnn.interop.onnx.pages import PAGE, export_page
+from minicnn.interop import export_page
+from minicnn.interop.onnx.pages import PAGE
 from minicnn.layers import Input
 
 pytest.importorskip("onnx")

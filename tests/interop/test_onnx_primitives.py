@@ -88,3 +88,12 @@ def test_small_results_have_their_digits(op: Any) -> None:
     (found,) = call(op, x)
     right = op.reference(x.astype("float64"), xp=np)
     np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-37)
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
+@pytest.mark.parametrize("k", [2, 3])
+def test_pooling_windows_side_by_side(size: tuple[int, int], k: int) -> None:
+    """Where the image does not end with a window its last rows get no gradient."""
+    x, how = np.round(normal((2, 3, *size), 0)), {"kernel": (k, k), "strides": (k, k), "data_format": "NCHW"}
+    y = ops.max_pool2d.reference(x, xp=np, **how)
+    check(ops.max_pool2d_gradient, normal(y.shape, 1), x, y, **how)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minicnn.layers import Dropout, GaussianNoise, Input, SpatialDropout2D
 from minicnn.layers.functional import Functional
-from minicnn.layers.regularization import normal as normal_of
+from minicnn.ops.draws import normal as normal_of
 from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from support.model_cases import run as run_ops
 from support.strategies import normal, seeds

@@ -15,7 +15,7 @@ from minicnn.layers import Dropout
 from minicnn.measure import cases
 from minicnn.measure.cases import CASES
 from support.in_process import in_this_process
-from support.scripts import ROOT
+from support.scripts import ROOT, script
 
 PLAIN = [name for name, case in CASES.items() if not case.deep]
 
@@ -48,11 +48,8 @@ def test_cases_of_the_zoo_are_its_networks_without_dropout() -> None:
         assert [layer.rate for layer in model.layers if isinstance(layer, Dropout)] == [0.0]
 
 
-def test_the_history_has_networks_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "asv_bench"))
-    monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
-    from benchmarks import common
-
+def test_the_history_has_networks_of_the_table() -> None:
+    common = script("asv_bench/benchmarks/common.py")
     assert {case for case, *_ in common.NETWORKS.values()} <= CASES.keys()
     x, y = common.samples("stride2")
     assert (x.shape, y.shape) == ((1920, 32, 32, 3), (1920,))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from minicnn import ops
 from minicnn.configured import FUNCTIONS
-from minicnn.names import look_up
+from minicnn.names import look_up, stood_for
 from minicnn.program.graph import Value
 
 ActivationName = Literal[
@@ -98,7 +98,8 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
 def known_activation(given: ActivationArgument) -> ActivationArgument:
     """What is given for an activation, if there is one of that name."""
     get_activation(given)
-    return given
+    known: ActivationArgument = stood_for(given)
+    return known
 
 
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:

@@ -111,13 +111,13 @@ class Functional(Layer):
         layers = self.layers
         if index is not None and name is None and -len(layers) <= index < len(layers):
             return layers[index]
-        found = [layer for layer in layers if name is not None and self._graph.names[layer] == name]
-        if len(found) != 1:
+        named = [layer for layer in layers if name is not None and self._graph.names[layer] == name]
+        if len(named) != 1:
             raise ValueError(
                 f"get_layer takes the name of a layer, or its index from 0 to {len(layers) - 1}. Received: "
                 f"name={name!r}, index={index}. Names: {', '.join(self._graph.names[layer] for layer in layers)}."
             )
-        return found[0]
+        return named[0]
 
     def _held(self) -> list[Any]:
         return [] if self._wired is None else self._wired.layers

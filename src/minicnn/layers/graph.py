@@ -63,11 +63,9 @@ class Graph:
             return values[tensor.key] if tensor.key in values else results[id(tensor.source)][tensor.index]
 
         for call in self.calls:
-            arguments = [value(t) for t in call.inputs]
+            arguments = call.arguments([value(t) for t in call.inputs])
             name = self.names[call.layer]
-            result = call.layer._emit(
-                trace, f"{path}/{name}" if path else name, arguments if call.as_list else arguments[0], call.training
-            )
+            result = call.layer._emit(trace, f"{path}/{name}" if path else name, arguments, call.training)
             results[id(call)] = result if isinstance(result, list | tuple) else [result]
         return [value(t) for t in self.outputs]
 
@@ -79,7 +77,7 @@ class Graph:
         begin = {t.key for t in self.inputs}
         tensors = [(replace(t, source=None), None if t.key in begin else number[id(t.source)]) for t in every.values()]
         calls = [
-            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several)
+            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several, c.form)
             for c in self.calls
         ]
         ends = [[place[t.key] for t in tensors] for tensors in (self.inputs, self.outputs)]

@@ -1,4 +1,4 @@
-"""What can be asked of a layer: its name, its weights and their numbers, and what it was called on."""
+"""Inspectable: name, weights and calls of a layer, and the layer as plain data."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from minicnn.layers.weight import Weight
 from minicnn.names import snake_case
 from minicnn.states import check_range
 
+# What the first layer of a Sequential may be told in place of an Input before it; the Input is what is saved.
+STARTS = ("input_shape", "input_dim", "batch_input_shape")
+
 HostArray = np.ndarray[Any, Any]
 
 
@@ -27,12 +30,14 @@ class Inspectable(Configured):
     _trainable: bool
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it
+    _array_calls = 0  # on arrays, each of which draws numbers of its own
+    _start: tuple[int | None, ...] | None = None  # shape of a sample, where it is the first of a Sequential
     _callers: tuple[weakref.ref[Any], ...] = ()  # its calls on symbolic tensors
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Remember what is given, because a constructor may take it as `**kwargs` and hand it on."""
         new = super().__new__(cls)
-        new._constructed_with = len(args), tuple(options)
+        new._constructed_with = len(args), tuple(name for name in options if name not in STARTS)
         return new
 
     @property
@@ -49,7 +54,7 @@ class Inspectable(Configured):
 
     @property
     def _default_name(self) -> str:
-        """What models call a layer without a name, with a number from the second on."""
+        """The name of a layer that was given none; models number them from the second on."""
         return snake_case(type(self).__name__)
 
     # As plain data ------------------------------------------------------------------------------
@@ -125,8 +130,9 @@ class Inspectable(Configured):
     def _weights_within(self, trainable: bool) -> dict[Weight, bool]:
         """Each weight, and whether training changes it."""
         held = list(_flat(self._held()))
-        own = [part for part in held if isinstance(part, Weight)]
-        found = {weight: trainable and weight.trainable for weight in sorted(own, key=lambda w: not w.trainable)}
+        declared = [part for part in held if isinstance(part, Weight)]
+        trained_first = sorted(declared, key=lambda weight: not weight.trainable)
+        found = {weight: trainable and weight.trainable for weight in trained_first}
         for layer in held:
             if isinstance(layer, Inspectable):
                 for weight, trained in layer._weights_within(trainable and layer._trainable).items():
@@ -216,7 +222,7 @@ class Inspectable(Configured):
 
 
 def _flat(held: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dictionaries, at any depth."""
+    """The parts of lists, tuples and dictionaries, at any depth."""
     for part in held.values() if isinstance(held, Mapping) else held:
         if isinstance(part, list | tuple | dict):
             yield from _flat(part)

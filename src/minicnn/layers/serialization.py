@@ -4,7 +4,8 @@ Layers are described as in `minicnn.configured`. A graph is
 
     {"inputs":  {"tensors": [{"shape", "dtype", "name"}, ...], "list": whether they came as a list},
      "layers":  [layer, ...], each once; {"shared": i} is the i-th layer met so far, nested graphs included,
-     "calls":   [{"layer": number, "inputs": [tensor, ...], "list": bool, "training": bool or None}, ...],
+     "calls":   [{"layer": number, "inputs": [tensor, ...], "list": bool, "training": bool or None}, ...], which of
+                several arguments have "names", for each tensor a name or None, and "constants" by name,
      "outputs": {"tensors": [tensor, ...], "list": bool}}
 
 where a tensor is [number of the call, number of its result], or [-1, number] for an input.
@@ -16,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from minicnn.configured import CLASSES, Config, CustomObjects, encode, rebuild
+from minicnn.configured import CLASSES, Config, CustomObjects, decode, encode, rebuild
+from minicnn.layers.calling import Arguments
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor, Tensors, connect
@@ -52,7 +54,7 @@ class _Size:
         self._made = self._depth = 0
 
     def calls(self, config: Mapping[str, Any], known: list[int]) -> int:
-        """How many layers a graph calls, those within them included; `known` has the same for layers met so far."""
+        """Number of layers that a graph calls, with those within them; `known` has that of each layer met so far."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise ValueError(
@@ -119,11 +121,24 @@ def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
                 "inputs": [place(t) for t in call.inputs],
                 "list": call.as_list,
                 "training": call.training,
+                **({} if call.form is None else _form_to_config(call.form, call.layer)),
             }
             for call in graph.calls
         ],
         "outputs": {"tensors": [place(t) for t in graph.outputs], "list": not graph.one_output},
     }
+
+
+def _form_to_config(form: Arguments, layer: Layer) -> Config:
+    """Names and constants of a call with several arguments."""
+    return {"names": list(form.names), "constants": encode(form.constants, f"an argument of a call of {layer!r}")}
+
+
+def _names_of(part: Mapping[str, Any], count: int) -> list[str | None]:
+    names = part["names"]
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(n, str | None) for n in names):
+        raise ValueError(f"A call of several arguments has a name or None for each tensor. Received: {names!r:.60}.")
+    return names
 
 
 def graph_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> tuple[Tensors, Tensors]:
@@ -183,6 +198,8 @@ def _graph_from_config(
         def tensors(part: Mapping[str, Any], key: str) -> Tensors:
             # Result number -1 is the inputs, which come first here.
             found = [results[source + 1][index] for source, index in part[key]]
+            if "names" in part:
+                return Arguments(found, _names_of(part, len(found)), decode(part["constants"], custom_objects))
             return found if part["list"] else found[0]
 
         for call in config["calls"]:

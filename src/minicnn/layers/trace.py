@@ -69,7 +69,7 @@ class Trace:
             return self.program.input("step", (), "int32", kind="counter")
 
     def penalties(self) -> list[Value]:
-        """What the regularizers of the weights that are trained add to the loss."""
+        """The penalties that regularizers of trained weights add to the loss."""
         weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
         return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
 

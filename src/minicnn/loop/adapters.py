@@ -72,8 +72,8 @@ def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
     with np.errstate(over="ignore"):  # numbers beyond the type become infinite: what that means, their user says
         if backend.owns(array) and not isinstance(array, np.ndarray):
             return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
-        there = host(array, str(backend))
-        return backend.asarray(there.astype(there.dtype.newbyteorder("="), copy=False), dtype)
+        on_host = host(array, str(backend))
+        return backend.asarray(on_host.astype(on_host.dtype.newbyteorder("="), copy=False), dtype)
 
 
 @dataclass
@@ -161,13 +161,13 @@ class Standardizer:
 
     def _check_whole(self, array: Any, declared: str) -> None:
         """Raise a ValueError unless floating-point numbers are those that an integer input takes."""
-        own = self.backend.owns(array)
+        owned = self.backend.owns(array)
         if self._elsewhere(array):
             return
         rows = max(1, BLOCK // max(1, math.prod(array.shape[1:])))
         for start in range(0, int(array.shape[0]), rows):
             block = array[start : start + rows, ...]
-            block = self.backend.to_numpy(block) if own else host(block, str(self.backend))
+            block = self.backend.to_numpy(block) if owned else host(block, str(self.backend))
             if not (block == np.rint(block)).all() and np.isfinite(block).all():  # of others _finite speaks
                 raise ValueError(
                     f"An input that is declared as {declared} takes whole numbers, which the layers may scale. "
@@ -181,17 +181,17 @@ class Standardizer:
 
     def _finite(self, array: Any) -> bool:
         """Whether all elements are finite in the model's type, as far as one can tell without waiting for a device."""
-        own = self.backend.owns(array)
+        owned = self.backend.owns(array)
         if "float" not in dtype_name(array) or self._elsewhere(array):
             return True
         most = float(np.finfo(self.dtype).max)
-        if own and not isinstance(array, np.ndarray):
+        if owned and not isinstance(array, np.ndarray):
             least, largest = extremes(array, self.backend)
             return -most <= least <= largest <= most
-        there = host(array, str(self.backend))
+        on_host = host(array, str(self.backend))
         with np.errstate(all="ignore"):  # the sum of squares is one pass, but may be too large
-            short = np.sqrt(np.vdot(there, there)) <= most
-            return bool(short or (np.isfinite(there).all() and beyond(there, self.dtype) is None))
+            short = np.sqrt(np.vdot(on_host, on_host)) <= most
+            return bool(short or (np.isfinite(on_host).all() and beyond(on_host, self.dtype) is None))
 
     def _labels(self, data: Any, samples: int) -> list[Array]:
         """Label arrays: int32 class numbers for sparse losses, floating point for the others."""
@@ -251,8 +251,8 @@ class Standardizer:
             )
         classes = max(self.outputs[0][0] or 0, 2)  # a single unit tells two classes apart
         table = np.ones(classes, self.dtype)
-        given = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
-        for label, weight in given:
+        entries = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
+        for label, weight in entries:
             known = isinstance(label, Real | np.bool_) and label in range(classes) and isinstance(weight, Real)
             if not known or not weight >= 0:
                 raise ValueError(
@@ -332,8 +332,8 @@ def same_length(what: str, *arrays: Any, samples: int | None = None, least: int 
     """
     lengths = [int(a.shape[0]) if a.shape else None for a in arrays] + ([] if samples is None else [samples])
     if len(set(lengths)) > 1 or lengths[0] is None:
-        found = ", ".join("a single number" if n is None else str(n) for n in lengths)
-        raise ValueError(f"All {what} have the same number of samples. Received: {found}.")
+        counts = ", ".join("a single number" if n is None else str(n) for n in lengths)
+        raise ValueError(f"All {what} have the same number of samples. Received: {counts}.")
     if lengths[0] < least:
         shapes = ", ".join(str(tuple(a.shape)) for a in arrays)
         raise ValueError(

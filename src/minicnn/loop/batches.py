@@ -140,13 +140,13 @@ class LoaderSource(Source):
 
     def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
         """See `Source`."""
-        given = self._given(skip, shuffle, seed, epoch)
+        batches = self._numbered(skip, shuffle, seed, epoch)
         if self._distribution is not None:
-            yield from self._parts(given, self._distribution)
+            yield from self._parts(batches, self._distribution)
         elif longest > 1:
-            yield from staged(self._items(given, longest), self._standardizer.backend, self._stages)
+            yield from staged(self._items(batches, longest), self._standardizer.backend, self._stages)
         else:
-            for number, batch, count in given:
+            for number, batch, count in batches:
                 run = _checked(self._standardizer, batch, number)
                 for _ in range(count):
                     yield run
@@ -170,7 +170,7 @@ class LoaderSource(Source):
         finally:
             self._loader.set_shard(0, 1)
 
-    def _given(self, skip: int, shuffle: bool, seed: int, epoch: int) -> Iterator[tuple[int, Any, int]]:
+    def _numbered(self, skip: int, shuffle: bool, seed: int, epoch: int) -> Iterator[tuple[int, Any, int]]:
         """Number of each batch, batch, how many times a list has it in a row; the first `skip` left out."""
         wanted = None
         if self._stream_steps is not None:
@@ -183,22 +183,22 @@ class LoaderSource(Source):
             batches = self._once(epoch)
         # Objects in a list are alive, so that equal ids are one object.
         groups = groupby(batches, key=id) if isinstance(batches, list) else (((), [batch]) for batch in batches)
-        given = 0
+        seen = 0
         for _, same in groups:
             times = 0
             for batch in same:  # noqa: B007  # the last is all of them
-                given, times = given + 1, times + (given >= skip)
+                seen, times = seen + 1, times + (seen >= skip)
             if not times:
                 continue
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 raise ValueError(f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}.")
-            yield given - times, batch, times
-        if wanted is not None and given < wanted:
+            yield seen - times, batch, times
+        if wanted is not None and seen < wanted:
             raise ValueError(
-                f"An epoch of a generator has as many batches as it is to have. Received: {given} of {wanted}, and no "
+                f"An epoch of a generator has as many batches as it is to have. Received: {seen} of {wanted}, and no "
                 "more. Let it begin anew at its end, or take fewer steps, or fewer epochs."
             )
-        if not given and wanted != 0:  # none is wanted where training resumes at the end of an epoch
+        if not seen and wanted != 0:  # none is wanted where training resumes at the end of an epoch
             raise ValueError("A loader gives at least one batch whenever it is iterated over. Received: none.")
 
     def _once(self, epoch: int) -> Any:
@@ -217,10 +217,10 @@ class LoaderSource(Source):
 
     def _endless(self, epoch: int) -> Iterator[Any]:
         for number in numbers(epoch):
-            given = 0
-            for given, batch in enumerate(self._once(number), 1):  # noqa: B007
+            count = 0
+            for count, batch in enumerate(self._once(number), 1):  # noqa: B007
                 yield batch
-            if not given:
+            if not count:
                 return
 
     def _counted(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What a model is trained for: losses, metrics, optimizer; and the logs of a training."""
+"""Objective: the losses and metrics of a model; and the logs of a training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SKIPPED = "skipped_steps"  # log of the steps that changed no weight, because a 
 
 @dataclass
 class Objective:
-    """What a model is trained for, one entry an output.
+    """Losses and metrics that a model is trained for, one entry an output.
 
     Attributes:
         losses: Losses.
@@ -71,11 +71,11 @@ class Objective:
         count = len(outputs)
         losses = _each("loss", loss, outputs)
         losses = losses if isinstance(losses, list) else [losses] * count
-        given = _each("metrics", metrics, outputs, ())
-        given = given if isinstance(given, list) else [] if given is None else [given]
-        nested = any(m is None or isinstance(m, list | tuple) for m in given)
-        listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(given) == count))
-        per_output = [() if ms is None else ms for ms in given] if listed else [given] * count
+        entries = _each("metrics", metrics, outputs, ())
+        entries = entries if isinstance(entries, list) else [] if entries is None else [entries]
+        nested = any(m is None or isinstance(m, list | tuple) for m in entries)
+        listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(entries) == count))
+        per_output = [() if ms is None else ms for ms in entries] if listed else [entries] * count
         weights = [1.0] * count if loss_weights is None else plain(loss_weights)
         weights = _each("loss_weights", weights, outputs, 1.0)
         weights = [weights] if isinstance(weights, Real) else weights
@@ -208,5 +208,5 @@ def _count(totals: Mapping[str, Any]) -> int:
 def _metric(given: Any, loss: Loss) -> Metric:
     """A metric by name; the accuracy of a single logit has its threshold at 0."""
     if given in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
-        return Accuracy(threshold=0.0)
+        return Accuracy(given, threshold=0.0)
     return get_metric(given)

@@ -34,14 +34,15 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
     """
     if isinstance(x, Batches) and training.distribution is not None and hasattr(x.loader, "set_shard"):
         x.loader.set_shard(0, 1)  # predictions are not shared out
-    standardizer, draw = training.standardizer(labelled=False), training.next_draw()
+    standardizer = training.standardizer(labelled=False)
     parts: list[list[Array]] = [[] for _ in standardizer.outputs]
     first: Any = None
     callbacks("on_predict_begin")
     for batch, (inputs, run) in enumerate(_runs(x, standardizer, batch_size, steps)):
         first = inputs[0] if first is None else first
         callbacks("on_predict_batch_begin", batch)
-        outputs = _beside(first, training.executor.predict(run, draw), inputs[0].shape[0], standardizer.backend)
+        results = training.executor.predict(run, training.next_draw())
+        outputs = _beside(first, results, inputs[0].shape[0], standardizer.backend)
         for part, output in zip(parts, outputs, strict=True):
             part.append(output)
         callbacks("on_predict_batch_end", batch, {"outputs": outputs})
@@ -58,8 +59,8 @@ def predict_batch(training: Training, x: Any, as_in_training: bool = False) -> l
     run = standardizer.run(inputs)
     run = replace(run, feed=replace(run.feed, training=as_in_training))
     outputs = training.executor.predict(run, training.next_draw())
-    there = _beside(inputs[0], outputs, inputs[0].shape[0], standardizer.backend)
-    return _joined(inputs[0], [[array] for array in there], standardizer.backend)
+    outputs = _beside(inputs[0], outputs, inputs[0].shape[0], standardizer.backend)
+    return _joined(inputs[0], [[array] for array in outputs], standardizer.backend)
 
 
 def _runs(x: Any, standardizer: Standardizer, batch_size: int, steps: int | None) -> Iterator[tuple[list[Any], Run]]:
@@ -100,8 +101,8 @@ def _runs(x: Any, standardizer: Standardizer, batch_size: int, steps: int | None
 
 def _beside(first: Any, outputs: Sequence[Array], rows: int, backend: Backend) -> list[Array]:
     """Outputs where the first input is; none of those of the row that stands for no rows."""
-    there = [array if backend.owns(first) else backend.to_numpy(array) for array in outputs]
-    return there if rows else [array[:0, ...] for array in there]
+    arrays = [array if backend.owns(first) else backend.to_numpy(array) for array in outputs]
+    return arrays if rows else [array[:0, ...] for array in arrays]
 
 
 def _joined(first: Any, parts: Sequence[Sequence[Array]], backend: Backend) -> list[Any]:

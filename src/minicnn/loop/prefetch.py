@@ -46,7 +46,7 @@ def row_specs(arrays: Mapping[str, HostArray]) -> tuple[tuple[str, Spec], ...]:
 
 
 def steps_of_a_slot(specs: tuple[tuple[str, Spec], ...], batch: int, longest: int, nbytes: int) -> int:
-    """How many steps a slot of so many bytes holds: at least one.
+    """Number of steps that a slot of so many bytes holds: at least one.
 
     Args:
         specs: Shape and dtype of one row of each array.

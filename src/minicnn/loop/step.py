@@ -1,4 +1,4 @@
-"""Step: what a model's Programs are traced from; the built-in one trains layers for losses."""
+"""Step: the function of which a model's Programs are traced; the built-in one trains layers for losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Step(Protocol):
-    """What is traced, and what a training has to know of it.
+    """A function that is traced, and what a training has to know of it.
 
     A Program's inputs say all else: which are data, and which a training carries from step to step.
     """
@@ -71,7 +71,7 @@ class Supervised:
         return self.graph
 
     def compiled(self) -> tuple[Objective, Optimizer]:
-        """What is trained for, and by what; a RuntimeError if that is not known."""
+        """Objective and optimizer; a RuntimeError if the model is not compiled."""
         if self.objective is None or self.optimizer is None:
             raise RuntimeError(
                 "A model is trained or evaluated after compile(). Received: a model without. Call it first."
@@ -84,7 +84,7 @@ class Supervised:
         return PRECISIONS[self.precision].dtype
 
     def feed(self, batch: int) -> Feed:
-        """What a step on so many samples is given; lengths that are not known have a trial size."""
+        """The feed of a step on so many samples; lengths that are not known have a trial size."""
         graph = self.wired()
         x = tuple(Spec((batch, *t.trial()), t.dtype) for t in graph.inputs)
         y: tuple[Spec, ...] = ()

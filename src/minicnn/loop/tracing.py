@@ -20,7 +20,7 @@ from minicnn.loop.objective import PREFIX, SKIPPED, Objective
 from minicnn.losses.base import of_samples
 from minicnn.metrics import Mean
 from minicnn.optimizers import Optimizer
-from minicnn.program.autodiff import gradients
+from minicnn.program.autodiff import gradients as differentiate
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.passes import lower_precision, optimize, pool_before_relu, shorten_images
 
@@ -38,7 +38,7 @@ SCALE = "loss_scale/factor"  # its name
 
 @dataclass(frozen=True)
 class Feed:
-    """What a step is given.
+    """Shapes and types of a step's data.
 
     Attributes:
         batch: Samples in a step.
@@ -265,23 +265,23 @@ def _train(
     if scale is not None and shard is not None:
         factor = scale * (1.0 / shard.batch)
     summed = loss if shard is None else _sum_of(loss)
-    found = gradients(program, summed if factor is None else summed * factor, list(parameters.values()))
+    gradients = differentiate(program, summed if factor is None else summed * factor, list(parameters.values()))
     if shard is not None:
-        found = reduce_totals(program, shard, summed, found, [path in program.parts for path in parameters])
+        gradients = reduce_totals(program, shard, summed, gradients, [path in program.parts for path in parameters])
         limited = [i for i, path in enumerate(parameters) if trace.declared[path].regularizer is not None]
         penalty = _penalize(program, shard, penalties)
         if penalty is not None:
             penalty = penalty if factor is None else penalty * factor
-            more = gradients(program, penalty, [list(parameters.values())[i] for i in limited])
+            more = differentiate(program, penalty, [list(parameters.values())[i] for i in limited])
             with program.scope("shards", "backward"):
                 for i, gradient in zip(limited, more, strict=True):
-                    found[i] = found[i] + gradient
-    step, reduced = trace.step(), found
+                    gradients[i] = gradients[i] + gradient
+    step, reduced = trace.step(), gradients
     finite = None
     if factor is not None:
-        found, finite = _unscaled(program, found, factor)
+        gradients, finite = _unscaled(program, gradients, factor)
     measured = set(program.updates)
-    optimizer.apply(program, parameters, found, step)
+    optimizer.apply(program, parameters, gradients, step)
     for path, value in trace.updates.items():
         program.updates[path] = value
     with program.scope("", "update"):
@@ -293,12 +293,12 @@ def _train(
     if scale is not None and finite is not None:
         _skip_unless(program, finite, scale, measured)
     if shard is not None and program.parts:
-        own = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
+        split = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
         for path in list(program.parts):
             for name in (path, *optimizer.state_names(path, parameters[path].shape)):
                 program.parts[name] = shard.split.shards
-                own.append(program.value(name))
-        sum_parts(program, shard, own)
+                split.append(program.value(name))
+        sum_parts(program, shard, split)
 
 
 # Loss scaling: gradients in float16 need it, because what is below 2^-24 is zero there. As in P. Micikevicius et al.,
@@ -312,13 +312,13 @@ def _loss_scale(program: Program) -> Value:
         return ops.where(ops.equal(carried, 0.0), FIRST_SCALE, carried)
 
 
-def _unscaled(program: Program, found: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
+def _unscaled(program: Program, scaled: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
     """The gradients of the loss itself, and whether all of them are finite."""
     with program.scope("loss_scale", "update"):
         # Zero times infinity or NaN is NaN, anything else zero.
-        zero = reduce(operator.add, (ops.sum(g * 0.0) for g in found))
+        zero = reduce(operator.add, (ops.sum(g * 0.0) for g in scaled))
         inverse = 1.0 / scale
-        return [g * inverse for g in found], ops.equal(zero, 0.0)
+        return [g * inverse for g in scaled], ops.equal(zero, 0.0)
 
 
 def _skip_unless(program: Program, finite: Value, scale: Value, measured: set[str]) -> None:

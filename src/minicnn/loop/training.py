@@ -1,4 +1,4 @@
-"""Training: what a model is trained for, how far it is, and the loop over epochs and batches."""
+"""Training: the aim of a model, how far it is, and the loop over epochs and batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from minicnn.trace import StepTrace, traced
 
 
 class Training:
-    """What a model is trained for, with which arrays, and how far it is.
+    """The training of a model: what it is for, its arrays, and how far it is.
 
     It knows the model's graph, and not the model.
 
@@ -49,6 +49,7 @@ class Training:
         position: Epoch and batch that come next.
         samples_seen: Samples of the epoch that is under way.
         totals: Metric totals of that epoch.
+        draws: Batches predicted so far: see `next_draw`.
     """
 
     def __init__(self, backend: str | Backend | None, seed: int) -> None:
@@ -58,7 +59,7 @@ class Training:
         self.samples_seen = 0
         self.position = (0, 0)
         self.totals = Totals()
-        self._predictions = 0  # so far
+        self.draws = 0
         self._begin(backend)
 
     def _begin(self, backend: str | Backend | None) -> None:
@@ -106,7 +107,7 @@ class Training:
 
     @property
     def distribution(self) -> DataParallel | None:
-        """How training and evaluation are shared out between ranks, if they are."""
+        """The distribution of training and evaluation over ranks, if there is one."""
         return self.executor.distribution
 
     @property
@@ -187,7 +188,7 @@ class Training:
         refuse_after_fork(self.backend)
 
     def standardizer(self, class_weight: Mapping[int, float] | None = None, *, labelled: bool = True) -> Standardizer:
-        """What brings data into the form that Programs take; without labels for predictions."""
+        """The standardizer of the model's data; without labels for predictions."""
         graph = self.step.wired()
         inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (graph.inputs, graph.outputs))
         objective = self.step.compiled()[0] if labelled else None
@@ -221,7 +222,7 @@ class Training:
             self._fitting.release()
 
     def together(self) -> AbstractContextManager[None]:
-        """What all ranks do at once, if there are several."""
+        """Context manager: all ranks, if there are several, do this at once."""
         return nullcontext() if self.distribution is None else self.distribution.together()
 
     def logs(self, totals: Totals) -> dict[str, Any]:
@@ -294,9 +295,9 @@ class Training:
         return logs
 
     def next_draw(self) -> int:
-        """How many predictions there were before: layers that are to draw numbers in predictions draw anew."""
-        self._predictions += 1
-        return self._predictions - 1
+        """Number of batches predicted before: layers that are to draw numbers in predictions draw anew."""
+        self.draws += 1
+        return self.draws - 1
 
     def trace(self, x: Any, y: Any, weight: Any, kernels: bool) -> StepTrace:
         """Every value of one step on one batch: see `Model.trace`."""

@@ -82,9 +82,9 @@ class Variables:
     def on_host(self, array: Any, name: str) -> HostArray:
         """An array of any library on the host, in the floating-point type; a ValueError if that cannot hold it."""
         array = numeric(array, "Weights")
-        there = self.backend.to_numpy(array) if self.decided and self.backend.owns(array) else host(array)
-        check_range(there, self.dtype, name)
-        return there.astype(self.dtype)
+        copy = self.backend.to_numpy(array) if self.decided and self.backend.owns(array) else host(array)
+        check_range(copy, self.dtype, name)
+        return copy.astype(self.dtype)
 
     def join(self) -> None:
         """Put together the arrays of which each rank has a part; all ranks do so at the same time."""

@@ -16,7 +16,7 @@ from minicnn.losses.crossentropy import (
 )
 from minicnn.losses.regression import Huber, LogCosh, MeanAbsoluteError, MeanSquaredError, Poisson
 from minicnn.losses.similarity import CosineSimilarity, Dice, KLDivergence, Tversky
-from minicnn.names import look_up
+from minicnn.names import look_up, stood_for
 
 __all__ = [
     "LOSSES", "BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy",
@@ -58,6 +58,7 @@ for _kind in LOSSES.values():
 
 def get_loss(identifier: Any) -> Loss:
     """A loss by name or class with its defaults, the one given, or a function of (y_true, y_pred) as one."""
+    identifier = stood_for(identifier)
     if isinstance(identifier, Loss):
         return identifier
     if isinstance(identifier, type) and issubclass(identifier, Loss):

@@ -11,6 +11,7 @@ from minicnn.loop.tracing import PRECISIONS
 from minicnn.measure.comparison import Comparison
 from minicnn.measure.jax_peer import JaxTrainer
 from minicnn.measure.model_trainer import ModelTrainer, on_numpy
+from minicnn.measure.parity import longest_sum
 from minicnn.measure.torch_peer import LoaderTrainer, TorchTrainer
 from minicnn.measure.trainer import USUAL, Row, Trainer, Work
 from minicnn.tolerance import tolerance
@@ -32,18 +33,13 @@ def gradient_tolerance(settings: Settings, work: Work | None = None, steps: int 
 
     Inputs of products in 16 bits are rounded, each alike but for a few at the edge; the sums are exact by comparison.
     """
-    policy = PRECISIONS[settings.precision]
+    policy, work = PRECISIONS[settings.precision], work or USUAL
     if policy.products:
         return tolerance(policy.products, steps)[0]
-    return tolerance(policy.dtype, longest_sum(settings, work) * steps)[0]
-
-
-def longest_sum(settings: Settings, work: Work | None = None) -> int:
-    """The most terms that an element of a product or convolution of a training step sums, gradients included."""
-    samples = (work or USUAL).load(settings)
-    model = on_numpy(settings, samples, work or USUAL)
-    program = model.program("train", batch_size=settings.batch_size or len(samples["x_train"]))
-    return max(int(n.cost.flops // (2 * sum(v.size for v in n.outputs))) for n in program.nodes)
+    samples = work.load(settings)
+    batch = settings.batch_size or len(samples["x_train"])
+    program = on_numpy(settings, samples, work).program("train", batch_size=batch)
+    return tolerance(policy.dtype, longest_sum(program) * steps)[0]
 
 
 def trainer(name: str, settings: Settings, options: Mapping[str, Any] | None = None, *, work: Work = USUAL) -> Trainer:

@@ -99,9 +99,15 @@ class MeanIoU(ConfusionMatrix):
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         counts = np.asarray(totals["counts"], np.float64)
+        chosen = list(self._classes())
         both, either = np.diag(counts), counts.sum(axis=0)[:-1] + counts.sum(axis=1) - np.diag(counts)
+        both, either = both[chosen], either[chosen]
         there = either > 0
         return float((both[there] / either[there]).mean()) if there.any() else float("nan")
+
+    def _classes(self) -> Sequence[int]:
+        """Those whose mean it is."""
+        return range(self.num_classes)
 
     def check_labels(self, y_true: Array, backend: Backend) -> None:
         """See `Metric.check_labels`: they are class numbers below `num_classes`, or `ignore_class`."""
@@ -117,6 +123,30 @@ class MeanIoU(ConfusionMatrix):
             )
 
     check_targets = check_labels
+
+
+class IoU(MeanIoU):
+    """`MeanIoU` over some of the classes.
+
+    Args:
+        target_class_ids: Those classes.
+    """
+
+    def __init__(
+        self, num_classes: int, target_class_ids: Sequence[int], name: str = "io_u", ignore_class: int | None = None,
+        sparse_y_true: bool = True, sparse_y_pred: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(num_classes, name, ignore_class, sparse_y_true, sparse_y_pred)
+        ids = [as_integer(i) for i in target_class_ids]
+        self.target_class_ids = [i for i in ids if i is not None and 0 <= i < self.num_classes]
+        if not ids or self.target_class_ids != ids:
+            raise ValueError(
+                f"target_class_ids are classes from 0 to {num_classes - 1}, at least one. Received: "
+                f"{target_class_ids!r:.80}."
+            )
+
+    def _classes(self) -> Sequence[int]:
+        return self.target_class_ids
 
 
 class Thresholded(Metric):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn import ops
+from minicnn import losses, ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses import get_loss
 from minicnn.losses.base import extremes, is_distribution
@@ -128,6 +128,23 @@ class BinaryAccuracy(Mean):
         return ops.as_float(ops.equal(predicted, truth_of(y_true, y_pred)), y_pred.dtype)
 
     check_targets = Accuracy.check_targets
+
+
+class CosineSimilarity(Mean):
+    """Cosine of the angle between target and prediction: 1 where their directions agree; the loss is minus that.
+
+    Args:
+        axis: The axis, not the batch, along which they are vectors.
+    """
+
+    _plain_name = "CosineSimilarityMetric"
+
+    def __init__(self, name: str = "cosine_similarity", axis: int = -1) -> None:
+        super().__init__(name)
+        self.axis = axis
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        return -losses.CosineSimilarity(self.axis).call(ops.as_float(y_true, y_pred.dtype), y_pred)
 
 
 class RootMeanSquaredError(Mean):

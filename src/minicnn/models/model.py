@@ -114,7 +114,7 @@ class Model(VisualMethods, Functional):
         """Weights by path."""
         return self._training.weights if self._graph else {}
 
-    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:  # type: ignore[override]  # one list
         """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
 
         Args:
@@ -466,9 +466,9 @@ class Model(VisualMethods, Functional):
             validation = None
             if validation_data is not None:
                 size = batch_size if validation_batch_size is None else validation_batch_size
-                given, targets, weight = with_labels(validation_data)
+                inputs, targets, weights = with_labels(validation_data)
                 validation = training.source(
-                    *self._placed(given, targets), weight, size, steps=validation_steps, again=True
+                    *self._placed(inputs, targets), weights, size, steps=validation_steps, again=True
                 )
             history = History()
             params: dict[str, Any] = {

@@ -23,8 +23,8 @@ class Sequential(Model):
     """Layers one after the other.
 
     Args:
-        layers: Layers; the first may be `Input(...)`. Without it the model is built from the first data
-            it sees.
+        layers: Layers; the first may be `Input(...)`, or be told `input_shape`. Without them the model is built from
+            the first data it sees.
         backend: See `Model`.
         seed: See `Model`.
         name: Name of the model.
@@ -57,10 +57,12 @@ class Sequential(Model):
         self._begin(*(t for t in starts if isinstance(t, SymbolicTensor)))
 
     def _begin(self, start: SymbolicTensor | None = None) -> None:
-        """Build, if it is known of what: of the tensor, or of what a model in the first place takes."""
+        """Build, if it is known of what: of the tensor, or of what the layer or model in the first place takes."""
         first = self._stack[0] if self._stack else None
         if start is None and isinstance(first, Functional) and first._wired is not None and len(first.inputs) == 1:
             start = Input(first.inputs[0].sample_shape, dtype=first.inputs[0].dtype)
+        elif start is None and first is not None and first._start is not None:
+            start = Input(first._start)
         if start is not None:
             self._chain(start)
 

@@ -27,6 +27,7 @@ from minicnn.ops.collectives import (
 )  # fmt: skip
 from minicnn.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from minicnn.ops.depthwise import depthwise_conv2d, depthwise_conv2d_input_gradient, depthwise_conv2d_weight_gradient
+from minicnn.ops.draws import random_bernoulli, random_normal
 from minicnn.ops.elementwise import (
     abs,
     add,
@@ -134,6 +135,8 @@ __all__ = [
     "permute",
     "power",
     "primitive",
+    "random_bernoulli",
+    "random_normal",
     "random_uniform",
     "receive",
     "reduce_scatter",

@@ -8,15 +8,16 @@ from minicnn.documentation import complete
 from minicnn.names import look_up
 from minicnn.optimizers.adam import Adam, AdamW, Nadam
 from minicnn.optimizers.base import Optimizer
-from minicnn.optimizers.descent import SGD, Adagrad, Lion, RMSprop
+from minicnn.optimizers.descent import SGD, Adadelta, Adagrad, Lion, RMSprop
 from minicnn.optimizers.muon import Muon
 
 __all__ = [
-    "OPTIMIZERS", "SGD", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Nadam", "Optimizer", "RMSprop", "get_optimizer",
+    "OPTIMIZERS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Nadam", "Optimizer", "RMSprop",
+    "get_optimizer",
 ]  # fmt: skip
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop,
-    "adagrad": Adagrad, "lion": Lion, "nadam": Nadam, "muon": Muon}  # fmt: skip
+    "adagrad": Adagrad, "adadelta": Adadelta, "lion": Lion, "nadam": Nadam, "muon": Muon}  # fmt: skip
 
 register(*OPTIMIZERS.values())
 for _kind in OPTIMIZERS.values():

@@ -1,4 +1,4 @@
-"""Gradient descent with one running mean or none: SGD, RMSprop, Adagrad, Lion."""
+"""Gradient descent with running means of one gradient or none: SGD, RMSprop, Adagrad, Adadelta, Lion."""
 
 from __future__ import annotations
 
@@ -100,6 +100,37 @@ class Adagrad(Optimizer):
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
         a = state[0] + ops.square(g)
         return [self.decayed(p, rate) - rate * g / ops.sqrt(a + (self.initial_accumulator_value + self.epsilon)), a]
+
+
+class Adadelta(Optimizer):
+    """Adadelta (arXiv:1212.5701): steps of the size of earlier steps, divided by that of gradients.
+
+    a' = rho a + (1 - rho) g^2, d = sqrt(s + epsilon) / sqrt(a' + epsilon) g, s' = rho s + (1 - rho) d^2,
+    p' = p - rate d.
+
+    Args:
+        rho: Decay of the running means a and s.
+        epsilon: Added under the roots.
+    """
+
+    slots = ("accumulator", "step")
+
+    def __init__(
+        self,
+        learning_rate: float | Schedule = 0.001,
+        rho: float = 0.95,
+        epsilon: float = 1e-7,
+        **options: Unpack[OptimizerOptions],
+    ) -> None:
+        super().__init__(learning_rate, **options)
+        share(rho=rho)
+        at_least_zero("epsilon", epsilon)
+        self.rho, self.epsilon = rho, epsilon
+
+    def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
+        a = state[0] * self.rho + ops.square(g) * (1.0 - self.rho)
+        d = ops.sqrt(state[1] + self.epsilon) / ops.sqrt(a + self.epsilon) * g
+        return [self.decayed(p, rate) - rate * d, a, state[1] * self.rho + ops.square(d) * (1.0 - self.rho)]
 
 
 class Lion(Optimizer):

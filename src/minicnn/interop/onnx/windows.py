@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.interop.onnx.tensors import XP, Tensor, pad, permute_dims, reshape, sliced, stack
+from minicnn.interop.onnx.tensors import XP, Tensor, concat, pad, permute_dims, reshape, sliced, stack
 from minicnn.ops.pooling import LOWEST, _first_maximum
 from minicnn.ops.windows import Axes, Window
 from minicnn.program.graph import Node
@@ -127,13 +127,21 @@ def _average_pool2d_gradient(node: Node, dy: Tensor) -> Tensor:
 
 
 def _max_pool2d_gradient(node: Node, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Dy where a tap is the first maximum of its window, put back by a convolution with one tap for each."""
+    """Dy where a tap is the first maximum of its window, put back by a convolution with one tap for each.
+
+    Windows that lie side by side are put together instead, without products.
+    """
     window, c = _window(node, node.attrs["kernel"]), x.shape[1]
     size = (dy.shape[2], dy.shape[3])
     framed = pad(x, ((0, 0), (0, 0), *window.padding), LOWEST)
     masks = _first_maximum(window.taps(framed, AXES, size), XP)
     parts = [dy if mask is None else XP.where(mask, dy, 0.0) for mask in masks]
-    taps = len(parts)
+    taps, (k, _) = len(parts), window.kernel
+    if window.kernel == window.strides == (k, k) and not any(map(any, window.padding)):
+        columns = concat(parts, axis=1)  # (N, taps * C, OH, OW)
+        shape = (*x.shape[:2], *(n * k for n in size))
+        dx = columns.sheet.emit("DepthToSpace", [columns], shape, dy.dtype, blocksize=k, mode="DCR")
+        return pad(dx, ((0, 0), (0, 0), *((0, n - m) for n, m in zip(x.shape[2:], shape[2:], strict=True))))
     # (N, C, taps, OH, OW) -> (N, C * taps, OH, OW)
     columns = reshape(stack(parts, axis=2), (dy.shape[0], c * taps, *size))
     kernel = np.tile(np.eye(taps, dtype=dy.dtype).reshape(taps, 1, *window.kernel), (c, 1, 1, 1))
