@@ -34,7 +34,7 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
         name = text.partition(self._part)[0] if self._part else text
         known = self._known()
         if name not in known and name not in self._aliases:
-            proposal = (self._remedy or partial(meant, known=known))(name)
+            proposal = (self._remedy or partial(meant, known=[*known, *self._aliases]))(name)
             self.fail(f"{self._what} is one of {', '.join(known)}. Received: {text!r}.{proposal}", param, ctx)
         return text
 

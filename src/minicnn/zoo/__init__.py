@@ -82,7 +82,8 @@ def names(*, aliases: bool = False) -> list[str]:
 
 def get_network(name: str) -> Network:
     """A network by its name or a further name; a ValueError if there is none."""
-    return NETWORKS[ALIASES.get(name) or known_name("A network", name, NETWORKS)]
+    canonical = ALIASES.get(name, name) if isinstance(name, str) else name
+    return NETWORKS[known_name("A network", canonical, NETWORKS)]
 
 
 @plain_arguments
