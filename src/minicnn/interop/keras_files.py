@@ -7,44 +7,28 @@ libraries have the same order of axes, so weights are taken as they are.
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
 from typing import Any
 
 import numpy as np
 
-from minicnn import layers
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.constraints import CONSTRAINTS
 from minicnn.extras import needing
 from minicnn.files import LEAST_HOLE, MOST_DEPTH, MOST_TEXT, Path, parse_json
+from minicnn.interop.keras_descriptions import MODELS, Config, Reading, graph_of
 from minicnn.interop.model_weights import paths_of, weights_of
 from minicnn.layers import Layer
 from minicnn.layers.graph import Graph
-from minicnn.layers.serialization import MOST_LAYERS, Budget, graph_from_config
+from minicnn.layers.serialization import Budget, graph_from_config
 from minicnn.models import Model, Sequential
-from minicnn.regularizers import REGULARIZERS
 
-Config = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
-
-LAYERS: dict[str, type[Layer]] = {
-    name: kind
-    for name, kind in vars(layers).items()
-    if name in layers.__all__ and isinstance(kind, type) and kind not in (Layer, layers.Lambda)
-}
-_MODELS = ("Functional", "Model", "Sequential")
-_SETTINGS = {kind.__name__ for kind in (*REGULARIZERS.values(), *CONSTRAINTS.values())}
-# What every layer of Keras has and means nothing here: weights come from the file, and numbers drawn are minicnn's own.
-_PASSED_OVER = re.compile(r"name|trainable|dtype|seed|.*_initializer|renorm_.*")  # the last ones: if renorm is on
 
 
 class KerasFileError(ValueError):
@@ -53,10 +37,6 @@ class KerasFileError(ValueError):
     def __init__(self, path: Path, wrong: str, remedy: str = "Save it again with Keras 3, or use another copy") -> None:
         super().__init__(f"A file of Keras is one that Keras 3 wrote, whole. Received: {os.fspath(path)!r}: {wrong}. "
                          f"{remedy}.")  # fmt: skip
-
-
-class _UnknownError(Exception):
-    """No counterpart: says of what."""
 
 
 def load_keras(path: Path, model: Model | None = None, *, backend: str | Backend | None = None, seed: int = 0) -> Model:
@@ -246,7 +226,7 @@ def _entries_of(config: Config, graph: Graph | None) -> list[Entry]:
     for entry in config["layers"]:
         layer = layers_by_name.get(entry["config"]["name"])
         inner = layer if isinstance(layer, Graph) else None
-        below = _entries_of(entry["config"], inner) if entry["class_name"] in _MODELS else None
+        below = _entries_of(entry["config"], inner) if entry["class_name"] in MODELS else None
         entries.append((entry["class_name"], layer, below))
     return entries
 
@@ -269,12 +249,12 @@ def _places(entries: list[Entry], prefix: str = "") -> Iterator[tuple[Layer, str
 
 def _model(path: Path, saved: Config, backend: Backend | None, seed: int) -> tuple[Model, dict[Layer, str]]:
     """The model of a description, and the group of each of its layers."""
-    reading = _Reading()
+    reading = Reading()
     try:
-        if saved["class_name"] not in _MODELS:
+        if saved["class_name"] not in MODELS:
             raise ValueError(f"it is a {saved['class_name']!r:.80}, whose code is not in the file")
         config = saved["config"]
-        graph = _graph(saved, reading)
+        graph = graph_of(saved, reading)
         if not reading.unknown:
             inputs, outputs = graph_from_config(graph, Budget())
             kind: Any = Sequential._of_tensors if saved["class_name"] == "Sequential" else Model
@@ -288,168 +268,3 @@ def _model(path: Path, saved: Config, backend: Backend | None, seed: int) -> tup
         raise KerasFileError(path, wrong) from error
     remedy = "Replace them, or build the model in minicnn and load its weights"
     raise KerasFileError(path, f"it has what minicnn has no layer for: {', '.join(reading.unknown)}", remedy)
-
-
-@dataclass
-class _Reading:
-    """What is kept while a description is read.
-
-    Attributes:
-        unknown: Layers without counterpart.
-        numbers: Of layers that several models have, by Keras's numbers.
-        count: Layers so far, those within models included.
-    """
-
-    unknown: list[str] = field(default_factory=list)
-    numbers: dict[Any, int] = field(default_factory=dict)
-    count: int = 0
-
-
-def _graph(saved: Config, reading: _Reading) -> Config:
-    """The description of a model in minicnn's form; see `minicnn.layers.serialization`."""
-    config = saved["config"]
-    if saved["class_name"] == "Sequential":
-        return _chain(config, reading)
-    inputs: dict[str, Config] = {}
-    numbers: dict[str, int] = {}
-    entries: list[Config] = []
-    nodes: dict[tuple[str, int], tuple[list[tuple[str, int, int]], bool, bool | None]] = {}
-    for entry in config["layers"]:
-        name = entry["config"]["name"]
-        if entry["class_name"] == "InputLayer":
-            inputs[name] = _input(entry["config"])
-            continue
-        numbers[name] = len(entries)
-        entries.append(_layer(entry, reading))
-        for number, node in enumerate(entry["inbound_nodes"]):
-            try:
-                nodes[name, number] = _node(node)
-            except _UnknownError as error:
-                reading.unknown.append(f"{entry['class_name']} {name!r} called with {error}")
-    given, several_inputs = _references(config["input_layers"])
-    results, several_outputs = _references(config["output_layers"])
-    if reading.unknown:
-        return {}
-    places = {(name, 0): -1 for name in inputs}
-    positions = {name: i for i, (name, _, _) in enumerate(given)}
-    calls: list[Config] = []
-
-    def place(name: str, node: int, index: int) -> list[int]:
-        return [-1, positions[name]] if name in positions else [places[name, node], index]
-
-    sources = {key: [(name, node) for name, node, _ in tensors] for key, (tensors, _, _) in nodes.items()}
-    for key in TopologicalSorter(sources).static_order():
-        if key in nodes:
-            tensors, as_list, training = nodes[key]
-            places[key] = len(calls)
-            calls.append(
-                {"layer": numbers[key[0]], "inputs": [place(*t) for t in tensors], "list": as_list,
-                 "training": training}
-            )  # fmt: skip
-    ends = [(name, node if (name, node) in places else node - 1, index) for name, node, index in results]
-    return {
-        "inputs": {"tensors": [inputs[name] for name, _, _ in given], "list": several_inputs},
-        "layers": entries,
-        "calls": calls,
-        "outputs": {"tensors": [place(*end) for end in ends], "list": several_outputs},
-    }
-
-
-def _chain(config: Config, reading: _Reading) -> Config:
-    """The same of layers one after the other."""
-    first = config["layers"][0]
-    begins = first["class_name"] == "InputLayer"
-    start = _input(first["config"] if begins else {"batch_shape": config["build_input_shape"]})
-    entries = [_layer(entry, reading) for entry in config["layers"][begins:]]
-    return {
-        "inputs": {"tensors": [start], "list": False},
-        "layers": entries,
-        "calls": [{"layer": i, "inputs": [[i - 1, 0]], "list": False, "training": None} for i in range(len(entries))],
-        "outputs": {"tensors": [[len(entries) - 1, 0]], "list": False},
-    }
-
-
-def _input(config: Config) -> Config:
-    return {"shape": config["batch_shape"][1:], "dtype": config.get("dtype", "float32"), "name": config.get("name")}
-
-
-def _layer(entry: Config, reading: _Reading) -> Config:
-    """A layer in minicnn's form; one without counterpart is noted."""
-    kind, config, shared = entry["class_name"], entry["config"], entry.get("shared_object_id")
-    if shared in reading.numbers:
-        return {"shared": reading.numbers[shared]}
-    if shared is not None:
-        reading.numbers[shared] = reading.count
-    reading.count += 1
-    if reading.count > MOST_LAYERS:
-        raise ValueError(f"a saved model has at most {MOST_LAYERS:,} layers")
-    frozen = {} if config.get("trainable", True) else {"trainable": False}
-    own = str(entry.get("module")).partition(".")[0] == "keras"
-    if own and kind in _MODELS:
-        return {"class": "Graph", "config": {"name": config["name"], **_graph(entry, reading), **frozen}}
-    try:
-        if kind == "Lambda":
-            raise _UnknownError(", whose code is not run")
-        if not own or kind not in LAYERS:
-            raise _UnknownError
-        arguments = _arguments(LAYERS[kind], config)
-    except _UnknownError as error:
-        reading.unknown.append(f"{kind} {config['name']!r}{error}")
-        return {}
-    return {"class": LAYERS[kind].__name__, "config": {"name": config["name"], **arguments, **frozen}}
-
-
-def _arguments(kind: type[Layer], config: Config) -> dict[str, Any]:
-    known = {*inspect.signature(kind.__init__).parameters, *kind._limit_names()}
-    arguments = {}
-    for name, value in config.items():
-        if _PASSED_OVER.fullmatch(name):
-            continue
-        if name in known:
-            arguments[name] = _argument(name, value)
-        elif value:  # None, False and 0 switch off what minicnn does not have
-            raise _UnknownError(f" with {name}={value!r:.40}")
-    return arguments
-
-
-def _argument(name: str, value: Any) -> Any:
-    """An argument as plain data in minicnn's form."""
-    if isinstance(value, list):
-        return [_argument(name, each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    kind, config = value.get("class_name"), value.get("config")
-    if kind == "__tuple__":
-        return [_argument(name, each) for each in value["items"]]
-    if kind == "function" and isinstance(config, str):
-        return config  # the name of an activation
-    if kind == "__numpy__":
-        return config["value"] if isinstance(config, dict) else None
-    if kind in _SETTINGS and isinstance(config, dict):
-        return {"class": kind, "config": {key: _argument(key, each) for key, each in config.items()}}
-    raise _UnknownError(f" with {name}={kind!r:.40}")
-
-
-def _node(node: Config) -> tuple[list[tuple[str, int, int]], bool, bool | None]:
-    """Tensors that a call is given, whether as a list, and whether as in training."""
-    options = {name: value for name, value in node["kwargs"].items() if value is not None}
-    training = options.pop("training", None)
-    if options or len(node["args"]) != 1:
-        raise _UnknownError(f"{len(node['args'])} arguments, {', '.join(options)}".rstrip(", "))
-    (given,) = node["args"]
-    as_list = isinstance(given, list)
-    tensors = []
-    for each in given if as_list else [given]:
-        if not isinstance(each, dict) or each.get("class_name") != "__keras_tensor__":
-            raise _UnknownError(f"{each!r:.40}")
-        name, number, index = each["config"]["keras_history"]
-        tensors.append((name, number, index))
-    return tensors, as_list, training
-
-
-def _references(given: Any) -> tuple[list[tuple[str, int, int]], bool]:
-    """Tensors that a model takes or gives, and whether as a list."""
-    if isinstance(given, dict):
-        given = list(given.values())
-    one = len(given) == 3 and isinstance(given[0], str)
-    return [(name, number, index) for name, number, index in ([given] if one else given)], not one

@@ -12,6 +12,7 @@ from typing import Any
 
 from minicnn.backends.base import Backend
 from minicnn.extras import install
+from minicnn.interop.model_weights import paths_of, weights_of
 from minicnn.interop.torch_weights import _host, _layout, _used
 from minicnn.layers import (
     ELU,
@@ -42,7 +43,6 @@ from minicnn.layers import (
     Subtract,
     ZeroPadding2D,
 )
-from minicnn.layers.weight import Weight
 from minicnn.models import Model
 
 Apply = Callable[..., Any]  # symbolic tensors -> symbolic tensor
@@ -112,12 +112,10 @@ def from_torch(
         else:
             values[node] = applications[node](values)
     model = Model(inputs, list(outputs) if isinstance(outputs, tuple | list) else outputs, backend=backend, seed=seed)
-    paths = {weight: path for path, weight in model._weights.items()}
-    weights = {}
+    paths, weights = paths_of(model), {}
     for name, layer in layers.items():
         tensors = list(_used(modules[name].state_dict()).values())
-        declared = [held for held in vars(layer).values() if isinstance(held, Weight)]
-        for weight, tensor in zip(declared, tensors, strict=True):
+        for weight, tensor in zip(weights_of(layer), tensors, strict=True):
             layout = _layout(paths[weight], weight, layer, None)
             weights[layout.path] = _host(tensor).reshape(layout.split).transpose(layout.axes).reshape(layout.ours)
     model.set_weights(weights)

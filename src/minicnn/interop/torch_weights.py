@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.extras import install, needing
+from minicnn.interop.model_weights import paths_of, weights_of
 from minicnn.layers import Conv1D, Conv2D, Conv2DTranspose, Dense, DepthwiseConv2D, Flatten, Layer, SeparableConv2D
 from minicnn.layers.graph import Graph
 from minicnn.layers.symbolic import SymbolicTensor
@@ -131,11 +132,11 @@ def _layouts(model: Model) -> list[_Layout]:
     """Layouts of all weights in the model's order."""
     model.input_shape  # noqa: B018  # a model that is not built has none, and says so
     layers = model._with_sublayers()
-    owners = {held: layer for layer in layers for held in vars(layer).values() if isinstance(held, Weight)}
+    owners = {weight: layer for layer in layers for weight in weights_of(layer)}
     images: dict[Layer | None, tuple[int, ...]] = {
         layer: image for held in layers if held._wired is not None for layer, image in _flattened(held._wired)
     }
-    return [_layout(p, w, owners.get(w), images.get(owners.get(w))) for p, w in model._weights.items()]
+    return [_layout(p, w, owners.get(w), images.get(owners.get(w))) for w, p in paths_of(model).items()]
 
 
 def _layout(path: str, weight: Weight, layer: Layer | None, image: tuple[int, ...] | None) -> _Layout:
@@ -173,7 +174,7 @@ def _flattened(graph: Graph) -> Iterable[tuple[Layer, tuple[int, ...]]]:
 
 
 def _has_weights(layer: Layer) -> bool:
-    return any(isinstance(held, Weight) for each in layer._with_sublayers() for held in vars(each).values())
+    return any(weights_of(each) for each in layer._with_sublayers())
 
 
 def _channels_last(image: SymbolicTensor) -> bool:
