@@ -2,10 +2,12 @@
 
 As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has two options:
 
-    --record FILE     write what became of each test: a JSON object of the reason for which it was skipped, or ""
+    --record FILE     write what became of each test: JSON of the reason for which it was skipped, or "", and of its
+                      processor time in seconds, that of its processes included
     --left-by FILE    leave out the tests that have run by this record, but for those with the marker `environment`
 
-As a program it compares the tests that none of the passes has run with a list, and fails if they differ:
+As a program it says which tests take longest, and compares the tests that none of the passes has run with a list. Where
+they differ it fails:
 
     python passes.py --list FILE [--repeated RECORD] RECORD ...
 
@@ -17,13 +19,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 SOMETIMES = "sometimes "  # begins a line for what some machines have
+SLOWEST = 20  # tests that are named
+SECONDS = "processor seconds"
+BEGUN = pytest.StashKey[float]()
 Skips = dict[str, str]  # name of a test, or of a module that skips itself: the reason, "" if it has run
 
 
@@ -47,7 +54,7 @@ class Recorder:
     """Collects the skips. Under pytest-xdist each worker tells which modules skip themselves when it ends."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config, self._skips = config, Skips()
+        self._config, self._skips, self._seconds = config, Skips(), dict[str, float]()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """See pytest."""
@@ -60,6 +67,19 @@ class Recorder:
             self._skips[report.nodeid] = reason(report)
         elif report.when == "call":
             self._skips[report.nodeid] = ""
+        elif report.when == "teardown":
+            self._seconds[report.nodeid] = dict(report.user_properties).get(SECONDS, 0.0)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """See pytest."""
+        item.stash[BEGUN] = processor_seconds()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """See pytest."""
+        if call.when == "teardown":
+            item.user_properties.append((SECONDS, processor_seconds() - item.stash[BEGUN]))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -71,7 +91,13 @@ class Recorder:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["modules"] = {n: why for n, why in self._skips.items() if "::" not in n}
         else:
-            Path(self._config.getoption("record")).write_text(json.dumps(self._skips, indent=0), "utf-8")
+            record = {"skips": self._skips, "seconds": self._seconds}
+            Path(self._config.getoption("record")).write_text(json.dumps(record, indent=0), "utf-8")
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of those that it has waited for, which other programs hardly change."""
+    return sum(os.times()[:4])
 
 
 def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
@@ -93,9 +119,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def read(file: str) -> Skips:
-    """A record."""
-    skips: Skips = json.loads(Path(file).read_text("utf-8"))
+    """What a record says of each test."""
+    skips: Skips = json.loads(Path(file).read_text("utf-8"))["skips"]
     return skips
+
+
+def slowest(files: list[str]) -> list[str]:
+    """A line for each pass, and one for each of the tests that take most processor time, all their cases together."""
+    lines, tests = [], Counter[str]()
+    for file in files:
+        seconds = json.loads(Path(file).read_text("utf-8"))["seconds"]
+        lines.append(f"{sum(seconds.values()):6.0f} s of a processor: {Path(file).stem}")
+        for name, taken in seconds.items():
+            tests[name.partition("[")[0]] += taken
+    return [*lines, *(f"{taken:6.0f} s: {name}" for name, taken in tests.most_common(SLOWEST))]
 
 
 def never_run(records: list[Skips], repeated: Skips) -> set[str]:
@@ -114,6 +151,7 @@ def main() -> None:
     parser.add_argument("--repeated")
     parser.add_argument("records", nargs="+")
     given = parser.parse_args()
+    print("\n".join(slowest([*given.records, *filter(None, [given.repeated])])))
     found = never_run([read(file) for file in given.records], read(given.repeated) if given.repeated else {})
     lines = [line for line in Path(given.list).read_text("utf-8").splitlines() if line and not line.startswith("#")]
     names = {line.removeprefix(SOMETIMES) for line in lines}

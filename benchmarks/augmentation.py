@@ -8,17 +8,16 @@ Milliseconds of an epoch, medians and the least, which count where other program
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minicnn import layers
-from minicnn.callbacks import LambdaCallback
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import interleaved, stopwatch
 from minicnn.zoo import get_model
 
 AUGMENTATIONS: dict[str, Callable[[], list[Any]]] = {
@@ -55,13 +54,12 @@ def main() -> None:
         )
         models[name].compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
         models[name].fit(x, y, batch_size=given.batch_size, verbose=0)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(given.rounds):
-        for name, model in models.items():
-            moments: list[float] = []
-            ends = LambdaCallback(on_epoch_end=lambda epoch, logs, moments=moments: moments.append(time.perf_counter()))
-            model.fit(x, y, batch_size=given.batch_size, epochs=3, verbose=0, callbacks=[ends])
-            times[name] += [1e3 * (b - a) for a, b in itertools.pairwise(moments)]
+
+    def epoch(model: Any) -> float:
+        call = partial(model.fit, x, y, batch_size=given.batch_size, verbose=0)
+        return 1e3 * stopwatch(call, model.backend.synchronize)
+
+    times = interleaved({name: partial(epoch, model) for name, model in models.items()}, rounds=given.rounds)
     bare, least = statistics.median(times["none"]), min(times["none"])
     for name in names:
         median, quickest = statistics.median(times[name]), min(times[name])

@@ -5,8 +5,8 @@
 
 All candidates live in the same processes, talk through gloo, and are timed in turn, each between two barriers; one
 whose losses are not DDP's is an error. By default there are as many shards as ranks, so that a rank has one. Networks
-are those of the zoo that `minicnn.bench.torch_networks` has as modules, without dropout. A backend may have a strategy
-of convolution, such as torch/vendor.
+are those of the zoo that `minicnn.measure.torch_networks` has as modules, without dropout. A backend may have a
+strategy of convolution, such as torch/vendor.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from torch import nn
 
 from minicnn import zoo
 from minicnn.backends import get_backend
-from minicnn.bench.timing import interleaved
-from minicnn.bench.torch_networks import build
 from minicnn.distribution import DataParallel, TorchCommunicator
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.timing import interleaved
+from minicnn.measure.torch_networks import build
 from minicnn.ops.groups import rows
 from minicnn.optimizers import SGD
 

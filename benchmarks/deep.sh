@@ -85,7 +85,7 @@ for network in $networks; do
   if [ -s "$out/peers-$network.json" ]; then
     echo "$network is measured already"
   else
-    "${PYTHON:-python}" "$here/gpu_peers.py" "$network" --rounds 5 --patience 150 --logs "$out/logs" \
+    "${PYTHON:-python}" "$here/gpu_peers.py" "$network" --rounds 5 --patience 150 \
       --json "$out/peers-$network.json" "$@" 2>&1 | tee "$out/peers-$network.txt"
   fi
 done

@@ -31,8 +31,8 @@ import numpy as np
 from gpu_steps import SIZES, build
 
 from minicnn.data.forms import as_data
-from minicnn.loop.prefetch import Run
 from minicnn.loop.totals import Totals
+from minicnn.loop.tracing import Run
 
 EPOCHS = {"platforms": 8, "kernels": 2, "mlp": 1}
 
@@ -81,27 +81,27 @@ def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
                 model.fit(*on_device, batch, epochs, verbose, last_batch="pad", **extra)
 
     source = (
-        bare._source(as_data([tuple(on_device)] * steps), None, None, batch, "keep")
+        bare._training.source(as_data([tuple(on_device)] * steps), None, None, batch)
         if whole
-        else bare._source(*on_device, None, batch, "pad")
+        else bare._training.source(*on_device, None, batch, last_batch="pad")
     )
-    tested = bare._validation(tuple(valid), validated)
+    tested = bare._training.source(*valid, None, validated, again=True)
     at_once = bare.backend.steps_at_once
     runs = [list(source.runs(shuffle=not whole, seed=0, epoch=e, longest=at_once)) for e in range(epochs)]
     tests = list(tested.runs(shuffle=False, seed=0, epoch=0, longest=at_once))
-    engine = bare._engine
+    training = bare._training
 
     def loop(evaluated: list[Run]) -> None:
         for epoch in runs:
             totals = Totals()
             for run in epoch:
-                totals = engine.train_many(run.feed, run.arrays, totals, run.index, [0.01] * run.steps)
-            bare._logs(totals)
+                totals = training.train(run, totals)
+            training.logs(totals)
             totals = Totals()
             for run in evaluated:
-                totals = engine.evaluate_many(run.feed, run.arrays, totals, run.index, run.steps)
+                totals = training.executor.evaluate(run, totals)
             if evaluated:
-                bare._logs(totals)
+                training.logs(totals)
 
     return {
         "bare training": lambda: loop([]),
@@ -128,10 +128,11 @@ FIRST = """
 import sys, time
 start = time.perf_counter()
 import numpy as np
-from cpu_peers import Case
+from dataclasses import replace
 from gpu_steps import DEEP, SIZES, build
+from minicnn.measure.cases import CASES
 study, backend, precision, deep_batch = sys.argv[1:]
-deep = Case((), image=(64, 64, 3), classes=200, batch=int(deep_batch)) if study in DEEP else None
+deep = replace(CASES[study], batch=int(deep_batch)) if study in DEEP else None
 batch = SIZES[study][0] if deep is None else deep.batch
 import minicnn
 from minicnn.backends import get_backend

@@ -1,12 +1,13 @@
-"""Training on one GPU beside PyTorch and JAX, alternating, after checking that all compute the same losses.
+"""Training on one GPU beside PyTorch and JAX, interleaved, after checking that all compute the same losses.
 
     python benchmarks/gpu_peers.py [--quick] [--json FILE] [--rounds N] [--image N] [--classes N] [--batch N] [--dry]
                                    [CASE ...]
 
 Each candidate runs in a process of its own and is idle while another is timed. All have the samples on the GPU and
 start from the same weights; each round the host hands them the rows of every step, and reads the mean loss at the end.
-Peers run at their best: images in float32 and normalised beforehand, PyTorch's optimizer fused, its CUDA graph holding
-the whole step with the choice of the rows, in the faster of its two layouts, JAX with all steps in one jitted scan.
+minicnn runs through `fit`. Peers run at their best: images in float32 and normalised beforehand, PyTorch's optimizer
+fused, its CUDA graph holding the whole step with the choice of the rows, in the faster of its two layouts, JAX with all
+steps in one jitted scan.
 "TF32" is what a candidate's products and convolutions are rounded to; all else is float32 everywhere.
 
     mlp        500 steps on 59,000 samples        platforms, kernels    an epoch of 60,000 samples
@@ -24,42 +25,42 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from threading import Timer
-from typing import Any, Protocol
+from typing import Any
 
-import cpu_peers
 import numpy as np
-from cpu_peers import Case
+from jax_networks import DeepJaxTrainer
 
-SETTINGS = json.loads(os.environ.get("GPU_PEERS", "{}"))  # what the parent tells the candidates
-DRY = SETTINGS.get("dry", False)
-DEVICE = "cpu" if DRY else "cuda"
+from minicnn import machine
+from minicnn.jobs import job
+from minicnn.jobs.job import Samples
+from minicnn.jobs.settings import Settings
+from minicnn.measure import Comparison, Spread
+from minicnn.measure.cases import CASES as EVERY
+from minicnn.measure.cases import Case, as_samples
+from minicnn.measure.jax_peer import JaxTrainer
+from minicnn.measure.torch_peer import TorchTrainer
+from minicnn.measure.trainer import Row, Trainer, Work
+from minicnn.measure.trainers import trainer
+
 STUDIES = ("mlp", "platforms", "kernels")
 DEEP = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "vgg11")
+LIKE = {
+    **dict.fromkeys(("channels12", "kernel5", "stride2", "batch96", "batch1000"), "platforms"), "rgb32": "kernels",
+}  # fmt: skip
 CASES = {
-    "mlp": replace(cpu_peers.CASES["mlp"], steps=500),
-    **{name: cpu_peers.CASES[name] for name in ("platforms", "kernels", "channels12", "kernel5", "stride2", "batch96")},
-    "batch1000": replace(cpu_peers.CASES["platforms"], batch=1000, steps=60),
-    "rgb32": cpu_peers.CASES["rgb32"],
-    **{name: replace(cpu_peers.CASES["resnet18"], steps=20) for name in DEEP},
+    "mlp": replace(EVERY["mlp"], steps=500),
+    **{name: EVERY[name] for name in ("platforms", "kernels", *LIKE)},
+    **{name: replace(EVERY[name], batch=128, steps=20) for name in DEEP},
 }
-if "deep" in SETTINGS:
-    CASES |= {name: replace(CASES[name], **SETTINGS["deep"]) for name in DEEP}
-LIKE = {name: "kernels" if name == "rgb32" else "platforms" for name in CASES if name not in STUDIES + DEEP}
-PROBED = 16  # steps whose mean loss must agree closely; rounding has grown by the end of an epoch
-TOLERANCE = {  # of these steps, of a round
-    "float32": (2e-4, 1e-2), "tf32": (2e-3, 3e-2), "bfloat16": (2e-2, 3e-2), "float16": (5e-3, 2e-2),
+TOLERANCE = {  # of the mean losses of the first two rounds; rounding grows from step to step
+    "float32": (1e-3, 1e-2), "tf32": (3e-3, 3e-2), "bfloat16": (2e-2, 3e-2), "float16": (5e-3, 2e-2),
 }  # fmt: skip
 
 
@@ -110,392 +111,172 @@ CANDIDATES = {
 }
 
 
-class Trainer(Protocol):
-    """What a candidate does."""
-
-    def reset(self) -> None:
-        """Back to the first weights."""
-
-    def train(self, index: np.ndarray[Any, Any]) -> float:
-        """A step on each row of an index (steps, batch); the mean loss. On all samples where a batch has them all."""
+MANY = 10_000  # samples of a batch from which on it is the whole set
+DRY_STEPS, DRY_BATCH = 4, 32  # at most, in a dry run
 
 
-def _samples(case: Case) -> int:
-    if not case.layers:  # a deep network sees each once
-        return case.batch * case.steps
-    return max(case.batch, 60_000 if case.steps != 500 else 0)
-
-
-def samples(case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Images (N, H, W, C) uint8 that can be told apart, with noise, and labels (N,)."""
+def samples(case: Case, _: Settings) -> Samples:
+    """Images uint8 (N, H, W, C) that can be told apart, with noise, and labels (N,); an epoch sees each once."""
     generator = np.random.default_rng(0)
-    count = _samples(case)
+    count = case.batch * case.steps if case.batch < MANY else case.batch
     y = generator.integers(0, case.classes, count).astype(np.int32)
     ink = (generator.random((case.classes, *case.image)) < 0.15) * np.uint8(150)  # mostly dark, as digits are
     noise = generator.integers(0, 50, (count, *case.image), np.uint8)
-    return ink[y] + noise * (noise < 5), y
+    return as_samples(ink[y] + noise * (noise < 5), y, case.classes)
 
 
-def rows(case: Case) -> np.ndarray[Any, Any]:
-    """Rows of each step of a round, int32 (steps, batch)."""
-    count = _samples(case)
-    if case.batch == count:
-        return np.zeros((case.steps, 0), np.int32)
-    order = np.random.default_rng(1).permutation(count).astype(np.int32)
-    return np.resize(order, (case.steps, case.batch))
+class GraphTrainer(TorchTrainer):
+    """PyTorch's own modules at their best on a GPU: eager, compiled, or the whole step in a CUDA graph.
 
+    Args:
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`; images are from 0 to 1.
+        kind: "eager", "compile", "graph" or "compile graph".
+        precision: Key of `TOLERANCE`.
+        options: See `TorchTrainer`.
+    """
 
-def first_weights(name: str) -> dict[str, np.ndarray[Any, Any]]:
-    """The weights that all begin with."""
-    weights: dict[str, np.ndarray[Any, Any]] = model(name, "numpy").get_weights()
-    return weights
-
-
-def model(name: str, backend: Any) -> Any:
-    """The network of a case in minicnn, not compiled."""
-    case = CASES[name]
-    return cpu_peers.sequential(case, backend) if case.layers else cpu_peers.deep(name, case, backend)
-
-
-class MiniCNN:
-    """The engine's training loop: all steps of a round in one call, as `fit` makes it."""
-
-    def __init__(self, name: str, kind: str, precision: str) -> None:
-        from minicnn.backends import get_backend
-        from minicnn.losses import SparseCategoricalCrossentropy
-        from minicnn.optimizers import SGD
-
-        case = CASES[name]
-        self._case, self._model = case, model(name, get_backend("torch" if DRY else kind, strict=not DRY))
-        self._model.compile(
-            SGD(case.rate, momentum=case.momentum),
-            SparseCategoricalCrossentropy(from_logits=True),
-            precision=f"mixed_{precision}" if precision.endswith("16") else precision,
-        )
-        x, y = samples(case)
-        self._whole = case.batch == len(y)
-        if self._whole:
-            standardizer = self._model._standardizer(self._model._objective.losses)
-            self._feed, self._arrays = standardizer.batch(x, y)
-        else:
-            source = self._model._source(x, y, None, case.batch, "drop")
-            first = next(source.runs(shuffle=False, seed=0, epoch=0))
-            self._feed, self._arrays = first.feed, first.arrays
-        self._model.get_weights()
-        self._state = self._model.get_state()
-
-    def reset(self) -> None:
-        """See `Trainer`."""
-        self._model.set_state(self._state)
-
-    def train(self, index: np.ndarray[Any, Any]) -> float:
-        """See `Trainer`."""
-        from minicnn.loop.totals import Totals
-
-        rates = [self._case.rate] * len(index)
-        rows = None if self._whole else index
-        totals = self._model._engine.train_many(self._feed, self._arrays, Totals(), rows, rates)
-        return float(self._model._logs(totals)["loss"])
-
-
-class Torch:
-    """PyTorch's own modules: eager, compiled, or the whole step in a CUDA graph."""
-
-    def __init__(self, name: str, kind: str, precision: str) -> None:
+    def __init__(self, name: str, settings: Settings, work: Work, *, kind: str, precision: str, **options: Any) -> None:
         import torch
 
-        case, tf32 = CASES[name], precision == "tf32"
-        self._name = name
+        super().__init__(name, settings, work, **options)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         self._short = getattr(torch, precision) if precision.endswith("16") else None
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cudnn.benchmark = True
-        self._case, self._kind = case, "eager" if DRY else kind
-        x, y = samples(case)
-        self._whole, self._count = case.batch == len(y), len(y)
-        device = torch.device(DEVICE)
-        self._y = torch.from_numpy(y.astype(np.int64)).to(device)
-        self._index = torch.zeros((case.steps, case.batch * (not self._whole)), dtype=torch.int64, device=device)
-        self._step_number = torch.zeros(1, dtype=torch.int64, device=device)
-        self._total = torch.zeros((), device=device)
-        images = torch.from_numpy(x).to(device).to(torch.float32) / 255
-        trial = rows(case)[:PROBED]
-        best = np.inf
-        for channels_last in self._layouts(tf32):
-            self._make(images, channels_last)
-            self.train(trial)
-            start = time.perf_counter()
-            self.train(trial)
-            taken = time.perf_counter() - start
-            if taken < best:
-                best, kept = taken, self.__dict__.copy()
-        self.__dict__ |= kept
-
-    def _layouts(self, tf32: bool) -> tuple[bool, ...]:
-        if not self._case.layers:
-            return (True,)
-        if not any(isinstance(one, tuple) for one in self._case.layers):
-            return (False,)
-        return (tf32,) if "compile" in self._kind else (False, True)  # compiling takes long
-
-    def _make(self, images: Any, channels_last: bool) -> None:
-        import torch
-        from torch import nn
-
-        case = self._case
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        module = cpu_peers.torch_module(self._name, case, first_weights(self._name))
-        network = module.to(DEVICE, memory_format=layout)
-        self._x = images if channels_last else images.permute(0, 3, 1, 2).contiguous()
-        self._parameters = list(network.parameters())
-        self._first = [p.detach().clone() for p in self._parameters]
-        self._optimizer = torch.optim.SGD(self._parameters, case.rate, case.momentum, fused=not DRY)
         # float16 needs the gradients scaled; by a constant, which is less work than PyTorch's own scaler.
-        scale = 1024.0 if self._short is torch.float16 else 1.0
-        self._unscaled = 1 / scale
+        self._scale = 1024.0 if precision == "float16" else 1.0
+        self._parameters = list(self._model.parameters())
+        fused = self.device.type == "cuda"
+        self.optimizer = torch.optim.SGD(self._parameters, settings.learning_rate, settings.momentum, fused=fused)
+        x, y = self.data("train")
+        whole = self._batch == self._count
+        steps = self._count // self._batch
+        self._index = torch.zeros((steps, self._batch * (not whole)), dtype=torch.int64, device=self.device)
+        self._number = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._total = torch.zeros((), device=self.device)
+        best = "max-autotune" if CASES[settings.network].deep else "reduce-overhead"
+        mode = {"compile": best, "compile graph": "default"}.get(kind)
+        loss = self._scaled_loss if mode is None else torch.compile(self._scaled_loss, mode=mode, dynamic=False)
 
-        def loss_of(x: Any, y: Any) -> Any:
-            with torch.autocast(DEVICE, self._short, enabled=self._short is not None):
-                logits = network(x.permute(0, 3, 1, 2) if channels_last else x)
-            return nn.functional.cross_entropy(logits.float(), y) * scale
+        def step() -> None:
+            if whole:
+                batch = x, y
+            else:
+                chosen = self._index.index_select(0, self._number)[0]
+                batch = x.index_select(0, chosen), y.index_select(0, chosen)
+            self.optimizer.zero_grad(set_to_none=True)
+            value = loss(*batch)
+            value.backward()
+            if self._scale != 1:
+                torch._foreach_mul_([p.grad for p in self._parameters], 1 / self._scale)
+            self.optimizer.step()
+            self._total += value.detach() / self._scale
+            self._number += 1
 
-        best = "reduce-overhead" if case.layers else "max-autotune"
-        compiled = {"compile": best, "compile graph": "default"}.get(self._kind)
-        self._loss = loss_of if compiled is None else torch.compile(loss_of, mode=compiled, dynamic=False)
-        self._replay = self._step
-        if "graph" in self._kind:
-            self._replay = self._captured()
+        self._replay = self._captured(step) if "graph" in kind else step
 
-    def _step(self) -> None:
+    def _scaled_loss(self, x: Any, y: Any) -> Any:
         import torch
 
-        if self._whole:
-            x, y = self._x, self._y
-        else:
-            chosen = self._index.index_select(0, self._step_number)[0]
-            x, y = self._x.index_select(0, chosen), self._y.index_select(0, chosen)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(x, y)
-        loss.backward()
-        if self._unscaled != 1:
-            torch._foreach_mul_([p.grad for p in self._parameters], self._unscaled)
-        self._optimizer.step()
-        self._total += loss.detach() * self._unscaled
-        self._step_number += 1
+        with torch.autocast(self.device.type, self._short, enabled=self._short is not None):
+            logits = self._model(x)
+        return torch.nn.functional.cross_entropy(logits.float(), y) * self._scale
 
-    def _captured(self) -> Callable[[], None]:
+    def _captured(self, step: Callable[[], None]) -> Callable[[], None]:
+        """A step as a CUDA graph, once it has run; afterwards all is what it was."""
         import torch
 
+        first = [p.detach().clone() for p in self._parameters]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(5):
-                self._step()
+                step()
         torch.cuda.current_stream().wait_stream(stream)
-        self._optimizer.zero_grad(set_to_none=True)
-        self._step_number.zero_()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._number.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step()
-        self.reset()
-        return graph.replay
-
-    def reset(self) -> None:
-        """See `Trainer`."""
-        import torch
-
+            step()
         with torch.no_grad():
-            for parameter, first in zip(self._parameters, self._first, strict=True):
-                parameter.copy_(first)
-                velocity = self._optimizer.state[parameter].get("momentum_buffer")
+            for parameter, value in zip(self._parameters, first, strict=True):
+                parameter.copy_(value)
+                velocity = self.optimizer.state[parameter].get("momentum_buffer")
                 if velocity is not None:
                     velocity.zero_()
+        return graph.replay
 
-    def train(self, index: np.ndarray[Any, Any]) -> float:
-        """See `Trainer`."""
+    def _replayed(self, rows: Sequence[np.ndarray[Any, Any]], steps: int) -> Row:
         import torch
 
-        self._index[: len(index)].copy_(torch.from_numpy(index))
-        self._step_number.zero_()
+        start = time.perf_counter()
+        if rows:
+            self._index.copy_(torch.from_numpy(np.stack(rows).astype(np.int64)))
         self._total.zero_()
-        for _ in range(len(index)):
+        self._number.zero_()
+        for _ in range(steps):
             self._replay()
-        return float(self._total) / len(index)
+        loss = float(self._total) / steps  # waits for the device
+        taken = time.perf_counter() - start
+        return {"loss": loss, "time_s": taken, "samples_per_s": steps * self._batch / taken}
+
+    def _epoch(self) -> Row:
+        if self._batch == self._count:
+            return self._whole(1)
+        rows = job.batches(self.settings, self._count, self.epoch)
+        return self._replayed(rows, len(rows))
+
+    def _whole(self, steps: int) -> Row:
+        return self._replayed((), steps)
 
 
-class Jax:
-    """Plain JAX: all steps of a round in one jitted scan."""
-
-    def __init__(self, name: str, kind: str, precision: str) -> None:
-        import jax
-        from jax import numpy as jnp
-
-        case = CASES[name]
-
-        if precision == "float32":  # by default JAX takes TF32
-            jax.config.update("jax_default_matmul_precision", "highest")
-        x, y = samples(case)
-        whole = case.batch == len(y)
-        if case.layers:
-            self._first, loss_of = list(first_weights(name).values()), cpu_peers.jax_loss(case)
-        else:
-            import jax_networks
-
-            short = precision if precision.endswith("16") else "float32"
-            made, run = jax_networks.network(cpu_peers.torch_module(name, case, first_weights(name)), short)
-            self._first = list(made.values())
-
-            def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
-                logits = jax.nn.log_softmax(run(dict(zip(made, weights, strict=True)), x))
-                return -jnp.take_along_axis(logits, y[:, None], 1).mean()
-
-        images, labels = jnp.asarray(x, jnp.float32) / 255, jnp.asarray(y)
-        gradient = jax.value_and_grad(loss_of)
-
-        def step(state: Any, index: Any, x: Any, y: Any) -> Any:
-            weights, velocity, total = state
-            loss, found = gradient(weights, x if whole else x[index], y if whole else y[index])
-            velocity = [case.momentum * v + g for v, g in zip(velocity, found, strict=True)]
-            weights = [w - case.rate * v for w, v in zip(weights, velocity, strict=True)]
-            return (weights, velocity, total + loss), None
-
-        def several(weights: Any, velocity: Any, index: Any, x: Any, y: Any) -> Any:
-            state = (weights, velocity, jnp.zeros(()))
-            return jax.lax.scan(lambda state, rows: step(state, rows, x, y), state, index)[0]
-
-        jitted = jax.jit(several, donate_argnums=(0, 1))
-        self._run = lambda index: jitted(self._weights, self._velocity, index, images, labels)
-        self.reset()
-
-    def reset(self) -> None:
-        """See `Trainer`."""
-        from jax import numpy as jnp
-
-        self._weights = [jnp.array(w) for w in self._first]
-        self._velocity = [jnp.zeros_like(w) for w in self._weights]
-
-    def train(self, index: np.ndarray[Any, Any]) -> float:
-        """See `Trainer`."""
-        self._weights, self._velocity, total = self._run(index)
-        return float(total) / len(index)
+def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
+    """The trainer of a candidate; in a dry run on the CPU."""
+    who = CANDIDATES[candidate]
+    own, short = who.library == "minicnn", who.precision.endswith("16")
+    precision = f"mixed_{who.precision}" if own and short else "float32"
+    work = Work(scaled=not own, accuracy=False, network=case.options, load=partial(samples, case))
+    settings = case.settings(name, precision=precision)
+    if own:
+        return trainer("torch" if dry else who.kind, settings, {} if dry else {"strict": True}, work=work)
+    if who.library == "torch":
+        # Deep networks are channels last; compiling takes too long to try both.
+        layout = True if case.deep else who.precision == "tf32" if "compile" in who.kind else None
+        kind, device = ("eager", "cpu") if dry else (who.kind, "cuda")
+        return GraphTrainer(
+            f"torch.nn:{device}", settings, work, kind=kind, precision=who.precision, channels_last=layout
+        )
+    device, precision_of = "cpu" if dry else "gpu", None if who.precision == "tf32" else "highest"
+    if case.deep:
+        kept = who.precision if short else "float32"
+        return DeepJaxTrainer(f"jax.lax:{device}", settings, work, short=kept, precision=precision_of)
+    return JaxTrainer(f"jax.lax:{device}", settings, work, precision=precision_of)
 
 
-LIBRARIES: dict[str, Callable[[str, str, str], Trainer]] = {"minicnn": MiniCNN, "torch": Torch, "jax": Jax}
-
-
-def worker(name: str, candidate: str) -> None:
-    """Check in with the losses from the first weights; then a round at each line of the standard input."""
-    case, who = CASES[name], CANDIDATES[candidate]
-    try:
-        start = time.perf_counter()
-        trainer = LIBRARIES[who.library](name, who.kind, who.precision)
-        index = rows(case)
-        trainer.reset()
-        probe = trainer.train(index[:PROBED])
-        trainer.reset()
-        losses = {"probe": probe, "loss": trainer.train(index)}
-    except Exception as error:  # whatever a peer's library makes of this machine
-        print(json.dumps({"failed": f"{type(error).__name__}: {str(error)[:300]}"}), flush=True)
-        raise
-    print(json.dumps({**losses, "ready_s": time.perf_counter() - start}), flush=True)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        loss = trainer.train(index)
-        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
-
-
-# The parent --------------------------------------------------------------------------------------
-
-
-class Process:
-    """A candidate's process.
-
-    Args:
-        name: Name of the case.
-        candidate: Name of the candidate.
-        log: Folder for what it says on the standard error.
-        settings: See `SETTINGS`.
-        patience: Seconds after which it is ended if it is not ready.
-    """
-
-    def __init__(
-        self, name: str, candidate: str, log: Path, settings: Mapping[str, Any], patience: float = 3600
-    ) -> None:
-        env = os.environ | {
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "OMP_NUM_THREADS": "2", "GPU_PEERS": json.dumps(settings),
-            "TORCHINDUCTOR_COMPILE_THREADS": "4" if name in DEEP else "1",
-        }  # fmt: skip
-        command = [sys.executable, __file__, "--worker", candidate, name]
-        log.mkdir(parents=True, exist_ok=True)
-        with (log / f"{name}-{candidate.replace(' ', '_').replace(',', '')}.log").open("w") as said:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env=env
-            )
-        self._late = Timer(patience, self._process.kill)
-        self._late.daemon = True
-        self._late.start()
-
-    def answer(self) -> dict[str, Any]:
-        """Its next line."""
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        self._late.cancel()
-        late = self._process.poll() is not None and self._process.returncode == -signal.SIGKILL
-        why = "not ready in time, or out of memory" if late else "the process ended; see its log"
-        made: dict[str, Any] = json.loads(line) if line else {"failed": why}
-        return made
-
-    def round(self) -> float:
-        """Seconds of a round."""
-        if self._process.stdin:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        return float(self.answer()["seconds"])
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.stdin:
-            self._process.stdin.close()
-        self._late.cancel()
-        self._process.wait(60)
-
-
-def first_answers(processes: dict[tuple[str, str], Process]) -> dict[tuple[str, str], dict[str, Any]]:
-    """What each process says when it is ready."""
-    with ThreadPoolExecutor(len(processes)) as pool:
-        return dict(zip(processes, pool.map(Process.answer, processes.values()), strict=True))
-
-
-def refused(first: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Candidates that could not start, or whose losses are not those of PyTorch in float32, and why."""
-    result = {c: made["failed"] for c, made in first.items() if "failed" in made}
-    able = [c for c in first if c not in result]
-    judge = next((c for c in able if CANDIDATES[c].library == "torch" and CANDIDATES[c].precision == "float32"), None)
-    for c in able:
-        if judge is None:
-            result[c] = "refused: no candidate of PyTorch in float32 to compare it with"
-            continue
-        for key, tolerance in zip(("probe", "loss"), TOLERANCE[CANDIDATES[c].precision], strict=True):
-            theirs, right = first[c][key], first[judge][key]
-            if not abs(theirs - right) <= tolerance * abs(right):
-                result[c] = f"refused: its {key} is {theirs:.6g}, that of {judge} {right:.6g}"
-    return result
-
-
-def measure(processes: dict[str, Process], first: dict[str, dict[str, Any]], rounds: int) -> dict[str, Any]:
-    """Milliseconds of a round of each candidate: median and quartiles, rounds alternating; or why it was not timed."""
-    why = refused(first)
-    times: dict[str, list[float]] = {c: [] for c in processes if c not in why}
-    for at in range(rounds + 1):
-        for c, found in times.items():
-            seconds = processes[c].round()
-            if at:  # the first round warms up
-                found.append(seconds * 1e3)
-    result: dict[str, Any] = {c: {**first[c], "failed": text} for c, text in why.items()}
-    for c, found in times.items():
-        low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
-        result[c] = {**first[c], "median_ms": middle, "low_ms": low, "high_ms": high}
-    return {c: result[c] for c in processes}
+def measure(
+    name: str, case: Case, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float | None
+) -> dict[str, Any]:
+    """Milliseconds of a round of each candidate: median and quartiles, interleaved; or why it was not timed."""
+    judges = (c for c in candidates if (CANDIDATES[c].library, CANDIDATES[c].precision) == ("torch", "float32"))
+    threads = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
+    allowed = {c: TOLERANCE[CANDIDATES[c].precision] for c in candidates}
+    start = time.perf_counter()
+    with Comparison(
+        candidates, partial(contender, dry=dry), name, case, environment=dict.fromkeys(candidates, threads),
+        reference=next(judges, None), patience=patience,
+    ) as comparison:  # fmt: skip
+        print(f"{len(candidates)} candidates ready after {time.perf_counter() - start:.0f} s", flush=True)
+        losses = comparison.check_losses("losses", 2, rtols=TOLERANCE["float32"], others=allowed)
+        whole = name == "mlp"  # a batch is the whole set, and a round many steps
+        times = comparison.time("iteration" if whole else "seconds", rounds=rounds)
+        result: dict[str, Any] = {c: {"failed": why} for c, why in comparison.out.items()}
+    for c, seconds in times.items():
+        spread = Spread.of(seconds, 1e3 * (case.steps if whole else 1))
+        result[c] = {"probe": losses[c][0], "loss": losses[c][1], "median_ms": spread.median, "low_ms": spread.low,
+                     "high_ms": spread.high}  # fmt: skip
+        if case.deep:
+            result[c]["images_per_s"] = case.batch * case.steps / spread.median * 1e3
+    return {c: result[c] for c in candidates}
 
 
 def best(results: dict[str, Any], library: str | None = None, precision: str | None = None) -> tuple[float, str]:
@@ -552,7 +333,7 @@ def gpu() -> dict[str, str]:
     return facts
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the cases named, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases; those of the studies if none is named")
@@ -561,67 +342,47 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--candidate", action="append", choices=sorted(CANDIDATES), help="one of those that take part")
     parser.add_argument("--json", type=Path, help="file for the results; cases that it has already are kept")
-    parser.add_argument("--logs", type=Path, default=Path("gpu_peers_logs"), help="folder for what candidates say")
     parser.add_argument("--table", type=Path, help="print the results of a file as Markdown tables, measure nothing")
     deep = parser.add_argument_group("deep networks")
-    for name, default in (("image", 64), ("classes", 200), ("batch", 128), ("steps", 20)):
-        deep.add_argument(f"--{name}", type=int, default=4 if name == "steps" and "--dry" in sys.argv else default)
+    for size, default in (("image", 64), ("classes", 200), ("batch", 128), ("steps", 20)):
+        deep.add_argument(f"--{size}", type=int, default=default)
     parser.add_argument("--patience", type=float, default=3600, help="seconds after which a candidate must be ready")
     parser.add_argument("--dry", action="store_true", help="on the CPU, to see that it works")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     if chosen.table:
         print(table(json.loads(chosen.table.read_text("utf-8"))))
         return
     names = chosen.cases or list(CASES if chosen.all else STUDIES)
     if unknown := set(names) - set(CASES):
         parser.error(f"the cases are {', '.join(CASES)}. Received: {', '.join(sorted(unknown))}.")
-    if chosen.worker:
-        worker(names[0], chosen.worker)
-        return
     rounds = 3 if chosen.quick else chosen.rounds
     if rounds < 2:
         parser.error(f"quartiles need at least 2 rounds. Received: --rounds {rounds}.")
-    from minicnn import machine
-
     results: dict[str, Any] = {}
     if chosen.json and chosen.json.exists():
         results = json.loads(chosen.json.read_text("utf-8"))
     results |= {"machine": {**machine.facts(), **gpu()}}
     failed = False
-    image = (chosen.image, chosen.image, 3)
-    sizes = {"image": image, "classes": chosen.classes, "batch": chosen.batch, "steps": chosen.steps}
-    settings = {"dry": chosen.dry, "deep": sizes}
-    groups = [[n for n in names if n in STUDIES], [n for n in names if n in LIKE], *([n] for n in names if n in DEEP)]
-    for group in filter(None, groups):  # all of a group start side by side, as compiling takes long
-        start = time.perf_counter()
-        with ExitStack() as stack:
-            processes = {}
-            for name in group:
-                few = chosen.quick or name in LIKE
-                for c in chosen.candidate or [c for c, who in CANDIDATES.items() if who.trains(name, few=few)]:
-                    made = Process(name, c, chosen.logs, settings, chosen.patience)
-                    processes[name, c] = stack.enter_context(made)
-            first = first_answers(processes)
-            print(f"{len(processes)} candidates ready after {time.perf_counter() - start:.0f} s", flush=True)
-            for name in group:
-                found = measure(*({c: d[n, c] for n, c in d if n == name} for d in (processes, first)), rounds)
-                results[name] = found
-                unit = {"mlp": "500 steps", **dict.fromkeys(DEEP, f"{chosen.steps} steps")}.get(name, "an epoch")
-                print(f"{name}: ms of {unit}, median (quartiles), loss; images a second")
-                for c, row in found.items():
-                    failed |= "failed" in row and CANDIDATES[c].library == "minicnn"
-                    if "failed" in row:
-                        print(f"  {c:34} {row['failed']}", flush=True)
-                        continue
-                    spread = f"({row['low_ms']:.2f} to {row['high_ms']:.2f})"
-                    if name in DEEP:
-                        row["images_per_s"] = chosen.batch * chosen.steps / row["median_ms"] * 1e3
-                    rate = f" {row['images_per_s']:10,.0f}" if name in DEEP else ""
-                    print(f"  {c:34} {row['median_ms']:9.2f} {spread:22} {row['loss']:.6f}{rate}", flush=True)
-                if chosen.json:
-                    chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-        print(f"measured in {time.perf_counter() - start:.0f} s", flush=True)
+    sizes = {"image": (chosen.image, chosen.image, 3), "classes": chosen.classes, "batch": chosen.batch}
+    for name in names:
+        case = CASES[name]
+        case = replace(case, steps=chosen.steps, **sizes) if case.deep else case
+        case = replace(case, steps=min(case.steps, DRY_STEPS), batch=min(case.batch, DRY_BATCH)) if chosen.dry else case
+        few = chosen.quick or name in LIKE
+        candidates = chosen.candidate or [c for c, who in CANDIDATES.items() if who.trains(name, few=few)]
+        rows = results[name] = measure(name, case, candidates, rounds, dry=chosen.dry, patience=chosen.patience)
+        unit = {"mlp": "500 steps", **dict.fromkeys(DEEP, f"{case.steps} steps")}.get(name, "an epoch")
+        print(f"{name}: ms of {unit}, median (quartiles), loss; images a second")
+        for c, row in rows.items():
+            failed |= "failed" in row and CANDIDATES[c].library == "minicnn"
+            if "failed" in row:
+                print(f"  {c:34} {row['failed']}", flush=True)
+                continue
+            spread = f"({row['low_ms']:.2f} to {row['high_ms']:.2f})"
+            rate = f" {row['images_per_s']:10,.0f}" if name in DEEP else ""
+            print(f"  {c:34} {row['median_ms']:9.2f} {spread:22} {row['loss']:.6f}{rate}", flush=True)
+        if chosen.json:
+            chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     print(table(results))
     if failed:
         sys.exit("a candidate of minicnn could not be timed; see above")

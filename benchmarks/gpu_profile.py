@@ -58,15 +58,17 @@ def step(study: str, precision: str) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (samples, 28, 28, 1)).astype("uint8"), rng.integers(0, 10, samples).astype("int32")
     model = build(study, CupyBackend(strict=True, options=Options(graph=False)), precision)
-    feed, arrays = next(iter(model._source(x, y, None, batch, "pad").epoch(shuffle=False, seed=0, epoch=0)))
+    training = model._training
+    source = training.source(x, y, None, batch, last_batch="pad")
+    run = next(source.runs(shuffle=False, seed=0, epoch=0))
     for at in range(3):
         if at == 2:
             model.backend.synchronize()
             cupy.cuda.profiler.start()
-        model._engine.train_many(feed, arrays, Totals(), None, [0.01])
+        training.train(run, Totals())
     model.backend.synchronize()
     cupy.cuda.profiler.stop()
-    executable = model._engine._steps["train", feed].many.__self__
+    executable = training.executor._compiled["train", run.feed].many.__self__
     for source in executable._sources:
         print("title", source.title, flush=True)
 

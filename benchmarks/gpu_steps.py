@@ -35,20 +35,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import cpu_peers
 import numpy as np
-from cpu_peers import Case
 
 from minicnn.backends import backend_class
 from minicnn.backends._gpu.device import KB
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import planned_launch
 from minicnn.backends._gpu.source import Source
-from minicnn.bench import stopwatch
 from minicnn.data.forms import as_data
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.totals import Totals
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import stopwatch
+from minicnn.measure.cases import CASES, Case
+from minicnn.measure.cases import network as case_network
 from minicnn.optimizers import SGD
 from minicnn.zoo import get_model
 
@@ -57,7 +57,7 @@ def build(study: str, backend: Any, precision: str = "float32", deep: Case | Non
     """A network, compiled; a deep one for the images of a case."""
     name = study.removesuffix("_float")
     recipe = RECIPES.get(name, DEFAULT)
-    model = get_model(name, backend=backend) if name != study else cpu_peers.deep(name, deep or Case(()), backend)
+    model = get_model(name, backend=backend) if name != study else case_network(name, deep, backend)
     loss = SparseCategoricalCrossentropy(from_logits=True)
     model.compile(SGD(recipe.learning_rate, momentum=recipe.momentum), loss, ["accuracy"], precision=precision)
     return model
@@ -145,7 +145,7 @@ def measure(
     if dry:
         batch = min(batch, 8)
         samples, steps = 2 * batch, 16  # as a graph has
-    rng, case = np.random.default_rng(0), deep or Case(())
+    rng, case = np.random.default_rng(0), deep or Case()
     x = rng.integers(0, 256, (samples, *case.image)).astype("uint8")
     y = rng.integers(0, case.classes, samples).astype("int32")
     given: tuple[Any, Any] = x, y
@@ -159,22 +159,23 @@ def measure(
     if shared:
         backend.tiles = replace(backend.tiles, gpu=replace(backend.tiles.gpu, shared_block=shared * KB))
     model = build(study, backend, precision, deep)
-    source = model._source(*given, None, batch, "pad")
-    feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
-    engine = model._engine
-    engine.train_many(feed, arrays, Totals(), None, [0.01])
+    training = model._training
+    source = training.source(*given, None, batch, last_batch="pad")
+    first_step = next(source.runs(shuffle=False, seed=0, epoch=0))
+    training.train(first_step, Totals())
     backend.synchronize()
     first = time.perf_counter() - start
-    rates = [1e-4] * steps
+    model.optimizer.learning_rate = 1e-4
+    every_step = replace(first_step, steps=steps, index=index)
 
     def run() -> None:
-        engine.train_many(feed, arrays, Totals(), index, rates)
+        training.train(every_step, Totals())
 
     run()
     whole = seconds(backend, run, 1 if dry else 5)
-    executable = engine._steps["train", feed].many.__self__
-    state = engine.state()
-    bound = {**state, **arrays, **executable._static, **executable._queue}
+    executable = training.executor._compiled["train", first_step.feed].many.__self__
+    state = training.variables.state()
+    bound = {**state, **first_step.arrays, **executable._static, **executable._queue}
     *each, graph = graphs(executable, bound, repeats)
     rows = []
     for one, groups, launch in zip(executable._sources, executable._plan.launches, each, strict=bool(repeats)):
@@ -198,12 +199,11 @@ def measure(
             graph()
 
     alone = seconds(backend, graph_only, 1 if dry else 5) / (max(1, steps // 16) * 16) * steps
-    so_far = Totals()
+    so_far, one_step = Totals(), replace(first_step, index=None if index is None else index[:1])
 
     def step() -> None:
         nonlocal so_far
-        rows = None if index is None else index[:1]
-        so_far = engine.train_many(feed, arrays, so_far, rows, [1e-4])
+        so_far = training.train(one_step, so_far)
 
     host = host_seconds(step, backend.synchronize)
     last_used = next(reversed(executable._graphs.values()))
@@ -263,7 +263,7 @@ if __name__ == "__main__":
     for size, default in (("image", 64), ("classes", 200), ("batch", 128)):
         parser.add_argument(f"--{size}", type=int, default=default, help="of deep networks")
     chosen = parser.parse_args()
-    case = Case((), image=(chosen.image, chosen.image, 3), classes=chosen.classes, batch=chosen.batch)
+    sizes_of_deep = {"image": (chosen.image, chosen.image, 3), "classes": chosen.classes, "batch": chosen.batch}
     results = []
     if unknown := set(chosen.networks) - {*SIZES, *DEEP}:
         parser.error(f"the networks are {', '.join((*SIZES, *DEEP))}. Received: {', '.join(sorted(unknown))}.")
@@ -273,7 +273,7 @@ if __name__ == "__main__":
     for study in chosen.networks or ["platforms", "kernels", "mlp"]:
         for precision in chosen.precision or ["float32"]:
             for name in chosen.backend or ["cupy"]:
-                deep, repeats = (case, 20) if study in DEEP else (None, 50)
+                deep, repeats = (replace(CASES[study], **sizes_of_deep), 20) if study in DEEP else (None, 50)
                 repeats = 0 if chosen.whole else 1 if chosen.dry else repeats
                 for other in (None, *chosen.ablate):
                     sizes = (precision, chosen.shared, repeats)

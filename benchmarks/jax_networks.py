@@ -11,8 +11,43 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.jobs.settings import Settings
+from minicnn.measure.jax_peer import JaxTrainer
+from minicnn.measure.trainer import Work
+
 Weights = dict[str, Any]
 Layer = Callable[[Weights, Any], Any]
+
+
+class DeepJaxTrainer(JaxTrainer):
+    """A network of the zoo in plain JAX, made from PyTorch's modules.
+
+    Args:
+        name: See `Trainer`.
+        settings: See `Trainer`.
+        work: See `Trainer`; images are from 0 to 1.
+        short: Type in which images are kept, and products computed.
+        options: See `JaxTrainer`.
+    """
+
+    def __init__(self, name: str, settings: Settings, work: Work, *, short: str, **options: Any) -> None:
+        self._short = short
+        super().__init__(name, settings, work, **options)
+
+    def _first_weights(self) -> Weights:
+        from minicnn.measure import torch_networks
+
+        image, classes = self.samples.input_shape, self.samples.num_classes
+        module = torch_networks.build(self.settings.network, image, classes, dict(super()._first_weights())).train()
+        first, self._run = network(module, self._short)
+        return first
+
+    def _arranged(self, arrays: list[Any]) -> Any:
+        return dict(zip(self._first, arrays, strict=True))
+
+    def network(self, weights: Any, x: Any) -> Any:
+        """See `JaxTrainer.network`."""
+        return self._run(weights, x)
 
 
 def network(root: Any, dtype: str) -> tuple[Weights, Layer]:

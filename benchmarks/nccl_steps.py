@@ -32,11 +32,11 @@ import numpy as np
 from minicnn import zoo
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.options import Options
-from minicnn.bench.timing import interleaved
 from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, TorchCommunicator
 from minicnn.layers import BatchNormalization
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.timing import interleaved
 from minicnn.models import Model
 from minicnn.ops.groups import rows
 from minicnn.optimizers import SGD
@@ -236,7 +236,7 @@ class Ranks:
 
     def module(self) -> Any:
         """The same of PyTorch, with the same weights."""
-        from minicnn.bench.torch_networks import build
+        from minicnn.measure.torch_networks import build
 
         module = build(self.network, self.shape, self.given.classes, self.model("numpy").get_weights())
         return module.to(self.device, memory_format=self.torch.channels_last)

@@ -28,7 +28,7 @@ from minicnn.backends._gpu import pipelined_tiling
 from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, Gpu
-from minicnn.backends._gpu.pipelined_tiling import Work, work_of
+from minicnn.backends._gpu.pipelined_tiling import PipelineWork, work_of
 from minicnn.backends._gpu.tensor_tiling import convolution, weight_gradient
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy.compiler import compile_all
@@ -94,7 +94,7 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, kind: str, restarts: int 
         kind: "pipelined" or "warpgroups".
         restarts: How often the search begins anew.
     """
-    groups: list[tuple[bool, Work, np.ndarray[Any, Any]]] = []
+    groups: list[tuple[bool, PipelineWork, np.ndarray[Any, Any]]] = []
     for one in stored:
         case = Case(one["kind"], one["op"], one["precision"], tuple(one["sizes"]))
         node = next(n for n in case.program().nodes if n.op.name == case.op)
@@ -106,7 +106,9 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, kind: str, restarts: int 
         if not timed:
             continue
         works, us = zip(*timed, strict=True)
-        joined = Work(*(np.array([getattr(work, name) for work in works], float) for name in Work._fields))
+        joined = PipelineWork(
+            *(np.array([getattr(work, name) for work in works], float) for name in PipelineWork._fields)
+        )
         groups.append((SHAPES.index(case.sizes) % 4 == 3, joined, np.array(us) * 1e-6 * gpu.clock))
     today = getattr(costs_on(gpu), kind)
     names = [field.name for field in fields(Pipelined)]

@@ -22,10 +22,10 @@ from collections.abc import Callable
 import numpy as np
 
 from minicnn import machine, zoo
-from minicnn.bench.timing import interleaved
 from minicnn.distribution import DataParallel, ModelParallel
 from minicnn.distribution.launchers import OPEN_MPI, mpiexec
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.timing import interleaved
 from minicnn.optimizers import SGD
 
 

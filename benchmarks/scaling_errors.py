@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 
 from minicnn import machine
-from minicnn.bench import local_ranks
 from minicnn.distribution import prediction
+from minicnn.measure import local_ranks
 
 
 def main() -> None:

@@ -1,7 +1,10 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
+import contextlib
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from inspect import Signature
 from pathlib import Path
@@ -33,6 +36,9 @@ napoleon_custom_sections = ["Input shape", "Output shape"]
 default_role = "literal"  # docstrings write `code` with single backticks
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_js_files = ["pages.js"]
 html_title = f"minicnn {version}"
 
 
@@ -82,8 +88,29 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
             yield source_page(path), {"title": title, "body": f"<h2>{title}</h2>{code}"}, "page.html"
 
 
+def written_by_a_page(app: Any, failed: Exception | None) -> None:
+    """The file that the first blocks of a page write, put beside the page, so that it is what readers get as well."""
+    if failed or app.builder.format != "html":
+        return
+    text, here = (ROOT / "docs" / "read-a-training-step.md").read_text("utf-8"), Path.cwd()
+    namespace: dict[str, Any] = {"__name__": "page"}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
+                with contextlib.redirect_stdout(None):
+                    exec(block, namespace)
+                if (written := Path("step.html")).exists():
+                    (Path(app.outdir) / written.name).write_text(written.read_text("utf-8"), "utf-8")
+                    return
+        finally:
+            os.chdir(here)
+    raise RuntimeError("A block of read-a-training-step.md writes step.html. Received: none that does.")
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", written_by_a_page)
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)

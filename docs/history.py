@@ -23,10 +23,10 @@ from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Spread
-from minicnn.bench.drawing import to_svg
-from minicnn.bench.figures import GRID, INK, PALETTE, duration, paths
-from minicnn.bench.page import Figure, Panel
+from minicnn.measure import Spread
+from minicnn.measure.drawing import to_svg
+from minicnn.measure.figures import GRID, INK, PALETTE, duration, paths
+from minicnn.measure.page import Figure, Panel
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "asv_bench" / "results"

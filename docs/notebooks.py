@@ -83,8 +83,15 @@ def lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
+BOX = re.compile(r"^```\{admonition\} (.*)\n:class: \w+\n(.*?)^```$", re.M | re.S)
+
+
 def relinked(text: str) -> str:
-    """Links from the folder of the pages as links from that of the notebooks, which is as deep."""
+    """Text as a notebook shows it: boxes, which it has not, as what is in them; links from the notebooks' folder.
+
+    That is as deep as the folder of the pages.
+    """
+    text = BOX.sub(r"**\1**\n\n\2", text)
     text = re.sub(r"\]\((\d\d-[\w-]+)\.md\)", r"](\1.ipynb)", text)
     return re.sub(r"\]\(\.\./(?!\.\./)", "](../../docs/", text)
 

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from minicnn import studies
-from minicnn.bench import Run, Spread
-from minicnn.bench.figures import duration
-from minicnn.bench.report import command
-from minicnn.bench.store import Store
-from minicnn.bench.study import recall, recall_all
+from minicnn.measure import Run, Spread
+from minicnn.measure.figures import duration
+from minicnn.measure.report import command
+from minicnn.measure.store import Store
+from minicnn.measure.study import recall, recall_all
 from minicnn.studies import get_study
 from minicnn.studies.mlp.pages import iteration
-from minicnn.studies.platforms.pages import EPOCH, epoch, times
-from minicnn.studies.platforms.variants import seen
+from minicnn.studies.platforms.pages import EPOCH, epoch, seen, times
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "docs" / "studies"

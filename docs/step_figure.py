@@ -16,9 +16,9 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from minicnn import zoo
-from minicnn.bench.figures import DARK, GRID, INK, PALETTE, PAPER
 from minicnn.layers import Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.figures import DARK, GRID, INK, PALETTE, PAPER
 from minicnn.optimizers import SGD
 
 FIGURE = Path(__file__).resolve().parent / "figures" / "kernels-launches.svg"

@@ -61,8 +61,15 @@ OPTIONAL = ("array_api_strict", "jax", "mlx", "numba", "torch")
 FIRST = 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the markers `quick`, `further` and `no_cover`."""
+EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give the markers `quick`, `further` and `no_cover`, and leave out cases of tests with the marker `sampled`."""
+    if not EVERY_CASE and not any("::" in argument for argument in config.args):
+        left = left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     cases: Counter[tuple[str, bool]] = Counter()
     for item in items:
         if item.path.parent.name in QUICK and not any(name in item.name for name in COMPILING):
@@ -73,6 +80,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[kind] > FIRST:
                 item.add_marker(pytest.mark.further)
                 item.add_marker(pytest.mark.no_cover)
+
+
+def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Cases of tests with the marker `sampled(n)`, of which n run that are spread evenly over all."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = set[pytest.Item]()
+    for cases in tests.values():
+        marker = cases[0].get_closest_marker("sampled")
+        count = min(marker.args[0], len(cases)) if marker else len(cases)
+        left |= set(cases) - {cases[k * len(cases) // count] for k in range(count)}
+    return left
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

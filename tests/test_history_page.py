@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Spread
-from minicnn.bench.drawing import to_svg
+from minicnn.measure import Spread
+from minicnn.measure.drawing import to_svg
 from support.scripts import ROOT, script
 
 SMALL = "training.SmallNetworks.time_training"

@@ -11,8 +11,19 @@ import minicnn
 
 HOME = Path(inspect.getfile(minicnn)).parent
 
-# `Model.save` and `Model.load` are methods of what `saving` reads and makes: both are at the top, none is below.
-TOGETHER = {frozenset({"minicnn.models", "minicnn.models.model", "minicnn.models.sequential", "minicnn.saving"})}
+# `Model.save` and `Model.load` are methods of what `saving` reads and makes: both are at the top, none is below. The
+# package enters how layers are applied to arrays, which takes a Model.
+TOGETHER = {
+    frozenset(
+        {
+            "minicnn.models",
+            "minicnn.models.arrays",
+            "minicnn.models.model",
+            "minicnn.models.sequential",
+            "minicnn.saving",
+        }
+    )
+}
 
 
 def modules() -> dict[str, Path]:

@@ -14,12 +14,11 @@ import pytest
 
 from minicnn import Sequential, data, layers, utils, zoo
 from minicnn.callbacks import BackupAndRestore
+from minicnn.configured import Configured, encode
 from minicnn.conformance.cases import CASES, Case
 from minicnn.data import augment
-from minicnn.layers.configured import Configured, encode
 from minicnn.ops import relu
 from minicnn.program import Program
-from minicnn.setting import Setting
 
 # Of each kind the value with one of these types, which all have it exactly.
 KINDS: dict[str, Callable[[Any], Any]] = {
@@ -88,7 +87,7 @@ def numeric(kind: type[Any]) -> list[str]:
 
 def kept(made: Any) -> Any:
     """What an object keeps of its arguments, as plain data."""
-    if isinstance(made, Configured | Setting):
+    if isinstance(made, Configured | Configured):
         try:
             return encode(made.get_config())
         except TypeError:  # of one with a function, which cannot be saved
@@ -111,7 +110,7 @@ def test_every_numeric_argument_of_every_class(name: str, tmp_path: Any, monkeyp
             given = numbers(value, like)
             found = kept(kind(**{**needed, argument: given}))
             assert repr(found) == repr(expected), f"{argument}={given!r}"
-            if isinstance(kind, type(Setting)) and not issubclass(kind, data.Loader):
+            if isinstance(kind, type(Configured)) and not issubclass(kind, data.Loader):
                 json.dumps(found)
 
 

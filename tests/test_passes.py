@@ -26,6 +26,11 @@ def test_environment(): pass
 
 @pytest.mark.xfail
 def test_fails(): raise AssertionError
+
+def test_slow():
+    from time import process_time
+    end = process_time() + 0.6
+    while process_time() < end: pass
 """
 NONE_IS = "could not import 'no_such_library': No module named 'no_such_library'"
 
@@ -37,8 +42,10 @@ def passed(name: str, *options: str, **environment: str) -> dict[str, str]:
         [sys.executable, "-m", "pytest", "-p", "passes", "--record", name, "-q", *options],
         env={**inherited, "PYTHONPATH": str(PASSES.parent), **environment}, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    record: dict[str, str] = json.loads(Path(name).read_text("utf-8"))
-    return record
+    record = json.loads(Path(name).read_text("utf-8"))
+    assert {name for name in record["skips"] if "::" in name} == set(record["seconds"])
+    skips: dict[str, str] = record["skips"]
+    return skips
 
 
 def compared(*arguments: str) -> tuple[int, list[str]]:
@@ -46,6 +53,28 @@ def compared(*arguments: str) -> tuple[int, list[str]]:
     command = [sys.executable, str(PASSES), "--list", "skipped", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def test_of_a_sampled_test_cases_run_that_are_spread_over_all(tmp_path: Path) -> None:
+    file = tmp_path / "test_sampled.py"
+    file.write_text(
+        "import pytest\n"
+        "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('n', range(7))\ndef test_n(n): pass\n"
+        "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
+        "@pytest.mark.parametrize('n', range(4))\ndef test_all(n): pass\n"
+    )
+
+    def collected(name: str = "", **environment: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-p", "conftest", "--collect-only", "-q", f"{file}{name}"]
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE", "MINICNN"))}
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+    few, every = [f"test_few[{n}]" for n in range(2)], [f"test_all[{n}]" for n in range(4)]
+    assert collected() == ["test_n[0]", "test_n[2]", "test_n[4]", *few, *every]
+    assert collected(MINICNN_EVERY_CASE="1") == [*(f"test_n[{n}]" for n in range(7)), *few, *every]
+    assert collected("::test_n[5]") == ["test_n[5]"]
 
 
 def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +88,7 @@ def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: 
     assert first == {
         "test_one.py": NONE_IS, "test_two.py": NONE_IS, "test_cases.py::test_library[os]": "",
         "test_cases.py::test_library[no_such_library]": NONE_IS, "test_cases.py::test_more": "needs more",
-        "test_cases.py::test_environment": "", "test_cases.py::test_fails": "",
+        "test_cases.py::test_environment": "", "test_cases.py::test_fails": "", "test_cases.py::test_slow": "",
     }  # fmt: skip
     second = passed("second", "--left-by", "first", MORE="1")
     ran = {name for name, why in second.items() if not why}
@@ -67,15 +96,22 @@ def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: 
 
     listed = [f"{name}: {NONE_IS}" for name in ("test_cases.py::test_library", "test_one.py", "test_two.py")]
     Path("skipped").write_text("\n".join(["# why", "", *listed]))
-    assert compared("first", "second") == (0, ["3 of 3 listed"])
+    code, said = compared("first", "second")
+    assert (code, said[-1]) == (0, "3 of 3 listed")
+    assert [line.partition("s of a processor: ")[2] for line in said[:2]] == ["first", "second"]
+    assert said[2].strip() == "1 s: test_cases.py::test_slow"
     assert compared("first")[1][-1] == "new: test_cases.py::test_more: needs more"
-    assert compared("first", "second", "--repeated", "second") == (0, ["3 of 3 listed"])
-    Path("third").write_text(json.dumps({**first, "test_cases.py::test_fails": "not on this Python"}))
+    code, said = compared("first", "second", "--repeated", "second")
+    assert (code, said[-1]) == (0, "3 of 3 listed")
+    skips = {**first, "test_cases.py::test_fails": "not on this Python"}
+    Path("third").write_text(json.dumps({"skips": skips, "seconds": {}}))
     code, said = compared("first", "second", "--repeated", "third")
     assert (code, said[-1]) == (1, "new: test_cases.py::test_fails: not on this Python")
     never = "test_cases.py::test_fails: never"
     Path("skipped").write_text("\n".join([*listed, never]))
     rule = "skipped names the tests that no pass runs. Received:"
-    assert compared("first", "second") == (1, ["3 of 4 listed", rule, f"vanished: {never}"])
+    code, said = compared("first", "second")
+    assert (code, said[-3:]) == (1, ["3 of 4 listed", rule, f"vanished: {never}"])
     Path("skipped").write_text("\n".join([*listed, f"sometimes {never}"]))
-    assert compared("first", "second") == (0, ["3 of 4 listed"])
+    code, said = compared("first", "second")
+    assert (code, said[-1]) == (0, "3 of 4 listed")

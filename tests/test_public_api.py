@@ -7,11 +7,14 @@ import importlib
 import inspect
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import minicnn
+from minicnn.layers.activations import ACTIVATIONS, ActivationName
+from minicnn.loop.tracing import PRECISIONS, Precision
+from minicnn.losses import LossName
 
 PACKAGES = [
     "callbacks", "data", "interop", "layers", "losses", "metrics", "models", "ops", "optimizers", "program", "zoo",
@@ -25,9 +28,9 @@ def public(module: ModuleType) -> dict[str, Any]:
 def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
-        "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_torch", "get_backend",
-        "initializers", "interop", "layers", "load_keras", "losses", "metrics", "models", "ops", "optimizers",
-        "regularizers", "saving", "schedules", "utils", "zoo",
+        "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_onnx", "from_torch",
+        "get_backend", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
+        "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():
         home = f"minicnn.{name}"
@@ -97,7 +100,7 @@ LAYERS = [v for v in public(minicnn.layers).values() if inspect.isclass(v)]
 def test_layers_document_all_arguments_and_shapes(layer: Any) -> None:
     text = inspect.getdoc(layer) or ""
     for name in inspect.signature(layer).parameters:
-        assert f"\n    {name}: " in text or (name == "limits" and not layer.limited), name
+        assert f"\n    {name}: " in text or (name == "limits" and not layer._limited), name
     if layer is not minicnn.Layer:
         assert text.count("Input shape:\n") == text.count("Output shape:\n") == 1
 
@@ -108,9 +111,24 @@ def test_signatures_of_layers_have_the_arguments_of_all_layers() -> None:
     )
     assert str(inspect.signature(minicnn.layers.Flatten)) == expected
     assert list(inspect.signature(minicnn.layers.Dense).parameters)[-3:] == ["name", "trainable", "limits"]
-    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "training"]
+    assert list(inspect.signature(minicnn.layers.Dense(1)).parameters) == ["inputs", "more", "training", "named"]
 
 
 def test_the_package_is_typed_and_has_a_version() -> None:
     assert (Path(inspect.getfile(minicnn)).parent / "py.typed").is_file()
     assert minicnn.__version__.count(".") == 2
+
+
+def test_type_checkers_know_the_names_that_there_are() -> None:
+    assert get_args(ActivationName) == tuple(ACTIVATIONS)
+    assert get_args(LossName) == tuple(minicnn.losses.LOSSES)
+    assert get_args(Precision) == tuple(PRECISIONS)
+
+
+def test_a_model_shows_what_users_use() -> None:
+    model = minicnn.Sequential([minicnn.Input((4,)), minicnn.layers.Dense(2)], backend="numpy")
+    shown = {name for name in dir(model) if not name.startswith("_")}
+    documented = {name for name in shown if inspect.getdoc(getattr(type(model), name, None)) or name == "built"}
+    assert shown == documented
+    internal = {"chief", "limited", "saved_as", "described_as", "of_graph", "trace_call", "trace_graph", "build_once"}
+    assert not shown & internal

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Page, markdown
-from minicnn.bench.report import Chapter
-from minicnn.bench.store import Store
-from minicnn.bench.study import recall_all
-from minicnn.bench.tables import to_csv
+from minicnn.measure import Page, markdown
+from minicnn.measure.report import Chapter
+from minicnn.measure.store import Store
+from minicnn.measure.study import recall_all
+from minicnn.measure.tables import to_csv
 from minicnn.studies import get_study, names
 from support.scripts import ROOT, script
 

@@ -157,7 +157,7 @@ def settings(module: Any, base: type[Any]) -> list[Any]:
     """One of each class of a module that files may name, with arguments that are not the defaults where it has some."""
     given = {"num_classes": CLASSES, "loss": "mse", "name": "named", "from_logits": True, "label_smoothing": 0.1,
              "ignore_class": 255, "threshold": 0.25, "sparse_y_pred": False, "class_id": 1, "delta": 0.5,
-             "num_thresholds": 7}  # fmt: skip
+             "num_thresholds": 7, "target_class_ids": [0, 2]}  # fmt: skip
     kinds = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base)]
     kinds = [c for c in kinds if c not in (base, metrics.Mean, losses.FunctionLoss)]
     return [c(**{n: given[n] for n in inspect.signature(c).parameters if n in given}) for c in kinds]
@@ -172,7 +172,7 @@ def test_every_loss_and_every_metric_is_loaded_as_it_was(setting: Any, tmp_path:
     is_loss = isinstance(setting, Loss)
     model.compile("sgd", setting if is_loss else SparseCategoricalCrossentropy(True), [] if is_loss else [setting])
     model.save(tmp_path / "m")
-    objective = load_model(tmp_path / "m")._objective
+    objective = load_model(tmp_path / "m")._training.step.objective
     assert objective is not None
     loaded = objective.losses[0] if is_loss else objective.metrics[0][0]
     assert type(loaded) is type(setting)
@@ -227,7 +227,7 @@ def test_a_sequential_that_saw_its_data_first(tmp_path: Path) -> None:
 def test_the_initial_weights_of_a_loaded_model_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained()
     model.save(tmp_path / "m")
-    monkeypatch.setattr("minicnn.models.network._first", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("minicnn.loop.training._first", lambda *_: pytest.fail("drawn"))
     assert_equal_models(model, load_model(tmp_path / "m"), digits()[0])
 
 

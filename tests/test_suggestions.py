@@ -9,10 +9,10 @@ import pytest
 
 from minicnn import Sequential, callbacks, data, get_backend, losses, metrics, optimizers, regularizers, zoo
 from minicnn import layers as nn
+from minicnn.configured import Configured
 from minicnn.distribution import DataParallel
 from minicnn.names import meant
 from minicnn.schedules import CosineDecay
-from minicnn.setting import Setting
 
 
 def compile_with(**options: Any) -> None:
@@ -76,7 +76,7 @@ def test_nothing_is_proposed_where_no_name_is_near(given: Any) -> None:
 
 
 def test_other_type_errors_stay_what_they_are() -> None:
-    class Mine(Setting):
+    class Mine(Configured):
         def __init__(self, size: int) -> None:
             self.size = len(size)  # type: ignore[arg-type]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         data,
         initializers,
         interop,
+        keras,
         layers,
         losses,
         metrics,
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
         zoo,
     )
     from minicnn.backends import get_backend
-    from minicnn.interop import from_torch, load_keras
+    from minicnn.interop import from_onnx, from_torch, load_keras
     from minicnn.layers import Input, Layer
     from minicnn.models import Model, Sequential
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_torch", "get_backend",
-    "initializers", "interop", "layers", "load_keras", "losses", "metrics", "models", "ops", "optimizers",
-    "regularizers", "saving", "schedules", "utils", "zoo",
+    "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_onnx", "from_torch",
+    "get_backend", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
+    "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
 _HOME = {
-    "Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "from_torch": "interop",
-    "get_backend": "backends", "load_keras": "interop",
+    "Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "from_onnx": "interop",
+    "from_torch": "interop", "get_backend": "backends", "load_keras": "interop",
 }  # fmt: skip
 
 

@@ -64,17 +64,20 @@ def plain_arguments(function: F) -> F:
     return cast(F, on_plain)
 
 
+_WRITTEN_OUT = {"lr": "learning_rate"}  # words of Keras 2
+
+
 def unknown_argument(kind: type[Any], name: str, value: Any) -> TypeError:
     """The error for an argument that a class does not take."""
     known = _known(kind)
     return TypeError(
         f"{kind.__name__} takes the arguments {', '.join(known) or '(none)'}. Received: {name}={value!r:.60}."
-        f"{meant(name, known)}"
+        f"{meant(_WRITTEN_OUT.get(name, name), known)}"
     )
 
 
 def _known(kind: type[Any]) -> list[str]:
-    """Names of the arguments of a class; see `Layer.limit_names`."""
+    """Names of the arguments of a class; see `Layer._limit_names`."""
     parameters = inspect.signature(kind).parameters.values()
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return names + getattr(kind, "limit_names", list)()
+    return names + getattr(kind, "_limit_names", list)()

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minicnn import ops
+from minicnn.configured import Configured, register
 from minicnn.names import look_up
 from minicnn.ops.normalization import factor_for_squares
 from minicnn.program.graph import Value
 from minicnn.regularizers import EPSILON, Limit, finite
-from minicnn.setting import Setting
 
 
-class Constraint(Setting):
+class Constraint(Configured):
     """Gives what a weight becomes after a step; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, w: Value) -> Value:
@@ -54,6 +54,7 @@ class MinMaxNorm(Constraint):
 
     def __call__(self, w: Value) -> Value:
         axes = self.axis if isinstance(self.axis, int) else tuple(self.axis)
+        # Squares of very small or large weights would leave the range of float32.
         factor = factor_for_squares(w, axes=axes)
         w = w * factor
         length = ops.sqrt(ops.sum(ops.square(w), axes=axes, keepdims=True))
@@ -61,6 +62,7 @@ class MinMaxNorm(Constraint):
         wanted = ops.maximum(ops.minimum(norm, self.max_value), self.min_value)
         if self.rate != 1:
             wanted = wanted * self.rate + norm * (1.0 - self.rate)
+        # The small number keeps a column of zeros from being divided by zero.
         return w * (wanted / (length + factor * EPSILON))
 
 
@@ -100,10 +102,11 @@ class UnitNorm(Constraint):
 CONSTRAINTS: dict[str, type[Constraint]] = {
     "max_norm": MaxNorm, "min_max_norm": MinMaxNorm, "non_neg": NonNeg, "unit_norm": UnitNorm,
 }  # fmt: skip
+register(*CONSTRAINTS.values())
 
 
-def get_constraint(given: Limit) -> Callable[[Value], Value] | None:
+def get_constraint(identifier: Limit) -> Callable[[Value], Value] | None:
     """A constraint by name with its defaults, or the function given."""
-    if given is None or callable(given):
-        return given
-    return look_up("A constraint", CONSTRAINTS, given, "a function of a weight")()
+    if identifier is None or callable(identifier):
+        return identifier
+    return look_up("A constraint", CONSTRAINTS, identifier, "a function of a weight")()

@@ -1,4 +1,4 @@
-"""What there is to know of a model but the numbers, as plain data; and what state a model can take up."""
+"""Description of a model as plain data, without its numbers; and the states that it can take up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minicnn.layers.configured import encode
+from minicnn.configured import encode
 from minicnn.layers.serialization import check_size, graph_to_config
 from minicnn.loop.totals import host_dtype
 from minicnn.optimizers import Optimizer
@@ -25,21 +25,25 @@ def describe(model: Model) -> dict[str, Any]:
         RuntimeError: If the model is not built.
         TypeError: If an argument of a layer, loss, metric or optimizer is no plain data.
     """
-    objective = model._objective
-    compiled = None if objective is None or model.optimizer is None else {
-        "optimizer": encode(model.optimizer),
+    step = model._training.step
+    objective, optimizer = step.objective, step.optimizer
+    compiled = None if objective is None or optimizer is None else {
+        "optimizer": encode(optimizer),
         "losses": [encode(loss) for loss in objective.losses],
         "metrics": [[encode(metric) for metric in metrics] for metrics in objective.metrics],
         "loss_weights": list(objective.loss_weights),
         "precision": model.precision,
     }  # fmt: skip
-    graph = graph_to_config(model)
+    if compiled is not None and step.trainable != model._trainable_now():  # which the layers describe
+        compiled["trainable"] = list(step.trainable.values())
+    graph = graph_to_config(model._graph)
     check_size(graph)
     return {
-        "class": model.described_as,
+        "class": model._described_as,
         "name": model._name,
         "seed": model.seed,
         **({} if model.trainable else {"trainable": False}),
+        **({} if model.class_names is None else {"class_names": list(model.class_names)}),
         "graph": graph,
         "weights": list(model._weights),
         "compile": compiled,
@@ -52,7 +56,8 @@ def check_model_state(model: Model, state: Any) -> None:
     metrics: dict[str, tuple[tuple[int, ...], str]] = {}
     if batch is not None and (batch or _has_totals(state)):
         shards = 1 if model.distribution is None else model.distribution.shards
-        inputs = model._program_of("evaluate", model._feed(max(2, shards)))[0].inputs
+        training = model._training
+        inputs = training.executor.program("evaluate", training.step.feed(max(2, shards))).inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
     optimizer = model.optimizer
     arrays = arrays_like(expected_arrays(model), frozenset(model._weights))
@@ -100,11 +105,11 @@ def _rate(optimizer: Optimizer, step: int) -> Any:
 
 def expected_arrays(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of every tensor in the file of a model."""
-    dtype = model._engine.dtype
+    dtype = model._training.variables.dtype
     expected = {path: (weight.shape, dtype) for path, weight in model._weights.items()}
     if model.optimizer is None:
         return expected
-    for path in model._trainable_paths():
+    for path in model._training.trained_paths():
         shape = model._weights[path].shape
         expected |= dict.fromkeys(model.optimizer.state_names(path, shape), (shape, dtype))
     return expected | {"step": ((), "int32")}

@@ -81,6 +81,7 @@ def check_folder(path: Path) -> None:
     Raises:
         OSError: If it is not; names the path and a remedy.
     """
+    # Where a link leads: the file is replaced there, and the link stays.
     folder = os.path.dirname(os.path.realpath(path))
     with writing(path):
         if not os.path.isdir(folder):
@@ -105,6 +106,7 @@ def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
     """
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
+    # In the same folder, as a file is moved in one step only within a disk.
     unfinished = os.path.join(folder, f".{os.urandom(8).hex()}{UNFINISHED}")
     with writing(path):
         if folders:
@@ -121,12 +123,14 @@ def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
                     os.chmod(unfinished, old)
                 file.write(data)
                 file.flush()
+                # Before it is moved: after a power failure the name must not lead to an empty file.
                 os.fsync(file.fileno())
             os.replace(unfinished, target)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(unfinished)
             raise
+        # Killed processes leave files behind, which would fill the disk over many runs.
         _remove_abandoned(target)
         sync_folder(folder)
 
@@ -177,6 +181,7 @@ def pack_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str
         ImportError: If safetensors is missing.
     """
     save = _safetensors().save
+    # safetensors writes memory as it is: in the machine's byte order, row-major.
     arrays = {n: np.asarray(a, a.dtype.newbyteorder("="), order="C") for n, a in tensors.items()}
     try:
         text = json.dumps({"sha256": _checksum(arrays, about), **about}, allow_nan=False)
@@ -198,6 +203,7 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         SavedModelError: If it is damaged, of another kind, or larger than the memory.
         ImportError: If safetensors is missing.
     """
+    # Once, as a whole: a file that changes between two reads would pass the checks of one and not of the other.
     return unpack_tensors(_content(path), path)
 
 
@@ -222,6 +228,7 @@ def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str
     if "minicnn" not in metadata:
         raise SavedModelError(path, "it holds tensors, but no description by minicnn")
     about = _object(path, metadata["minicnn"].encode())
+    # Flipped bits in weights are no error of the format, and would train on unnoticed.
     if about.pop("sha256", None) != _checksum(tensors, about):
         raise SavedModelError(path, "its content has changed since it was written")
     return tensors, about
@@ -251,12 +258,13 @@ def parse_json(text: bytes, most: int = MOST_TEXT) -> Any:
 
 def _content(path: Path) -> bytes:
     """The bytes of a safetensors file, after what can be told from its length and its header."""
-    size, blocks = (found := os.stat(path)).st_size, getattr(found, "st_blocks", None)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    size, blocks = (status := os.stat(path)).st_size, getattr(status, "st_blocks", None)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise SavedModelError(path, "it is no regular file", "Copy it to one")
     with open(path, "rb") as file:
         start = file.read(8)
         _check_header(path, start, size)
+        # A hole reads as zeros, and would take all memory before anybody notices.
         if size > LEAST_HOLE and blocks is not None and blocks * 512 < size // 100:
             raise SavedModelError(path, f"of its {size} bytes the disk holds {blocks * 512}: the rest is a hole")
         try:
@@ -285,6 +293,7 @@ def _safetensors() -> ModuleType:
 
 def _checksum(tensors: Mapping[str, np.ndarray[Any, Any]], about: Mapping[str, Any]) -> str:
     """SHA-256 of the description and of every tensor's name, dtype, shape and bytes."""
+    # The description counts, too: weights under another architecture are another model.
     total = hashlib.sha256(json.dumps(about).encode())
     for name in sorted(tensors):
         array: Any = tensors[name]
@@ -308,6 +317,7 @@ def _check_bounds(text: bytes, most: int) -> None:
     """Refuse JSON that would fill memory or Python's stack, before it is parsed."""
     if len(text) > most:
         raise ValueError(f"JSON is at most {most >> 20} MB long; this is longer")
+    # Counted before parsing: deep nesting would end Python's stack.
     brackets = np.frombuffer(_NO_BRACKETS.sub(b"", text), np.uint8)
     change = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1).astype(np.int8)
     if np.cumsum(change, dtype=np.int32).max(initial=0) > MOST_DEPTH:
@@ -317,6 +327,8 @@ def _check_bounds(text: bytes, most: int) -> None:
 def _check_characters(text: bytes, value: Any) -> None:
     """Refuse half a character, which JSON has an escape for: no file, name or page takes it."""
     if _SURROGATE.search(text):
+        # Half of a surrogate pair is valid JSON and no text: encoding it fails here rather than where it is written
+        # next.
         json.dumps(value, ensure_ascii=False).encode()
 
 

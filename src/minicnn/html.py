@@ -1,12 +1,15 @@
-"""What a notebook shows: tables, curves and strips as HTML and SVG, in the colours of a light or a dark page.
+"""HTML and SVG: tables, curves and strips for notebooks, and pages of one file, in the colours of light or dark.
 
 Letters and lines have the colour of the text around them; areas have middle tones that can be seen on both. Everything
-that comes from outside is escaped, and nothing is run.
+that comes from outside is escaped, and nothing of it is run.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
+import json
 import math
 import os
 import re
@@ -74,6 +77,53 @@ class Drawing:
 def escape(text: Any) -> str:
     """Text as it stands between tags and within quotes; characters that XML lacks are replaced."""
     return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", html.escape(str(text)))
+
+
+# Each ink has a contrast of at least 4.5 on paper and on cards, in light and in dark.
+_PAGE_STYLE = """
+:root{--ink:#1c1d21;--soft:#5a5d66;--paper:#fdfdfe;--card:#f1f2f5;--line:#d3d5da;--link:#0b5ea8;--mark:#b04a00;
+--forward:#0072b2;--backward:#b04a00;--update:#007a57;--given:#8a3f70;color-scheme:light dark}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e7ea;--soft:#a9adb6;--paper:#15171b;--card:#1f2228;--line:#3a3d44;
+--link:#7db8f0;--mark:#f0a35e;--forward:#6db9ea;--backward:#f0a35e;--update:#4fc79f;--given:#e0a1c8}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:84rem;margin:0 auto;padding:1rem}
+h1{font-size:1.5rem;line-height:1.2;margin:.2rem 0}h2{font-size:1.1rem;margin:1rem 0 .3rem}
+a{color:var(--link)}
+button,input,select{font:inherit;color:inherit;background:var(--card);border:1px solid var(--line);
+border-radius:.35rem;padding:.25rem .6rem}
+button{cursor:pointer}button[aria-pressed=true]{border-color:var(--link);box-shadow:inset 0 0 0 1px var(--link)}
+:focus-visible{outline:2px solid var(--link);outline-offset:1px}
+.soft{color:var(--soft);font-size:.9rem}
+code,.code{font:.9em/1.4 ui-monospace,monospace;overflow-wrap:anywhere;unicode-bidi:isolate}
+"""
+
+
+def document(
+    title: str, body: str, *, style: str = "", script: str = "", data: Any = None, asks_itself: bool = False
+) -> str:
+    """A page in one file that reads nothing else; a browser is told to run only its script and to ask no network.
+
+    Args:
+        title: Title.
+        body: HTML, in which what comes from outside is escaped already.
+        style: Style sheet, after that of all pages.
+        script: JavaScript; reads `data` from the element "data".
+        data: Plain data.
+        asks_itself: Whether its script may ask the server that the page comes from.
+    """
+    # What a browser may run is named by its hash, so that no name within the page can become a script.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    policy += "; connect-src 'self'" * asks_itself
+    plain = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    return (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<title>{escape(title)}</title><style>{_PAGE_STYLE}{style}</style></head>\n<body>{body}"
+        f'<script type="application/json" id="data">{plain}</script><script>{script}</script></body></html>\n'
+    )
 
 
 def block(title: str, *parts: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from minicnn.configured import Configured, register
 from minicnn.names import look_up
-from minicnn.setting import Setting
 
 # Standard deviation of a standard normal distribution cut off at +-2.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -21,7 +21,7 @@ Mode = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution = Literal["truncated_normal", "uniform", "untruncated_normal"]
 
 
-class Initializer(Setting):
+class Initializer(Configured):
     """Gives the first values of a weight; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -81,6 +81,7 @@ class VarianceScaling(Initializer):
             return rng.uniform(-limit, limit, size=shape)
         if self.distribution == "untruncated_normal":
             return rng.normal(0.0, math.sqrt(variance), size=shape)
+        # Cutting off the tails lessens the variance, which is made up for here, as in Keras.
         return truncated_normal(shape, rng) * (math.sqrt(variance) / _TRUNCATED_STDDEV)
 
 
@@ -118,25 +119,24 @@ INITIALIZERS: dict[str, Initializer] = {
     "lecun_normal": VarianceScaling(1.0, "fan_in", "truncated_normal"),
     "random_normal": RandomNormal(),
     "random_uniform": RandomUniform(),
+    "normal": RandomNormal(),
+    "uniform": RandomUniform(),
 }
 
-# The classes that a saved model may name.
-INITIALIZER_CLASSES: dict[str, type[Initializer]] = {
-    c.__name__: c for c in (Constant, RandomNormal, RandomUniform, VarianceScaling)
-}
+register(Constant, RandomNormal, RandomUniform, VarianceScaling)
 
 
-def get_initializer(given: str | Initializer) -> Initializer:
+def get_initializer(identifier: str | Initializer) -> Initializer:
     """An initialiser by name, or the one given."""
-    if isinstance(given, Initializer):
-        return given
-    return look_up("An initializer", INITIALIZERS, given, "an Initializer")
+    if isinstance(identifier, Initializer):
+        return identifier
+    return look_up("An initializer", INITIALIZERS, identifier, "an Initializer")
 
 
-def known_initializer(given: str | Initializer) -> str | Initializer:
-    """What is given for an initialiser, if there is one of that name."""
-    get_initializer(given)
-    return given
+def known_initializer(identifier: str | Initializer) -> str | Initializer:
+    """Check that there is an initialiser of a name, and return it."""
+    get_initializer(identifier)
+    return identifier
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
@@ -153,12 +153,14 @@ def truncated_normal(shape: Sequence[int], rng: np.random.Generator) -> np.ndarr
     x = rng.standard_normal(math.prod(shape))
     outside = np.flatnonzero(np.abs(x) > 2)
     while len(outside):
-        again = x[outside] = rng.standard_normal(len(outside))
-        outside = outside[np.abs(again) > 2]
+        redrawn = x[outside] = rng.standard_normal(len(outside))
+        outside = outside[np.abs(redrawn) > 2]
     return x.reshape(shape)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
     """The source of randomness for one named weight: it does not depend on any other."""
+    # By name: a layer's weights do not depend on which other layers there are, nor on the order in which they are
+    # built.
     key = np.asarray([seed & (2**64 - 1), zlib.crc32(name.encode())], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

@@ -29,7 +29,7 @@ set_by_us = False
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream, such as what stands in for sys.stdout, is a terminal; None is the one of pythonw."""
+    """True if a stream, such as what stands in for sys.stdout, is a terminal; None is the one of pythonw."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and bool(isatty())
 
@@ -50,7 +50,7 @@ class Processor:
 
     @property
     def avx512(self) -> bool:
-        """Whether it has what OpenBLAS's AVX-512 kernels need."""
+        """True if the processor has what OpenBLAS's AVX-512 kernels need."""
         return self.flags >= AVX512
 
 
@@ -91,6 +91,7 @@ def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     if local.isdecimal() and int(local) > 1:
         # A launcher that binds each process to its cores has shared them out already.
         share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // int(local))
+        # Before NumPy is imported, which reads them once. Ranks that each take all cores slow each other down.
         for name in ("MINICNN_THREADS", "OMP_NUM_THREADS"):
             environ.setdefault(name, str(share))
 
@@ -111,6 +112,7 @@ def choose_openblas_kernels(environ: MutableMapping[str, str] = os.environ) -> b
         Whether the variable was set.
     """
     cpu = processor()
+    # OpenBLAS knows Intel's CPUs, and falls back to AVX2 on AMD's that are newer than itself.
     if CORETYPE in environ or cpu.vendor != "AuthenticAMD" or not cpu.avx512:
         return False
     environ[CORETYPE] = "SKYLAKEX"
@@ -127,8 +129,10 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     Returns:
         Whether the settings were made: on Linux with glibc, if no variable of the environment sets any.
     """
-    given = any(name.startswith("MALLOC_") for name in environ) or "glibc.malloc" in environ.get("GLIBC_TUNABLES", "")
-    if given or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+    configured = any(name.startswith("MALLOC_") for name in environ) or "glibc.malloc" in environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if configured or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
     import ctypes
 
@@ -168,8 +172,8 @@ def blas(pools: list[dict[str, Any]]) -> str:
             return f"{pool['internal_api']} {pool.get('version', '')}".strip() + kernels + threads
     import numpy as np
 
-    found = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+    library = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    return f"{library.get('name', 'unknown')} {library.get('version', '')}".strip()
 
 
 def mistaken_kernels(pools: list[dict[str, Any]], cpu: Processor) -> str | None:
@@ -182,12 +186,12 @@ def mistaken_kernels(pools: list[dict[str, Any]], cpu: Processor) -> str | None:
 
 
 def warnings() -> list[str]:
-    """What slows NumPy down on this machine, and how to mend it."""
+    """Warnings of what slows NumPy down on this machine, and how to mend it."""
     kernels = mistaken_kernels(thread_pools(), processor())
     if kernels is None:
         return []
-    given = os.environ.get(CORETYPE)
-    why = f"{CORETYPE}={given} is set" if given else "it does not know this CPU"
+    pinned = os.environ.get(CORETYPE)
+    why = f"{CORETYPE}={pinned} is set" if pinned else "it does not know this CPU"
     return [
         f"OpenBLAS runs {kernels} kernels on a CPU with AVX-512, as {why}: matrix products take up to twice as long. "
         f"Remedy: export {CORETYPE}=SKYLAKEX before Python starts."
@@ -200,17 +204,17 @@ def versions() -> dict[str, str | None]:
 
     from minicnn import __version__
 
-    found: dict[str, str | None] = {"python": platform.python_version(), "minicnn": __version__}
+    versions_by_name: dict[str, str | None] = {"python": platform.python_version(), "minicnn": __version__}
     for package in (*PACKAGES, *OTHERS):
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions_by_name[package] = None
+    return versions_by_name
 
 
 def facts() -> dict[str, Any]:
-    """What must be known of a machine to judge a figure that was measured on it, as plain data."""
+    """Facts about a machine by which a figure that was measured on it can be judged, as plain data."""
     pools = thread_pools()
     return {
         "cpu": processor().model,

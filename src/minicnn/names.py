@@ -10,41 +10,53 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def look_up(what: str, table: Mapping[str, T], given: Any, otherwise: str) -> T:
+def look_up(what: str, table: Mapping[str, T], identifier: Any, otherwise: str) -> T:
     """The entry of a table by its name, as in Keras in snake_case or CamelCase.
 
     Args:
         what: What the table holds, for the error message.
         table: Entries by name.
-        given: The name.
+        identifier: The name.
         otherwise: What may be given instead, for the error message.
 
     Raises:
         ValueError: If the table has no such name.
     """
-    if isinstance(given, str):
-        wanted = _plain(given)
+    if isinstance(identifier, str):
+        wanted = _plain(identifier)
         for name, entry in table.items():
             if _plain(name) == wanted:
                 return entry
-    raise ValueError(f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {given!r}.{meant(given, table)}")
+    raise ValueError(
+        f"{what} is one of {', '.join(table)}, or {otherwise}. Received: {identifier!r}.{meant(identifier, table)}"
+    )
 
 
-def known_name(what: str, given: Any, known: Iterable[str]) -> str:
+def stood_for(identifier: Any) -> Any:
+    """The name that a function of `minicnn.keras` stands for, "relu" for `activations.relu`; else the identifier."""
+    return getattr(identifier, "stands_for", identifier)
+
+
+def known_name(what: str, name: Any, known: Iterable[str]) -> str:
     """A name, if it is one of those known.
 
     Raises:
         ValueError: If it is none.
     """
-    if not isinstance(given, str) or given not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}. Received: {given!r}.{meant(given, known)}")
-    return given
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}. Received: {name!r}.{meant(name, known)}")
+    return name
 
 
-def meant(given: Any, known: Iterable[str]) -> str:
+def is_name(received: Any, known: Iterable[Any]) -> bool:
+    """True if a string is one of the names, as `look_up` takes them."""
+    return isinstance(received, str) and _plain(received) in {_plain(name) for name in known if isinstance(name, str)}
+
+
+def meant(received: Any, known: Iterable[str]) -> str:
     """A sentence that proposes the nearest of the known names, with a space before it; empty where none is near."""
     names = {_plain(name): name for name in known}
-    near = difflib.get_close_matches(_plain(given), names, 1) if isinstance(given, str) else []
+    near = difflib.get_close_matches(_plain(received), names, 1) if isinstance(received, str) else []
     return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 

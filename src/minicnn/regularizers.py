@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from minicnn import ops
+from minicnn.configured import Configured, register
 from minicnn.names import look_up
 from minicnn.ops.normalization import directions
 from minicnn.program.graph import Value
 from minicnn.schedules import is_rate
-from minicnn.setting import Setting
 
 EPSILON = 1e-7  # as in Keras
 
 
-class Regularizer(Setting):
+class Regularizer(Configured):
     """Gives a number that is added to the loss; a subclass that keeps its arguments can be saved with its layer."""
 
     def __call__(self, w: Value) -> Value:
@@ -45,6 +45,7 @@ class L1L2(Regularizer):
 
     def __call__(self, w: Value) -> Value:
         parts = [ops.sum(f(w)) * k for k, f in ((self.l1, ops.abs), (self.l2, ops.square)) if k]
+        # A scalar of the Program even where both factors are 0.
         return sum(parts[1:], parts[0]) if parts else ops.sum(w) * 0.0
 
 
@@ -108,6 +109,8 @@ class OrthogonalRegularizer(Regularizer):
         unit = directions(w, int(rows), EPSILON**2)
         cosines = ops.matmul(unit, unit, transpose_a=not rows, transpose_b=rows)
         n = cosines.shape[0]
+        # Of a row with itself the cosine is always 1: left out, it would be a constant that hides how orthogonal others
+        # are.
         apart = [[float(i != j) for j in range(n)] for i in range(n)]
         return ops.sum(ops.abs(cosines) * w.program.constant(apart, w.dtype)) * (self.factor / max(n * (n - 1), 1))
 
@@ -117,6 +120,8 @@ l1, l2, l1_l2 = L1, L2, L1L2  # Keras's other names
 REGULARIZERS: dict[str, type[Regularizer]] = {
     "l1": L1, "l2": L2, "l1_l2": L1L2, "orthogonal_regularizer": OrthogonalRegularizer,
 }  # fmt: skip
+
+register(*REGULARIZERS.values())
 
 Limit = str | Callable[[Value], Value] | None
 
@@ -140,15 +145,15 @@ class Limits(TypedDict, total=False):
     alpha_constraint: Limit
 
 
-def get_regularizer(given: Limit) -> Callable[[Value], Value] | None:
+def get_regularizer(identifier: Limit) -> Callable[[Value], Value] | None:
     """A regularizer by name with its defaults, or the function given."""
-    if given is None or callable(given):
-        return given
-    return look_up("A regularizer", REGULARIZERS, given, "a function of a weight")()
+    if identifier is None or callable(identifier):
+        return identifier
+    return look_up("A regularizer", REGULARIZERS, identifier, "a function of a weight")()
 
 
-def finite(**given: float) -> None:
+def finite(**numbers: float) -> None:
     """Raise a ValueError unless all are numbers of at least 0 that float32 holds."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if not is_rate(value):
             raise ValueError(f"{name} is a finite number of at least 0. Received: {name}={value!r}.")

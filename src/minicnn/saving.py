@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import minicnn
-from minicnn import metrics, schedules
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
+from minicnn.configured import decode
 from minicnn.description import describe, expected_arrays
 from minicnn.files import (
     Path,
@@ -29,14 +29,11 @@ from minicnn.files import (
     write_file,
     write_tensors,
 )
-from minicnn.layers.configured import decode
 from minicnn.layers.serialization import Budget, graph_from_config
-from minicnn.losses import LOSSES, Loss
+from minicnn.losses import Loss
 from minicnn.metrics import Metric
 from minicnn.models import Model, Sequential
-from minicnn.optimizers import OPTIMIZERS, Optimizer
-from minicnn.schedules import Schedule
-from minicnn.setting import CLASSES
+from minicnn.optimizers import Optimizer
 
 __all__ = [
     "SavedModelError", "load_model", "load_weights", "model_from_bytes", "model_to_bytes", "save_model", "save_weights",
@@ -46,12 +43,6 @@ Content = tuple[Tensors, dict[str, Any]]
 
 _FORMAT = 1
 _MODEL, _WEIGHTS = "model", "weights"
-
-_KINDS = [
-    c for module in (metrics, schedules) for c in vars(module).values()
-    if isinstance(c, type) and issubclass(c, Metric | Schedule)
-]  # fmt: skip
-CLASSES.update({c.__name__: c for c in (*OPTIMIZERS.values(), *LOSSES.values(), *_KINDS)})
 
 
 def save_model(model: Model, path: Path) -> None:
@@ -85,8 +76,8 @@ def save_model(model: Model, path: Path) -> None:
 def model_to_bytes(model: Model) -> bytes:
     """The content of the file that `save_model` writes."""
     about = describe(model)
-    model._check_trainable()  # the optimizer's state is that of the weights that were trained
-    expected, there = expected_arrays(model), model._engine.names()
+    variables = model._training.variables
+    expected, there = expected_arrays(model), list(variables.cells)
     unknown = set(there) - set(expected) - {"step"}
     if unknown:
         raise ValueError(
@@ -95,7 +86,7 @@ def model_to_bytes(model: Model) -> bytes:
         )
     # State that training has not needed yet is zero.
     tensors = {
-        name: model._engine.get(name) if name in there else np.zeros(shape, dtype)
+        name: variables.get(name) if name in there else np.zeros(shape, dtype)
         for name, (shape, dtype) in expected.items()
     }
     return pack_tensors(tensors, {"kind": _MODEL, "format": _FORMAT, "minicnn": minicnn.__version__, **about})
@@ -119,6 +110,7 @@ def load_model(
         OSError: If the file cannot be read.
         ImportError: If safetensors is missing.
     """
+    # A wrong name is the caller's mistake, and is to be said before the file is blamed for anything.
     chosen = None if backend is None else get_backend(backend)
     return _load(path, read_tensors(path), chosen, custom_objects)
 
@@ -136,12 +128,14 @@ def _load(path: Path, content: Content, chosen: Backend | None, custom_objects: 
     try:
         model = build_model(about, chosen, custom_objects or {})
         expected = expected_arrays(model)
+    # Whatever a damaged or malicious description leads to, the error names the file.
     except Exception as error:
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
         remedy = "Pass all classes that are not minicnn's own as custom_objects, or save the model again"
         raise SavedModelError(path, wrong, remedy) from error
+    # Before any weight is taken up, so that a model is loaded whole or not at all.
     _check(path, tensors, expected)
-    model._engine.restore(tensors, int(tensors.get("step", 0)))
+    model._training.executor.restore(tensors, int(tensors.get("step", 0)))
     return model
 
 
@@ -181,7 +175,7 @@ def load_weights(model: Model, path: Path, skip_mismatch: bool = False) -> None:
     tensors, about = _checked(path, read_tensors(path), _MODEL, _WEIGHTS)
     if about["kind"] == _MODEL:
         tensors = {name: array for name, array in tensors.items() if name in about.get("weights", ())}
-    dtype = model._engine.dtype  # the file may hold another precision
+    dtype = model._training.variables.dtype  # the file may hold another precision
     tensors = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in tensors.items()}
     expected = {p: (w.shape, dtype) for p, w in model._weights.items()}
     if skip_mismatch:
@@ -215,30 +209,42 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
     Raises:
         Exception: Of any kind, if the description does not hold together.
     """
+    import minicnn.interop.onnx.graph  # noqa: F401 - registers its layer, which files of models may name
+
     name, seed = about["name"], about["seed"]
     if not (name is None or isinstance(name, str)) or not isinstance(seed, int):
         raise ValueError(f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}")
     if about["class"] not in ("Model", "Sequential"):
         raise ValueError(f"a model is a Model or a Sequential, not {about['class']!r:.40}")
     inputs, outputs = graph_from_config(about["graph"], Budget(classes))
-    made_of = Sequential.of_graph if about["class"] == "Sequential" else Model
+    made_of = Sequential._of_tensors if about["class"] == "Sequential" else Model
     model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
     model._trainable = about.get("trainable", True) is not False
+    model.class_names = about.get("class_names")
     compiled = about["compile"]
     if compiled is not None:
-        made = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
-        measured = made["metrics"] if len(made["losses"]) > 1 else made["metrics"][0]
+        compiled_with = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
+        measured = compiled_with["metrics"] if len(compiled_with["losses"]) > 1 else compiled_with["metrics"][0]
         precision = compiled["precision"]
         for kind, several in (
-            (Optimizer, [made["optimizer"]]),
-            (Loss, made["losses"]),
-            (Metric, chain(*made["metrics"])),
+            (Optimizer, [compiled_with["optimizer"]]),
+            (Loss, compiled_with["losses"]),
+            (Metric, chain(*compiled_with["metrics"])),
         ):
             if wrong := [part for part in several if not isinstance(part, kind)]:
                 raise ValueError(f"a model is compiled with an Optimizer, Losses and Metrics, not {wrong[0]!r:.60}")
         model.compile(
-            made["optimizer"], made["losses"], measured, loss_weights=made["loss_weights"], precision=precision
+            compiled_with["optimizer"],
+            compiled_with["losses"],
+            measured,
+            loss_weights=compiled_with["loss_weights"],
+            precision=precision,
         )
+        if "trainable" in compiled:
+            flags, layers = compiled["trainable"], model._trainable_now()
+            if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
+                raise ValueError(f"a model is compiled with layers that are trainable or not, not {flags!r:.60}")
+            model._training.step.trainable = dict(zip(layers, flags, strict=True))
     return model
 
 
@@ -263,8 +269,8 @@ def _differences(tensors: Tensors, expected: Mapping[str, tuple[tuple[int, ...],
             wrong = "missing"
         elif name not in expected:
             wrong = "one too many"
-        elif (found := (tensors[name].shape, tensors[name].dtype.name)) != expected[name]:
-            wrong = f"{found[1]} {found[0]}, not {expected[name][1]} {expected[name][0]}"
+        elif (stored := (tensors[name].shape, tensors[name].dtype.name)) != expected[name]:
+            wrong = f"{stored[1]} {stored[0]}, not {expected[name][1]} {expected[name][0]}"
         if wrong:
             different.setdefault(_layer_of(name), f"tensor {name!r} is {wrong}")
     return different

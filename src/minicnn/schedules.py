@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
-from minicnn.setting import Setting
+from minicnn.configured import Configured, register
 
+# A larger rate would be infinite where it is used, and the error would come many steps later.
 MOST = 3.4e38  # of float32, which rates become
 
 
-class Schedule(Setting):
+class Schedule(Configured):
     """A learning rate that depends on the number of steps taken."""
 
     def __call__(self, step: int) -> float:
@@ -42,6 +43,7 @@ class PiecewiseConstantDecay(Schedule):
         _rates(**{f"values[{i}]": rate for i, rate in enumerate(self.values)})
 
     def __call__(self, step: int) -> float:
+        # Inclusive, as in Keras: at a boundary the old value still holds.
         return float(self.values[sum(step > b for b in self.boundaries)])
 
 
@@ -58,8 +60,10 @@ class _Falling(Schedule):
         _positive("decay_steps", self.decay_steps)
         _rates(initial_learning_rate=self.initial_learning_rate, decay_rate=self.decay_rate)
 
+    # Whole falls are counted by floor division, so that with `staircase` the rate changes at the step itself, as in
+    # Keras.
     def _falls(self, step: int) -> float:
-        """How often it has fallen."""
+        """Number of falls up to a step."""
         return step // self.decay_steps if self.staircase else step / self.decay_steps
 
 
@@ -150,6 +154,7 @@ class CosineDecay(Schedule):
             peak, warmup = self.warmup_target, self.warmup_steps
         if step < warmup:
             return first + (peak - first) * step / warmup
+        # Steps are counted from the end of the warm-up, and the lowest rate holds behind the last.
         return _cosine(peak, self.alpha * peak, min((step - warmup) / self.decay_steps, 1.0))
 
 
@@ -226,18 +231,24 @@ class OneCycle(Schedule):
         return _cosine(self.peak, initial / self.final_divisor, min((step - turn) / (self.steps - turn), 1.0))
 
 
+register(
+    CosineDecay, CosineDecayRestarts, ExponentialDecay, InverseTimeDecay, OneCycle, PiecewiseConstantDecay,
+    PolynomialDecay,
+)  # fmt: skip
+
+
 def _cosine(start: float, stop: float, done: float) -> float:
     return stop + (start - stop) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def _rates(**given: float) -> None:
-    for name, value in given.items():
+def _rates(**rates: float) -> None:
+    for name, value in rates.items():
         if not is_rate(value):
             raise ValueError(f"Rates and factors are finite numbers of at least 0. Received: {name}={value!r:.60}.")
 
 
 def is_rate(value: Any) -> bool:
-    """Whether a value is a number of at least 0 that float32 can hold."""
+    """True if a value is a number of at least 0 that float32 can hold."""
     return isinstance(value, Real) and 0 <= cast(float, value) <= MOST
 
 

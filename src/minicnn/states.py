@@ -20,8 +20,8 @@ def check_state(owner: object, state: Any, **rules: Rule) -> None:
         rules: For each part its rule, one of those below.
     """
     if not isinstance(state, Mapping) or set(state) != set(rules):
-        found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
-        wrong = f"{found!s:.80}"
+        received = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        wrong = f"{received!s:.80}"
     else:
         parts = [part for part, rule in rules.items() if not rule(state[part])]
         if not parts:

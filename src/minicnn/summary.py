@@ -1,4 +1,4 @@
-"""What one may want to read about a model: its layers, and which kernel runs each node."""
+"""Tables about a model: its layers, and which kernel runs each node."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minicnn import html
-from minicnn.program.graph import Node
+from minicnn.program.graph import Node, Program
 from minicnn.program.printing import engineering
 
 if TYPE_CHECKING:
-    from minicnn.models.network import Network
+    from minicnn.models import Model
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Which kernel runs each node of a Program, or why its reference does; print it."""
+    """Explanation of a Program: the kernel that runs each node, or why its reference does; print it.
 
+    Attributes:
+        program: The Program.
+        rows: Its nodes as the backend runs them, and what runs each.
+    """
+
+    program: Program
     rows: list[tuple[Node, str]]
+
+    def to_html(self) -> str:
+        """A page to explore the Program, with what runs each node: see `Program.to_html`."""
+        return self.program.to_html(run_by=self.rows)
 
     def __str__(self) -> str:
         width = max((len(repr(node)) for node, _ in self.rows), default=0)
@@ -36,7 +46,7 @@ class Explanation:
         return html.block(f"{len(rows)} nodes, {kernels} of them by kernels", html.table(header, rows))
 
 
-def summary(model: Network, batch_size: int) -> str:
+def summary(model: Model, batch_size: int) -> str:
     """Table of the layers: name, class and whether it is frozen, output shape, weights, FLOPs of the forward pass.
 
     Args:
@@ -53,7 +63,7 @@ def summary(model: Network, batch_size: int) -> str:
     return "\n".join([lines[0], rule, *lines[1:], rule, foot])
 
 
-def page(model: Network) -> str:
+def page(model: Model) -> str:
     """The same as HTML, for a batch of one; of a model that is not built its layers."""
     if not model.built:
         return html.block(repr(model).strip("<>"), html.table(("layer",), [(layer,) for layer in model.layers]))
@@ -61,7 +71,7 @@ def page(model: Network) -> str:
     return html.block(repr(model).strip("<>"), html.table(header, rows), html.paragraph(foot))
 
 
-def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, str]], str]:
+def _layers(model: Model, batch_size: int) -> tuple[list[tuple[str, str, str, str]], str]:
     """Titles and rows of the table, and the line below."""
     program = model.program("predict", batch_size=batch_size)
     params: dict[str, int] = {}
@@ -73,7 +83,7 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
     for node in program.nodes:
         owner = node.scope.split("/")[0]
         flops[owner] = flops.get(owner, 0) + node.cost.flops
-    tensors = [*(t for call in model._calls for t in call.inputs), *model._outputs]
+    tensors = [*(t for call in model._graph.calls for t in call.inputs), *model.outputs]
     shapes = {model.layer_name(t.source.layer): str(t.shape) for t in tensors if t.source is not None}
     rows = [("layer", "output shape", "params", "FLOPs")]
     for layer in model.layers:
@@ -92,14 +102,14 @@ def _layers(model: Network, batch_size: int) -> tuple[list[tuple[str, str, str, 
     )
 
 
-def _share(model: Network) -> str:
-    """What of it this rank has, or one of as many ranks as there are shards would have."""
+def _share(model: Model) -> str:
+    """The share of the weights that this rank has, or that one of as many ranks as shards would have."""
     distribution = model.distribution
     if distribution is None:
         return ""
     if distribution.ranks > 1:
-        own = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
-        return f"; rank {distribution.rank} of {distribution.ranks} trains with {own:,} weights"
+        weights = distribution.weights(model.program("train", batch_size=max(32, distribution.shards)))
+        return f"; rank {distribution.rank} of {distribution.ranks} trains with {weights:,} weights"
     if not distribution.layout:
         return ""
     inputs = model.program("train", batch_size=distribution.shards).inputs
@@ -107,7 +117,7 @@ def _share(model: Network) -> str:
     return f"; each of {distribution.shards} ranks has {held:,} weights"
 
 
-def _trial(model: Network) -> str:
-    """What sizes the figures are for where they are not known."""
+def _trial(model: Model) -> str:
+    """The sizes that the figures are for, where they are not known."""
     shapes = [" x ".join(map(str, t.trial())) for t in model.inputs if t.trials]
     return f" of {', '.join(shapes)}" if shapes else ""

@@ -1,4 +1,4 @@
-"""How far two correct computations of the same numbers may differ: one table, for tests and benchmarks alike."""
+"""Tolerances of two correct computations of the same numbers: one table, for tests and benchmarks alike."""
 
 from __future__ import annotations
 

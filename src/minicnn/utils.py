@@ -1,8 +1,11 @@
-"""What scripts need besides models and data: batches by number, one-hot labels, and a drawing of a model."""
+"""Helpers for scripts: batches by number, one-hot labels, and a drawing of a model."""
 
 from __future__ import annotations
 
+import html
+import io
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +13,8 @@ import numpy as np
 
 from minicnn.arguments import plain
 from minicnn.data.pydataset import PyDataset
+from minicnn.extras import needing
+from minicnn.files import write_file
 from minicnn.html import Drawing, escape
 from minicnn.program.graph import Node, Program
 from minicnn.program.printing import engineering
@@ -54,28 +59,52 @@ def to_categorical(x: Any, num_classes: int | None = None) -> np.ndarray[Any, An
     return rows
 
 
-def plot_model(model: Model, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True) -> Drawing:
+def plot_model(
+    model: Model, to_file: str | os.PathLike[str] | None = None, show_shapes: bool = True, **how: Any
+) -> Drawing:
     """A model as boxes, one for each layer that computes something, with arrows between them.
 
     Args:
         model: The model, built.
-        to_file: File to write, which ends in ".svg"; None for none.
+        to_file: File to write, which ends in ".svg", or in ".png", for which Pillow draws; None for none.
         show_shapes: Whether boxes name shapes and FLOPs for one sample.
+        how: Taken as scripts for Keras give it, `show_layer_names`, `rankdir`, `dpi` ..., and without effect.
 
     Returns:
         The drawing, which a notebook shows.
     """
     drawing = _drawing(model.program("predict", batch_size=1), f"the model {model.name!r}", show_shapes)
-    if to_file is not None:
+    if to_file is not None and os.fspath(to_file).endswith(".png"):
+        write_file(to_file, _png(drawing))
+    elif to_file is not None:
         drawing.save(to_file)
     return drawing
+
+
+def _png(drawing: Drawing) -> bytes:
+    """The boxes, lines and texts of `_drawing`, which are all that it consists of, in black on white."""
+    with needing("A drawing is written as PNG with", "Pillow"):
+        from PIL import Image, ImageDraw
+    picture = Image.new("RGB", (drawing.width, drawing.height), "white")
+    pen = ImageDraw.Draw(picture)
+    for x, y, w, h in re.findall(r'<rect x="(-?\d+)" y="(-?\d+)" width="(\d+)" height="(\d+)"', drawing.body):
+        pen.rounded_rectangle((int(x), int(y), int(x) + int(w), int(y) + int(h)), 5, outline="black")
+    for path in re.findall(r'<path d="M([^"]*)" fill="none"', drawing.body):
+        *bent, u, v = map(int, re.findall(r"-?\d+", path))
+        pen.line((*bent, u, v), "gray")
+        pen.polygon((u, v, u - 3, v - 6, u + 3, v - 6), "gray")
+    for x, y, text in re.findall(r'<text x="(-?\d+)"[^>]*? y="(-?\d+)"[^>]*>([^<]*)</text>', drawing.body):
+        pen.text((int(x), int(y)), html.unescape(text), "black", anchor="ms")
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
 
 
 def _drawing(program: Program, title: str, show_shapes: bool) -> Drawing:
     """Nodes of one layer as one box, each below those that it reads."""
     read = {id(v) for node in program.nodes for v in node.inputs}
-    given = [v for v in program.inputs if v.kind == "input" and id(v) in read]
-    owner, lines = {id(v): v.name for v in given}, {v.name: [v.name, str(v.spec)] for v in given}
+    inputs = [v for v in program.inputs if v.kind == "input" and id(v) in read]
+    owner, lines = {id(v): v.name for v in inputs}, {v.name: [v.name, str(v.spec)] for v in inputs}
     edges: dict[tuple[str, str], None] = {}
     flops: dict[str, int] = {}
     for node in program.nodes:

@@ -49,8 +49,8 @@ def test_every_so_many_batches_counted_over_epochs(tmp_path: Path) -> None:
 def test_a_name_without_logs_does_not_wait_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = compiled()
     read: list[int] = []
-    real = model._logs
-    monkeypatch.setattr(model, "_logs", lambda totals: read.append(1) or real(totals))  # type: ignore[func-returns-value]
+    real = model._training.logs
+    monkeypatch.setattr(model._training, "logs", lambda totals: read.append(1) or real(totals))  # type: ignore[func-returns-value]
     model.fit(*digits(), 5, 1, verbose=0, callbacks=[ModelCheckpoint(tmp_path / "m", save_freq=1)])
     assert len(read) == 1  # at the end of the epoch
 

@@ -140,13 +140,13 @@ def test_the_terminal_is_itself_again_after_an_error(
 def test_the_logs_are_read_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     open_terminal(monkeypatch)
     model, reads = compiled(), []
-    real = model._logs
+    real = model._training.logs
 
     def count(totals: Any) -> dict[str, Any]:
         reads.append(time.perf_counter())
         return real(totals)
 
-    monkeypatch.setattr(model, "_logs", count)
+    monkeypatch.setattr(model._training, "logs", count)
     start = time.perf_counter()
     model.fit(*digits(200), 1, 2, verbose=1)
     seconds = time.perf_counter() - start

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minicnn.callbacks import LearningRateScheduler, ReduceLROnPlateau
 from minicnn.optimizers import SGD
 from minicnn.schedules import ExponentialDecay
-from support.small_training import arrays, assert_same_bits, compiled, digits
+from support.small_training import arrays, assert_same_bits, compiled, digits, network
 
 
 def test_the_scheduler_sets_the_rate_of_each_epoch_and_logs_it() -> None:
@@ -106,7 +106,6 @@ def test_the_factor_lowers(factor: float) -> None:
 
 def test_a_model_without_an_optimizer_is_refused() -> None:
     callback = ReduceLROnPlateau("loss")
-    callback.model = model = compiled()
-    model.optimizer = None
+    callback.model = network()
     with pytest.raises(RuntimeError, match=r"needs an optimizer"):
         callback.on_train_begin({})

@@ -137,8 +137,8 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
             path.write_text("epoch,loss\n-1,9.0\n")
         logger, state = CSVLogger(path, append=append), {}
         logger.on_train_begin({})
-        late = data.draw(st.integers(0, 7))  # epoch from which there is one more column
-        logs = [{"loss": epoch / 3} | ({"late": epoch} if epoch >= late else {}) for epoch in range(7)]
+        late = data.draw(st.integers(0, 8))  # epoch from which there is one more column
+        logs = [{"loss": epoch / 3} | ({"late": epoch} if epoch >= late else {}) for epoch in range(8)]
         for epoch in range(backed_up + lost):
             logger.on_epoch_end(epoch, logs[epoch])
             if epoch == backed_up - 1:
@@ -148,7 +148,7 @@ def test_a_resumed_file_is_that_of_a_training_that_was_not_interrupted(
         again = CSVLogger(path, append=append)
         again.on_train_begin({})
         again.set_state(state)
-        for epoch in range(backed_up, 7):
+        for epoch in range(backed_up, 8):
             again.on_epoch_end(epoch, logs[epoch])
         expected = [{"epoch": "-1", "loss": "9.0"}] * append
         expected += [{"epoch": str(epoch)} | {k: str(v) for k, v in log.items()} for epoch, log in enumerate(logs)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from minicnn.backends.cupy import compiler, nvrtc
+from minicnn.cli import cli
 from support.command_line import done, error_of, facts_of, minicnn
+from support.terminal import pseudo_terminal, screen
 
 planned = partial(facts_of, "plan")
 
@@ -73,6 +78,70 @@ def test_the_table_says_the_same() -> None:
     assert "101,376 bytes of shared memory" in result.stdout
     assert "Registers are those of compiled kernels. Kernels are compiled by NVRTC. Received: none" in result.stdout
     assert "us by the model" in result.stdout
+
+
+def test_the_longest_launches_come_first() -> None:
+    launches = planned("kernels", "--gpu", "h200")["launches"]
+    longest = max(range(len(launches)), key=lambda number: launches[number]["modelled_s"])
+    rows = done("plan", "kernels", "--gpu", "h200", "--top", "2").stdout.partition("The longest")[2].splitlines()
+    assert rows[2].split()[0] == str(longest)
+    assert rows[4].startswith("others")
+    assert len(rows[1:5]) == len([row for row in rows[1:] if row][:4])
+
+
+def test_launches_are_summed_by_layer_and_by_operation() -> None:
+    launches = planned("kernels", "--gpu", "h200")["launches"]
+    said = done("plan", "kernels", "--gpu", "h200", "--by", "layer").stdout
+    for layer in ("conv1", "conv2", "logits"):
+        mine = [launch for launch in launches if launch["layer"] == layer]
+        row = next(line.split() for line in said.splitlines() if line.startswith(f"{layer} "))
+        assert row[1] == str(len(mine))
+        assert float(row[2]) == pytest.approx(sum(x["modelled_s"] for x in mine) * 1e6, abs=0.05)
+    assert "conv2d_input_gradient " in done("plan", "kernels", "--gpu", "h200", "--by", "operation").stdout
+
+
+def test_gpus_stand_side_by_side() -> None:
+    first, second = planned("kernels", "--gpu", "h200,rtx4060")
+    assert [p["device"]["name"] for p in (first, second)] == ["H200", "RTX 4060"]
+    assert first == planned("kernels", "--gpu", "h200")
+    said = done("plan", "kernels", "--gpu", "h200,rtx4060").stdout
+    ratio = second["totals"]["modelled_s"] / first["totals"]["modelled_s"]
+    assert f"{ratio:.2f} times" in next(line for line in said.splitlines() if line.startswith("step "))
+    assert "RTX 4060: " in said
+    assert "for one GPU" in error_of(minicnn("plan", "kernels", "--gpu", "h200,t4", "--kernel", "1"), 2)
+
+
+def test_a_page_says_which_launch_computes_a_node(tmp_path: Path) -> None:
+    done("plan", "kernels", "--gpu", "h200", "--html", str(tmp_path / "step.html"))
+    text = (tmp_path / "step.html").read_text("utf-8")
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found
+    heavy = [step for step in json.loads(found[1]) if step["cost"][0] > 1e6]
+    assert len(heavy) > 5
+    launches = {step["title"].partition("(")[0]: step["kernel"].partition(":")[0] for step in heavy}
+    assert launches["conv2d_input_gradient"] == "launch 6 of H200"
+    assert launches["conv2d_weight_gradient"] == "launch 8 of H200", "whose sums are computed in parts"
+    assert launches["max_pool2d_gradient"] == "another node, which a pass of the backend puts in its place"
+
+
+@pytest.mark.parametrize("args", [[], ["--by", "layer"], ["--gpu", "h200,rtx4060"]], ids=str)
+def test_tables_fit_a_terminal_of_80_columns(args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pseudo_terminal(monkeypatch, "stdout") as written:
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(["plan", "kernels", "--gpu", "h200", *args])
+    lines = screen(written[0])
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "takes" in text if "h200,rtx4060" in args else "roof us" in text
+    assert args or "conv2d_weight_gradient_partial_sums" in text, "no word is broken"
+
+
+def test_columns_are_chosen() -> None:
+    heads = done("plan", "mlp", "--gpu", "t4", "--columns", "blocks,roof").stdout
+    assert "launch  blocks  roof us\n" in "\n".join(line.rstrip() for line in heads.splitlines()) + "\n"
+    assert "registers" in done("plan", "mlp", "--gpu", "t4", "--columns", "all").stdout
+    assert "Did you mean 'blocks'?" in error_of(minicnn("plan", "mlp", "--gpu", "t4", "--columns", "block"), 2)
 
 
 def test_registers_are_those_of_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

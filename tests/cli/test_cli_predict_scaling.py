@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import local_ranks
+from minicnn.measure import local_ranks
 from support.command_line import done, error_of, facts_of, minicnn
 
 NETWORK = {"network": "platforms", "image": [28, 28, 1], "classes": 10}
@@ -108,7 +108,7 @@ def test_each_ellipsis_goes_up_to_the_number_behind_it() -> None:
             for ranks in ("...", "1,2,...", "1,2,...,x", "1,2,...,...,8", "1,\u00b2", "1,2,...,1000000000", "9" * 5000)
         ),
         (("alexnat",), "Did you mean 'alexnet'?"),
-        (("platforms", "--device", "h100"), "A device is one of cpu, t4"),
+        (("platforms", "--device", "v100"), "A device is one of cpu, t4"),
     ],
 )
 def test_wrong_usage(args: tuple[str, ...], wrong: str) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn.bench import torch_peer as peer
-from minicnn.cli.worker import after_one_step
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Probe, parity
+from minicnn.measure import torch_peer as peer
+from minicnn.measure.trainer import Work
+from minicnn.measure.trainers import trainer
 from support.command_line import settings_of
 
 torch = pytest.importorskip("torch")
@@ -35,48 +37,56 @@ def small(network: str, **given: Any) -> Settings:
     return settings_of(network, **{**settings, "seed": 1, "hold_out": 0, **given})
 
 
+def trained(name: str, settings: Settings, data: job.Samples) -> tuple[list[dict[str, Any]], dict[str, float], Probe]:
+    """The rows of all epochs, the test, and loss and gradients of the first batch before."""
+    one = trainer(name, settings, work=Work(load=lambda _: data))
+    probe = one.probe()
+    return one.train(settings.epochs), one.evaluate("test"), probe
+
+
 @pytest.mark.parametrize("network", peer.NETWORKS)
 @pytest.mark.parametrize("held_out", [False, True])
 def test_peer_and_minicnn_end_with_the_same_numbers(network: str, held_out: bool) -> None:
     settings, data = small(network), samples(held_out=held_out)
-    backend = job.open_backend("numpy", "float64")
-    model = job.make_model(settings, data, backend)
-    first = model.get_weights()
-    rows = job.fit(model, settings, data, verbose=0)
-    told: list[dict[str, Any]] = []
-    trained = peer.train(settings, data, first, told.append)
-
-    assert told == trained.rows
-    for ours, theirs in zip(rows, trained.rows, strict=True):
+    (rows, test, probe), (theirs, their_test, their_probe) = (
+        trained(name, settings, data) for name in ("numpy", "torch.nn:cpu")
+    )
+    assert [row["epoch"] for row in theirs] == [1, 2, 3]
+    for ours, other in zip(rows, theirs, strict=True):
+        assert ours.keys() == other.keys() == set(job.COLUMNS)
         for column in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy"):
-            assert theirs[column] == pytest.approx(ours[column], rel=1e-9)
-        assert theirs["samples_per_s"] * theirs["time_s"] == pytest.approx(24 if network == "platforms" else 22)
-    assert trained.test == pytest.approx(job.judge(model, settings, data, rows), rel=1e-9)
-    for expected, found in (
-        (after_one_step(settings, data, backend), trained.first),
-        (model.get_weights(), trained.final),
-    ):
-        assert found.keys() == expected.keys()
-        for path, array in expected.items():
-            np.testing.assert_allclose(found[path], array, rtol=1e-9, atol=1e-12, err_msg=path)
+            assert other[column] == pytest.approx(ours[column], rel=1e-9)
+        assert other["samples_per_s"] * other["time_s"] == pytest.approx(
+            24 if network in ("platforms", "lenet_3x3") else 22
+        )
+    for key in ("loss", "accuracy"):
+        assert their_test[key] == pytest.approx(test[key], rel=1e-9)
+    assert parity({"ours": probe, "theirs": their_probe}, "ours", 1e-9) == {}
 
 
 def test_in_float32_they_agree_as_floats_do() -> None:
     settings, data = small("kernels", precision="float32", epochs=1), samples()
-    model = job.make_model(settings, data, job.open_backend("numpy", "float32"))
-    trained = peer.train(settings, data, model.get_weights(), lambda row: None)
-    job.fit(model, settings, data, verbose=0)
-    for path, array in model.get_weights().items():
-        assert trained.final[path].dtype == np.float32
-        np.testing.assert_allclose(trained.final[path], array, rtol=1e-4, atol=1e-5)
+    ours, theirs = (trained(name, settings, data) for name in ("numpy", "torch.nn:cpu"))
+    assert theirs[0][0]["val_loss"] == pytest.approx(ours[0][0]["val_loss"], rel=1e-4)
+    assert all(gradient.dtype == np.float32 for gradient in theirs[2].gradients.values())
 
 
 def test_a_full_batch_is_taken_in_order() -> None:
     settings, data = small("mlp", batch_size=None, epochs=2), samples()
-    model = job.make_model(settings, data, job.open_backend("numpy", "float64"))
-    trained = peer.train(settings, data, model.get_weights(), lambda row: None)
-    rows = job.fit(model, settings, data, verbose=0)
-    assert [row["loss"] for row in trained.rows] == pytest.approx([row["loss"] for row in rows], rel=1e-12)
+    (ours, *_), (theirs, *_) = (trained(name, settings, data) for name in ("numpy", "torch.nn:cpu"))
+    assert [row["loss"] for row in theirs] == pytest.approx([row["loss"] for row in ours], rel=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_other_looks_are_at_other_batches_for_both(batch_size: int | None) -> None:
+    settings, data = small("mlp", batch_size=batch_size), samples()
+    ours, theirs = (trainer(name, settings, work=Work(load=lambda _: data)) for name in ("numpy", "torch.nn:cpu"))
+    losses = set()
+    for look in (0, 1, 2):
+        probes = {"ours": ours.probe(look), "theirs": theirs.probe(look)}
+        assert parity(probes, "ours", 1e-9) == {}
+        losses.add(probes["ours"].loss)
+    assert len(losses) == 3
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_another_number_of_shards_is_another_training(tmp_path: Path) -> None:
 def test_only_the_first_rank_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def work(distribution: DataParallel) -> None:
         model, folder = plain("numpy", distribution), tmp_path / str(distribution.rank)
-        folder.mkdir() if model.chief else None
+        folder.mkdir() if model.distribution.rank == 0 else None
         callbacks = [ModelCheckpoint(folder / "m.safetensors", verbose=1), CSVLogger(folder / "log.csv")]
         model.fit(*data(), 12, 1, verbose=2, callbacks=callbacks)
         model.evaluate(*data(), verbose=1)

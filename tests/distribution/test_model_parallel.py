@@ -133,7 +133,7 @@ def test_a_rank_keeps_its_columns_alone() -> None:
     def work(distribution: Any) -> Any:
         model = made(distribution)
         model.train_on_batch(*(a[:16] for a in data()))
-        return [a.shape for a in model._engine._cells["dense/kernel"].value.arrays]
+        return [a.shape for a in model._training.variables.cells["dense/kernel"].value.arrays]
 
     assert on_ranks(2, work) == [[(32, 2)] * 2] * 2
     assert on_ranks(4, work) == [[(32, 2)]] * 4

@@ -16,6 +16,7 @@ from minicnn import layers as nn
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore
 from minicnn.distribution import Pipeline
+from minicnn.distribution.pipeline_schedule import SubCommunicator
 from minicnn.optimizers import OPTIMIZERS, SGD, Adam
 from minicnn.program import Program
 from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, deep, digest, left_by, targets
@@ -52,7 +53,11 @@ def test_every_optimizer_trains_in_stages(name: str) -> None:
         for size in (15, 14):
             model.train_on_batch(x[:size], y[:size])
         if isinstance(distribution, Pipeline):
-            held = {n: c.value.array is not None for n, c in model._engine._cells.items() if hasattr(c.value, "array")}
+            held = {
+                n: c.value.array is not None
+                for n, c in model._training.variables.cells.items()
+                if hasattr(c.value, "array")
+            }
             for path in model._weights:
                 assert all(there == held[path] for n, there in held.items() if n.endswith(f"/{path}")), held
         return digest(model), model.get_weights()
@@ -127,7 +132,7 @@ def test_a_rank_has_the_weights_of_its_layers_alone() -> None:
         model = made(distribution)
         summaries[distribution.rank] = model.summary(print_fn=None)
         model.train_on_batch(*(a[:15] for a in data()))
-        return [path for path in model._weights if model._engine._cells[path].value.array is not None]
+        return [path for path in model._weights if model._training.variables.cells[path].value.array is not None]
 
     first, second = on_ranks(2, work)
     assert {path.split("/")[0] for path in first} == {"conv2d", "batch_normalization", "conv2d_1"}
@@ -151,7 +156,11 @@ def test_the_program_of_a_rank_does_what_its_step_does(count: int) -> None:
         found = get_backend("numpy").compile(program)({v.name: given[v.name].copy() for v in program.inputs})
         model = made(Pipeline(CUTS, shards=SHARDS, communicator=stepwise.communicator(communicator.rank)))
         assert model.train_on_batch(x, y)[0] == pytest.approx(found["loss"])
-        held = {path: cell.value.array for path, cell in model._engine._cells.items() if hasattr(cell.value, "array")}
+        held = {
+            path: cell.value.array
+            for path, cell in model._training.variables.cells.items()
+            if hasattr(cell.value, "array")
+        }
         assert {path for path, array in held.items() if array is not None} == found.keys() & held.keys()
         for path in found.keys() & held.keys():
             np.testing.assert_array_equal(found[path], held[path])
@@ -250,3 +259,29 @@ def test_copies_and_pickles_are_distributed_likewise() -> None:
     for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert repr(same.distribution) == f"Pipeline({CUTS}, shards=5, timeout=7)"
         assert digest(same) == digest(model)
+
+
+def test_some_ranks_of_a_communicator_are_one_with_numbers_of_their_own() -> None:
+    """Ranks 2 and 0 of three, in this order: rank 1 takes no part."""
+    members = [2, 0]
+
+    def work(communicator: Any) -> Any:
+        if communicator.rank not in members:
+            return None
+        part = SubCommunicator(communicator, members)
+        total, texts = np.full(3, part.rank + 1.0), part.share(b"ab"[: part.rank + 1])
+        part.add(total)
+        if part.rank == 0:
+            part.send(np.arange(2.0), 1, 7)
+            return part.size, total, texts
+        received = np.zeros(2)
+        part.receive(received, 0, 7)
+        return part.size, total, texts, received
+
+    second, outsider, first = ThreadRanks(3).run(work)
+    assert outsider is None
+    assert first[0] == second[0] == 2
+    assert first[2] == second[2] == [b"a", b"ab"]
+    for total in (first[1], second[1]):
+        np.testing.assert_array_equal(total, [3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(second[3], [0.0, 1.0])

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn import ops, zoo
-from minicnn.bench import local_ranks
 from minicnn.distribution import prediction
 from minicnn.distribution.prediction import (
     Conditions,
@@ -29,6 +28,7 @@ from minicnn.distribution.prediction import (
 from minicnn.distribution.prediction.links import sent, sums_of
 from minicnn.distribution.prediction.strategies import _cut
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import local_ranks
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 
@@ -257,7 +257,7 @@ def test_a_pipeline_of_equal_stages_idles_as_gpipe_says(micro: int) -> None:
 
 
 def test_model_parallelism_shares_columns_and_hands_over_inputs() -> None:
-    work = made(layer("a", 1.0, 8.0, given=4.0, first=True), layer("b", 1.0, 8.0, given=4.0))
+    work = made(layer("a", 1.0, 8.0, activations=4.0, first=True), layer("b", 1.0, 8.0, activations=4.0))
     found = predict(work, "model", 4, 2, Conditions(Interconnect("", 0.0, 1.0)))
     assert found.compute == pytest.approx(6 * 2 / 4)
     assert found.sent == found.exposed == pytest.approx(2 * 4.0 * 2 * 3 / 4), "not of the first layer"
@@ -289,7 +289,7 @@ def test_memory_of_one_rank_is_that_of_the_plan(name: str) -> None:
 
 
 def test_what_does_not_fit_is_not_chosen() -> None:
-    work = made(layer("a", 1.0, 100.0, given=1.0), layer("b", 1.0, 100.0, given=1.0))
+    work = made(layer("a", 1.0, 100.0, activations=1.0), layer("b", 1.0, 100.0, activations=1.0))
     slow = Interconnect("", 1.0, 1e9)
     (row,) = prediction.scaling(work, [2], 2, Conditions(slow, memory=250.0))
     assert [p.fits for p in row.predictions if p.impossible is None] == [False, True, True]
@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_not_chosen() -> None:
 
 
 def test_it_says_when_one_rank_is_faster() -> None:
-    work = made(layer("a", 1.0, 8.0, given=1.0))
+    work = made(layer("a", 1.0, 8.0, activations=1.0))
     for latency, said in ((1e3, True), (0.0, False)):
         (row,) = prediction.scaling(work, [2], 4, Conditions(Interconnect("", latency, 1e9)))
         assert row.why.endswith("One rank by itself is faster.") == said

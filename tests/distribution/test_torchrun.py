@@ -33,8 +33,8 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
 
 
 def test_an_engine_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"engine is 'gloo', 'nccl' or None.*Received: engine='mpi'\."):
-        TorchCommunicator(engine="mpi")
+    with pytest.raises(ValueError, match=r"transport is 'gloo', 'nccl' or None.*Received: transport='mpi'\."):
+        TorchCommunicator(transport="mpi")
 
 
 def test_ranks_that_nccl_does_not_connect() -> None:

@@ -97,7 +97,7 @@ def test_networks_of_the_zoo_compute_what_the_modules_do(name: str, tmp_path: Pa
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
-    from minicnn.bench import torch_networks
+    from minicnn.measure import torch_networks
 
     image, options, widths = NETWORKS[name]
     module = getattr(torch_networks, name)(image[2], CLASSES, **widths)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from minicnn.backends import get_backend
+from minicnn.configured import encode
 from minicnn.layers import Dense, Identity, Input, Lambda, Layer, Rescaling
-from minicnn.layers.configured import layer_to_config
 from support.layer_check import run, run_layer, run_layer_check, trace_layer
 from support.numerics import assert_close
 from support.strategies import normal
@@ -87,4 +87,4 @@ def test_identity_and_lambda() -> None:
     with pytest.raises(TypeError, match="Lambda takes a function of a Value"):
         Lambda("relu")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Functions cannot be saved, because a file holds data only"):
-        layer_to_config(Lambda(lambda v: v))
+        encode(Lambda(lambda v: v))

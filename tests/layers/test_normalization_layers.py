@@ -16,7 +16,7 @@ from minicnn.layers import (
     LayerNormalization,
     LocalResponseNormalization,
 )
-from minicnn.layers.graph import Graph
+from minicnn.layers.functional import Functional
 from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from support.numerics import assert_close
 from support.strategies import normal, seeds
@@ -81,7 +81,7 @@ def test_inference_is_one_multiply_and_one_add_of_the_whole_input() -> None:
 def test_the_first_statistics_are_kerass() -> None:
     # With mean 0 and variance 1 inference changes almost nothing.
     layer = BatchNormalization(epsilon=0.0)
-    graph = Graph(x := Input((3,)), layer(x))
+    graph = Functional(x := Input((3,)), layer(x))
     names = {"moving_mean": 0.0, "moving_variance": 1.0, "gamma": 1.0, "beta": 0.0}
     for attribute, value in names.items():
         weight = getattr(layer, attribute)
@@ -159,7 +159,7 @@ def test_a_shared_batch_normalization_averages_both_batches() -> None:
     layer = BatchNormalization(momentum=0.5, epsilon=0.0)
     x = Input((2,))
     once = layer(x)
-    graph = Graph(x, layer(once))  # the second call sees normalised numbers: mean beta, variance gamma ** 2
+    graph = Functional(x, layer(once))  # the second call sees normalised numbers: mean beta, variance gamma ** 2
     data = normal((8, 2), 0)
     result = run(graph, data, training=True)
     w = {k.rpartition("/")[2]: v for k, v in result.weights.items()}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn.layers import Dropout, GaussianNoise, Input, SpatialDropout2D
-from minicnn.layers.graph import Graph
-from minicnn.layers.regularization import normal as normal_of
+from minicnn.layers.functional import Functional
+from minicnn.ops.draws import normal as normal_of
 from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from support.model_cases import run as run_ops
 from support.strategies import normal, seeds
@@ -74,7 +74,7 @@ def test_masks_are_the_same_in_both_precisions() -> None:
 def test_two_calls_of_one_dropout_have_different_masks() -> None:
     layer = Dropout(0.5)
     x = Input((64,))
-    y = run(Graph(x, [layer(x), layer(x)]), np.ones((2, 64)), training=True).y
+    y = run(Functional(x, [layer(x), layer(x)]), np.ones((2, 64)), training=True).y
     assert (y[0] != y[1]).any()
 
 

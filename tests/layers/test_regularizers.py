@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential, ops
+from minicnn.configured import decode, encode
 from minicnn.constraints import CONSTRAINTS, MaxNorm, MinMaxNorm, NonNeg, UnitNorm
 from minicnn.layers import BatchNormalization, Conv2D, Dense, DepthwiseConv2D, Input, PReLU, SeparableConv2D
-from minicnn.layers.configured import layer_from_config, layer_to_config
 from minicnn.optimizers import SGD
 from minicnn.regularizers import (
     L1,
@@ -113,9 +113,9 @@ def test_constraints_hold_after_each_step() -> None:
     ],
 )  # fmt: skip
 def test_every_weight_and_its_plain_data(layer: Any, shape: Any, limited: dict[str, int]) -> None:
-    config = layer_to_config(layer)
-    for made in (layer, layer_from_config(config)):
-        assert layer_to_config(made) == config
+    config = encode(layer)
+    for made in (layer, decode(config)):
+        assert encode(made) == config
         made(Input(shape))
         for name, kinds in limited.items():
             weight = getattr(made, name)

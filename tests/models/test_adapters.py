@@ -14,6 +14,7 @@ from minicnn.loop.adapters import Standardizer, on_backend
 from minicnn.loop.batches import ArraySource
 from minicnn.losses import MeanSquaredError, SparseCategoricalCrossentropy
 from support.model_cases import FAST, to_library
+from support.steps import arrays_of
 
 IMAGES = np.arange(24, dtype="uint8").reshape(4, 6)
 LABELS = np.asarray([0, 1, 2, 1], "int32")
@@ -25,12 +26,14 @@ def standardizer(backend: str, loss: Any = None, dtype: str = "float32") -> Stan
 
 @pytest.mark.parametrize("backend", FAST)
 def test_images_stay_small_until_the_program_scales_them(backend: str) -> None:
-    feed, arrays = standardizer(backend).batch(IMAGES, LABELS.astype("int64"))
+    run = standardizer(backend).batch(IMAGES, LABELS.astype("int64"))
+    feed, arrays = run.feed, run.arrays
     assert (feed.batch, str(feed.x[0]), str(feed.y[0])) == (4, "uint8[4,6]", "int32[4]")
     assert (feed.weight, feed.gathered) == (None, False)
     assert get_backend(backend).owns(arrays["x"])
     assert str(arrays["x"].dtype).endswith("uint8")
-    feed, arrays = standardizer(backend).batch(IMAGES.astype("int16"), LABELS, np.ones(4))
+    run = standardizer(backend).batch(IMAGES.astype("int16"), LABELS, np.ones(4))
+    feed, arrays = run.feed, run.arrays
     assert (str(feed.x[0]), feed.weight) == ("float32[4,6]", ())
     assert str(arrays["sample_weight"].dtype).endswith("float32")
 
@@ -38,7 +41,7 @@ def test_images_stay_small_until_the_program_scales_them(backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST)
 def test_arrays_in_their_form_are_not_copied(backend: str) -> None:
     x, y = (to_library(a, backend) for a in (IMAGES.astype("float32"), LABELS))
-    _, arrays = standardizer(backend).batch(x, y)
+    arrays = standardizer(backend).batch(x, y).arrays
     assert arrays["x"] is x
     assert arrays["y"] is y
 
@@ -46,21 +49,22 @@ def test_arrays_in_their_form_are_not_copied(backend: str) -> None:
 def test_cpu_tensors_reach_numpy_without_a_copy() -> None:
     torch = pytest.importorskip("torch")
     x = torch.tensor(IMAGES)
-    _, arrays = standardizer("numpy").batch(x, LABELS)
+    arrays = standardizer("numpy").batch(x, LABELS).arrays
     assert np.may_share_memory(arrays["x"], x.numpy())
 
 
 def test_whole_arrays_go_to_the_device_once() -> None:
-    source = ArraySource(standardizer("numpy"), IMAGES, LABELS, None, batch_size=3, last_batch="keep")
+    source = ArraySource(standardizer("numpy"), [IMAGES], LABELS, None, batch_size=3, last_batch="keep")
     assert len(source) == 2
-    batches = [arrays for _, arrays in source.epoch(shuffle=False, seed=0, epoch=0)]
+    batches = [arrays_of(run) for run in source.runs(shuffle=False, seed=0, epoch=0)]
     assert all(b["x"] is batches[0]["x"] for b in batches)
     assert [b["index"].tolist() for b in batches] == [[0, 1, 2], [3]]
-    assert [b["index"].tolist() for _, b in source.epoch(shuffle=False, seed=0, epoch=0, skip=1)] == [[3]]
+    assert [arrays_of(run)["index"].tolist() for run in source.runs(shuffle=False, seed=0, epoch=0, skip=1)] == [[3]]
 
 
 def test_targets_take_the_model_s_type() -> None:
-    feed, arrays = standardizer("numpy", MeanSquaredError(), "float64").batch(IMAGES, np.ones((4, 3), "uint8"))
+    run = standardizer("numpy", MeanSquaredError(), "float64").batch(IMAGES, np.ones((4, 3), "uint8"))
+    feed, arrays = run.feed, run.arrays
     assert str(feed.y[0]) == "float64[4,3]"
     assert arrays["y"].dtype == "float64"
 

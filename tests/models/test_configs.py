@@ -81,7 +81,9 @@ class Halving(Schedule):
 
 def test_classes_of_the_caller() -> None:
     config = optimizers.SGD(Halving(0.4)).get_config()
-    with pytest.raises(ValueError, match=r"minicnn's own or given by the caller\. Received: 'Halving'\. Pass it as"):
+    with pytest.raises(
+        ValueError, match=r"minicnn's own or given by the caller\. Received: 'Halving'\. Pass the class as"
+    ):
         optimizers.SGD.from_config(config)
     made = optimizers.SGD.from_config(config, {"Halving": Halving})
     assert made.rate(1) == 0.2

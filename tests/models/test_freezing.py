@@ -122,15 +122,63 @@ def test_a_change_is_taken_up_by_compile() -> None:
     model = network()
     model.fit(X, Y, verbose=0)
     model.layers[0].trainable = False
-    for call in (lambda: model.fit(X, Y, verbose=0), lambda: model.train_on_batch(X, Y)):
-        with pytest.raises(RuntimeError, match=r"taken up by compile, as in Keras\. Received: .*'first'.*compile\(\)"):
-            call()
-    model.evaluate(X, Y)  # for which it makes no difference
-    model.layers[0].trainable = True
-    model.fit(X, Y, verbose=0)
-    model.layers[0].trainable = False
+    with pytest.warns(
+        UserWarning, match=r"when the model was compiled\. Received: .*'first'\. Call compile\(\)"
+    ) as seen:
+        assert "first/kernel" in changed(model)
+    assert [warning.filename for warning in seen] == [__file__]
+    model.train_on_batch(X, Y)  # it has been said
     model.compile("adam", SparseCategoricalCrossentropy(from_logits=True))
     assert "first/kernel" not in changed(model)
+    model.layers[0].trainable = True
+    with pytest.warns(UserWarning, match="trainable set since then"):
+        model.train_on_batch(X, Y)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "jax"])
+def test_two_compiled_models_of_a_gan_train_their_own_parts(backend: str) -> None:
+    """The discriminator is compiled, then frozen within the model that trains the generator."""
+    pytest.importorskip(backend)
+    rng = np.random.default_rng(0)
+    noise, real = rng.normal(size=(8, 3)), rng.normal(size=(8, 4))
+    z, x = Input((3,)), Input((4,))
+    generator = Model(z, Dense(4, name="out")(BatchNormalization()(Dense(5, "relu")(z))), name="generator")
+    hidden = BatchNormalization()(Dense(5, "relu")(x))
+    judge = Model(x, Dense(1, "sigmoid", name="verdict")(hidden), name="judge", backend=backend)
+    judge.compile("adam", "binary_crossentropy")
+    judge.trainable = False
+    gan = Model(z, judge(generator(z)), backend=backend)
+    gan.compile("adam", "binary_crossentropy")
+    weights = gan.get_weights()
+    ours = {path for path in weights if path.startswith("generator/")}
+    theirs = {path for path in weights if path.startswith("judge/")}
+
+    def moved(train: Any) -> set[str]:
+        before = gan.get_weights()
+        train()
+        return {path for path, array in gan.get_weights().items() if np.any(array != before[path])}
+
+    assert ours | theirs == set(weights)
+    with pytest.warns(UserWarning, match="trainable set since then"):
+        assert moved(lambda: judge.train_on_batch(real, np.ones((8, 1)))) == theirs
+    # Without a word from the second step on.
+    assert moved(lambda: gan.train_on_batch(noise, np.ones((8, 1)))) == ours
+    assert moved(lambda: judge.fit(real, np.ones((8, 1)), verbose=0)) == theirs
+    assert moved(lambda: gan.fit(noise, np.ones((8, 1)), verbose=0)) == ours
+
+
+def test_what_was_trainable_is_saved_beside_what_is(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    model = network(norm=True)
+    model.fit(X, Y, verbose=0)
+    model.layers[0].trainable, model.layers[1].trainable = False, True
+    model.save(tmp_path / "model.safetensors")
+    again = Model.load(tmp_path / "model.safetensors", backend="numpy")
+    assert [layer.trainable for layer in again.layers] == [False, True, True]
+    for m in (model, again):
+        with pytest.warns(UserWarning, match="trainable set since then"):
+            assert changed(m) == {"first/kernel", "first/bias", "head/kernel", "head/bias"}
+    assert_same_weights(again.get_weights(), model.get_weights())
 
 
 def test_frozen_layers_are_saved(tmp_path: Path) -> None:
@@ -152,9 +200,6 @@ def test_frozen_layers_are_saved(tmp_path: Path) -> None:
     loaded = Model.load(tmp_path / "outer.safetensors", backend="numpy")
     assert loaded.count_params(trainable=True) == outer.count_params(trainable=True) == 3 * 2 + 2
     assert loaded.layers[0].layers[0].trainable  # type: ignore[attr-defined]
-    model.trainable = False
-    with pytest.raises(RuntimeError, match="taken up by compile"):
-        model.save(tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize("value", [0, None, "no"])

@@ -37,7 +37,7 @@ def test_a_model_goes_at_once(verbose: int) -> None:
     history = model.fit(X, Y, batch_size=4, epochs=2, verbose=verbose, validation_split=0.25)
     model.predict(X)
     model.explain()
-    known = weakref.ref(model), weakref.ref(model._engine)
+    known = weakref.ref(model), weakref.ref(model._training)
     del model, history
     assert [ref() for ref in known] == [None, None]
     assert len(kept) == 3
@@ -48,5 +48,5 @@ def test_compiled_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model()
     for size in (1, 2, 3, 1, 4, 5):
         model.predict(X[:size], batch_size=8)
-        assert len(model._engine._steps) <= 3
-    assert [feed.batch for _, feed in model._engine._steps] == [1, 4, 5]
+        assert len(model._training.executor._compiled) <= 3
+    assert [feed.batch for _, feed in model._training.executor._compiled] == [1, 4, 5]

@@ -65,7 +65,7 @@ def divided() -> Model:
 def test_logits_under_a_cross_entropy_of_probabilities_warn_once(model: Any, loss: Any) -> None:
     made = model()
     remedy = "sigmoid" if loss == "binary_crossentropy" else "softmax"
-    with pytest.warns(UserWarning, match=f"takes probabilities .*: the output of <.*from_logits.*'{remedy}'") as seen:
+    with pytest.warns(UserWarning, match=f"takes probabilities .*: the output of '.*from_logits.*'{remedy}'") as seen:
         made.compile("sgd", loss)
     assert len(seen) == 1
     assert seen[0].filename == __file__

@@ -316,14 +316,29 @@ def test_several_predictions_a_sample_are_averaged_before_weighting() -> None:
 def test_a_loss_of_one_s_own_keeps_the_samples_apart() -> None:
     class Total(Loss):
         def call(self, y_true: Any, y_pred: Any) -> Any:
-            from minicnn import ops
-
-            return ops.mean(y_pred)
+            return ops.sum(y_pred, axes=0)
 
     with pytest.raises(
-        ValueError, match=r"A loss gives a number .* 2 samples, .*\. Received: float64\[\] from 'total'"
+        ValueError, match=r"A loss gives a number .* 2 samples, .*\. Received: float64\[3\] from 'total'"
     ):
         identity((3,), Total()).evaluate(np.ones((2, 3)), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("weight", [None, np.asarray([1.0, 3.0])])
+def test_a_loss_may_give_one_number_for_the_batch(weight: Any) -> None:
+    """As Keras takes it, whose own reductions give one."""
+
+    def mean(y_true: Any, y_pred: Any) -> Any:
+        return ops.mean(ops.square(y_pred - y_true))
+
+    def root(y_true: Any, y_pred: Any) -> Any:
+        return ops.sqrt(mean(y_true, y_pred))
+
+    x = np.asarray([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    found = identity((3,), mean, [root]).evaluate(x, np.zeros((2, 3)), sample_weight=weight, return_dict=True)
+    expected = np.mean(x**2)
+    assert found["root"] == pytest.approx(np.sqrt(expected))
+    assert found["loss"] == pytest.approx(expected * (1 if weight is None else weight.mean()))
 
 
 @pytest.mark.parametrize(("targets", "shape"), [((4, 1), (4, 4)), ((4, 1, 3), (4, 4, 3))])

@@ -16,6 +16,7 @@ from minicnn.layers import Dense, Input
 from minicnn.optimizers import (
     OPTIMIZERS,
     SGD,
+    Adadelta,
     Adagrad,
     Adam,
     AdamW,
@@ -154,6 +155,16 @@ def plain_muon(p: Array, gs: list[Array], rates: list[float], momentum: float, n
     return p
 
 
+def plain_adadelta(p: Array, gs: list[Array], rates: list[float], rho: float, eps: float, decay: float) -> Array:
+    squares, steps = np.zeros_like(p), np.zeros_like(p)
+    for g, rate in zip(gs, rates, strict=True):
+        squares = rho * squares + (1 - rho) * g**2
+        step = g * np.sqrt((steps + eps) / (squares + eps))
+        steps = rho * steps + (1 - rho) * step**2
+        p = p - p * decay * rate - rate * step
+    return p
+
+
 def compare(optimizer: Optimizer, plain: Callable[..., Array], *arguments: Any) -> None:
     """Equal parameters after steps whose rate changes."""
     steps = gradients()
@@ -191,6 +202,11 @@ def test_rmsprop(rate: Any, rho: float, momentum: float, eps: float, centered: b
 @given(rate=rates, initial=st.sampled_from([0.1, 0.0, 2.0]), eps=st.sampled_from([1e-7, 0.1]), decay=decays)
 def test_adagrad(rate: Any, initial: float, eps: float, decay: float) -> None:
     compare(Adagrad(rate, initial, eps, weight_decay=decay), plain_adagrad, initial, eps, decay)
+
+
+@given(rate=rates, rho=shares, eps=st.sampled_from([1e-7, 0.1]), decay=decays)
+def test_adadelta(rate: Any, rho: float, eps: float, decay: float) -> None:
+    compare(Adadelta(rate, rho, eps, weight_decay=decay), plain_adadelta, rho, eps, decay)
 
 
 @given(rate=rates, b1=shares, b2=shares, decay=decays)
@@ -422,7 +438,8 @@ def test_unfinished_classes() -> None:
 
 # Largest step at learning rate 1 for gradients that are rounding errors r, by docs/numbers.md.
 OF_ROUNDING: dict[str, Callable[[float], float]] = {
-    "SGD": lambda r: r, "RMSprop": lambda r: r / 1e-7**0.5, "Adagrad": lambda r: r / 0.1**0.5, "Lion": lambda r: 1.0,
+    "SGD": lambda r: r, "Adadelta": lambda r: r,
+    "RMSprop": lambda r: r / 1e-7**0.5, "Adagrad": lambda r: r / 0.1**0.5, "Lion": lambda r: 1.0,
     **dict.fromkeys(("Adam", "AdamW", "Nadam", "Muon"), lambda r: min(1.1 * r / 1e-7, 4)),
 }  # fmt: skip
 

@@ -168,8 +168,9 @@ def test_a_training_that_broke_off_goes_on_where_it_was(loader: bool) -> None:
     again.set_state(states[2])
     whole.fit(*given, batch_size=4, epochs=1, verbose=0)
     x, y, weight = (*given, None, None)[:3]
-    source = again._source(x, y, weight, 4, again=True)
-    again._train_epoch(source, None, callbacks.Callbacks([], again, {}), True, again.seed)
+    training = again._training
+    source = training.source(again._placed(x)[0], y, weight, 4, again=True)
+    training.train_epoch(source, None, callbacks.Callbacks([], again, {}), True, again.seed)
     for key, array in whole.get_weights().items():
         np.testing.assert_array_equal(again.get_weights()[key], array)
 

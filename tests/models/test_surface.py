@@ -147,8 +147,9 @@ def test_validation_after_some_epochs(often: Any, expected: int) -> None:
 def test_the_validation_has_its_own_batch_size() -> None:
     sizes: list[int] = []
     model = network()
-    evaluate = model._engine.evaluate_many
-    model._engine.evaluate_many = lambda feed, *rest: (sizes.append(feed.batch), evaluate(feed, *rest))[1]  # type: ignore
+    executor = model._training.executor
+    evaluate = executor.evaluate
+    executor.evaluate = lambda run, totals: (sizes.append(run.feed.batch), evaluate(run, totals))[1]  # type: ignore
     model.fit(X, Y, 5, 1, 0, validation_data=(X, Y), validation_batch_size=12)
     assert sizes == [12, 11]
 

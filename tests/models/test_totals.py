@@ -18,6 +18,7 @@ from minicnn.loop import totals as module
 from minicnn.loop.totals import Totals
 from support.model_cases import FAST, MeanOutput, identity
 from support.small_training import Interrupt
+from support.steps import evaluated, one_step
 
 BACKENDS = [*FAST, "numba"]
 FULL = 2**24  # where float32 ends to hold all integers
@@ -34,8 +35,7 @@ def classifier(backend: Any, given: list[Any], **options: Any) -> Sequential:
 
 def nearly_full(model: Sequential, x: Any, y: Any) -> Totals:
     """Totals of an epoch in which every count stands just below 2^24, those of one sample alone excepted."""
-    feed, arrays = model._standardizer(model._objective).batch(x[:1], y[:1])
-    one = model._engine.evaluate_many(feed, arrays, Totals(), None, 1)
+    one = evaluated(model, one_step(model, x[:1], y[:1]))
     full = {
         name: model.backend.asarray(np.where(model.backend.to_numpy(a) > 0, FULL - 1, 0).astype("float32"))
         for name, a in one.arrays.items()
@@ -57,9 +57,8 @@ def test_counts_go_on_beyond_what_float32_holds(backend: str) -> None:
     before = nearly_full(model, X, Y)
     totals = before
     for row in range(1, len(X)):
-        feed, arrays = model._standardizer(model._objective).batch(X[row : row + 1], Y[row : row + 1])
-        totals = model._engine.evaluate_many(feed, arrays, totals, None, 1)
-    logs = model._logs(totals)
+        totals = evaluated(model, one_step(model, X[row : row + 1], Y[row : row + 1]), totals)
+    logs = model._training.logs(totals)
     counts = np.array([[FULL, 0, 0], [1, 0, 0], [1, 0, 1]], float)
     counts[0, 1] = 1
     # The first sample stands for 2^24 - 1 alike ones.
@@ -78,7 +77,7 @@ def test_accuracy_of_a_training_that_goes_on_beyond_2_to_the_24(backend: str) ->
     started = nearly_full(model, X, Y)
 
     def begin(epoch: int, logs: Any) -> None:
-        model._totals = started
+        model._training.totals = started
 
     history = model.fit(X, Y, 1, 1, 0, [LambdaCallback(on_epoch_begin=begin)], shuffle=False).history
     assert history["accuracy"] == [(FULL - 1 + 3) / (FULL - 1 + 6)]
@@ -102,7 +101,8 @@ def test_what_a_step_may_count(shards: int) -> None:
             distribution=DataParallel(shards, communicator=OneProcess()),
         )  # fmt: skip
         for kind in ("train", "evaluate"):
-            assert model._program_of(kind, model._feed(6))[0].counted == counted  # type: ignore[arg-type]
+            executor = model._training.executor
+            assert executor.program(kind, model._training.step.feed(6)).counted == counted  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("counted", [1, 1000, 2**24, 2**30])
@@ -145,9 +145,9 @@ def test_a_state_holds_totals_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEPS", 3)
     model = identity((2,), metrics=["mae"])
     totals = Totals()
-    feed, arrays = model._standardizer(model._objective).batch(np.ones((2, 2)), np.zeros((2, 2)))
+    run = one_step(model, np.ones((2, 2)), np.zeros((2, 2)))
     for _ in range(5):
-        totals = model._engine.evaluate_many(feed, arrays, totals, None, 1)
+        totals = evaluated(model, run, totals)
     state = totals.get_state(np.asarray)
     assert (state["steps"], float(state["earlier"]["metric/loss/count"])) == (2, 6)
     again = Totals.of_state(state, np.asarray)

@@ -119,7 +119,7 @@ def test_diff_names_the_first_node_that_differs() -> None:
     assert found.first.value.path == "conv2d/relu"
     assert found.first.off[0] < 1 < found.first.off[1]
     assert len(found.differences) > 5
-    assert [d.value.path for d in found.differences if d.own] == ["conv2d/relu"]  # all else follows from it
+    assert [d.value.path for d in found.differences if d.is_culprit] == ["conv2d/relu"]  # all else follows from it
     assert str(found).startswith("First node that differs: conv2d/relu, v")
     assert "The result of wrong:cpu is off by" in str(found)
     assert "conv2d/relu" in found._repr_html_()

@@ -116,8 +116,8 @@ def test_what_a_rank_sends_another_receives(count: int) -> None:
         rank = communicator.rank
         group, before = Group(count, rank, count, communicator), (rank - 1) % count
         program = Program("ring")
-        ticket = ops.send(program.input("x", (12, 2)), to=(rank + 1) % count, tag=3, group=group)
-        program.outputs["y"] = ops.receive(ticket, shape=(12, 2), source=before, tag=3, group=group)
+        token = ops.send(program.input("x", (12, 2)), to=(rank + 1) % count, tag=3, group=group)
+        program.outputs["y"] = ops.receive(token, shape=(12, 2), source=before, tag=3, group=group)
         stated.append(program.bytes_sent)
         return get_backend("numpy").compile(program)({"x": xs[rank]})["y"]
 
@@ -136,18 +136,18 @@ def test_gradients_go_back_the_way_that_arrays_came() -> None:
             made = ops.send(program.input("x", (12, 2)) * program.input("w", (12, 2)), to=1, tag=1, group=group)
             wanted = program.value("w")
         else:
-            wanted = program.input("ticket", (0,))
+            wanted = program.input("token", (0,))
             made = ops.square(ops.receive(wanted, shape=(12, 2), source=0, tag=1, group=group))
         (program.outputs["found"],) = gradients(program, ops.sum(made), [wanted])
         names = [node.op.name for node in program.nodes if "group" in node.attrs]
-        given = {"x": x, "w": w, "ticket": np.empty(0, "float32")}
+        given = {"x": x, "w": w, "token": np.empty(0, "float32")}
         found = get_backend("numpy").compile(program)({v.name: given[v.name] for v in program.inputs})["found"]
         return names, found
 
-    (names, found), (others, ticket) = ranks.run(work)
+    (names, found), (others, token) = ranks.run(work)
     assert (names, others) == (["send", "receive"], ["receive", "send"])
     np.testing.assert_allclose(found, 2 * x * x * w, rtol=1e-5)
-    assert ticket.shape == (0,)
+    assert token.shape == (0,)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 5, 8, 12, 13])
@@ -205,7 +205,7 @@ def test_errors_name_the_rule_and_the_remedy() -> None:
         ops.send(x, to=1, tag=1, group=group)
     with pytest.raises(ValueError, match=r"a tag of at least 1.*Received: source=0, tag=0"):
         ops.receive(x, shape=(3, 2), source=0, tag=0, group=group)
-    with pytest.raises(ValueError, match=r"the ticket that send returns, of shape \(0,\)\. Received: float32\[3,2\]"):
+    with pytest.raises(ValueError, match=r"the token that send returns, of shape \(0,\)\. Received: float32\[3,2\]"):
         ops.receive(x, shape=(3, 2), source=0, tag=1, group=group)
     with pytest.raises(ValueError, match="at least one shard, and ranks from 0 on"):
         Group(4, 2, 2)

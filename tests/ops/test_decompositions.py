@@ -10,12 +10,12 @@ import pytest
 
 from minicnn import ops
 from minicnn.ops.decompositions import decompose
-from minicnn.ops.fused import Body, Step
+from minicnn.ops.fused import Body, FusedOperation
 from minicnn.program import Program, Value
 from support.gradcheck import run_checked
 
 LABELS = np.asarray([[0, 6, 2], [9, 3, 3]], "int32")  # 9 is no class: it counts for nothing
-SUM_OF_SQUARES = Body("squares", 2, (Step(ops.square, (0,), {}), Step(ops.add, (2, 1), {})), (3, 2))
+SUM_OF_SQUARES = Body("squares", 2, (FusedOperation(ops.square, (0,), {}), FusedOperation(ops.add, (2, 1), {})), (3, 2))
 
 CASES: dict[str, Callable[..., Any]] = {
     "fused": lambda x, _: ops.fused(x, x * 2.0, body=SUM_OF_SQUARES),

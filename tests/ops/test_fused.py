@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from minicnn import ops
-from minicnn.ops import Body, Step
+from minicnn.ops import Body, FusedOperation
 from minicnn.program import Program
 from support.gradcheck import run_primitive
 
 
 def _body(slope: float = 0.1) -> Body:
-    steps = (Step(ops.multiply, (0, 1), {}), Step(ops.leaky_relu, (2,), {"negative_slope": slope}))
+    steps = (FusedOperation(ops.multiply, (0, 1), {}), FusedOperation(ops.leaky_relu, (2,), {"negative_slope": slope}))
     return Body("scale", 2, steps, (3,))
 
 

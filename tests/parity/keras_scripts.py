@@ -17,11 +17,6 @@ COLOURED = RNG.random((16, 16, 16, 3)).astype("float32")
 LABELS = RNG.integers(0, 10, 24)
 
 
-def named(keras: Any, name: str, ending: str) -> str:
-    """A file's name; minicnn writes safetensors and refuses the endings of Keras's formats."""
-    return name + (".safetensors" if keras.__name__ == "minicnn" else ending)
-
-
 def sequential_model(keras: Any) -> Any:
     """Add, pop, names, weights, and the results of all layers."""
     layers = keras.layers
@@ -99,9 +94,7 @@ def training_and_evaluation(keras: Any) -> Any:
     )
     x_train = IMAGES.reshape(24, 256).astype("float32") / 255
     stop = keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=1e-2, patience=2, verbose=0)
-    keep = keras.callbacks.ModelCheckpoint(
-        named(keras, "mymodel_{epoch}", ".keras"), save_best_only=True, monitor="val_loss", verbose=0
-    )
+    keep = keras.callbacks.ModelCheckpoint("mymodel_{epoch}.keras", save_best_only=True, monitor="val_loss", verbose=0)
     history = model.fit(
         x_train, LABELS, batch_size=8, epochs=2, validation_split=0.2, class_weight={5: 2.0}, callbacks=[stop, keep],
         verbose=0,
@@ -236,10 +229,10 @@ def saving_and_loading(keras: Any) -> Any:
     model.compile(optimizer=keras.optimizers.Adam(), loss="mean_squared_error")
     x = RNG.random((16, 32))
     model.fit(x, RNG.random((16, 1)), verbose=0)
-    model.save(file := named(keras, "my_model", ".keras"))
+    model.save(file := "my_model.keras")
     again = keras.models.load_model(file, custom_objects={"Scaled": Scaled})
     np.testing.assert_allclose(model.predict(x, verbose=0), again.predict(x, verbose=0), rtol=1e-5)
-    model.save_weights(file := named(keras, "my", ".weights.h5"))
+    model.save_weights(file := "my.weights.h5")
     clone = keras.models.clone_model(model)
     clone.load_weights(file)
     np.testing.assert_allclose(model.predict(x, verbose=0), clone.predict(x, verbose=0), rtol=1e-5)
@@ -302,15 +295,17 @@ def classification_from_scratch(keras: Any) -> Any:
         return keras.Model(inputs, layers.Dense(units, activation=None)(x))
 
     model = make_model(input_shape=(16, 16, 3), num_classes=2)
-    keras.utils.plot_model(model, show_shapes=True) if keras.__name__ == "minicnn" else None  # Keras's needs graphviz
+    keras.utils.plot_model(
+        model, show_shapes=True
+    ) if keras.__name__ == "minicnn.keras" else None  # Keras's needs graphviz
     model.compile(
         optimizer=keras.optimizers.Adam(3e-4),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
         metrics=[keras.metrics.BinaryAccuracy(name="acc")],
     )
-    keep = [keras.callbacks.ModelCheckpoint(named(keras, "save_at_{epoch}", ".keras"))]
+    keep = [keras.callbacks.ModelCheckpoint("save_at_{epoch}.keras")]
     history = model.fit(COLOURED * 255, RNG.integers(0, 2, 16), epochs=1, batch_size=8, callbacks=keep, verbose=0)
-    assert os.path.exists(named(keras, "save_at_1", ".keras"))
+    assert os.path.exists("save_at_1.keras" + ".safetensors" * (keras.__name__ == "minicnn.keras"))
     return [history.history["acc"], model.predict(COLOURED, verbose=0)]
 
 
@@ -334,7 +329,7 @@ def convmixer(keras: Any) -> Any:
     optimizer = keras.optimizers.AdamW(learning_rate=0.001, weight_decay=0.0001)
     model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     keep = keras.callbacks.ModelCheckpoint(
-        named(keras, "checkpoint", ".weights.h5"), monitor="val_accuracy", save_best_only=True, save_weights_only=True
+        "checkpoint.weights.h5", monitor="val_accuracy", save_best_only=True, save_weights_only=True
     )
     labels = LABELS[:16]
     history = model.fit(COLOURED, labels, epochs=1, validation_data=(COLOURED, labels), callbacks=[keep], verbose=0)

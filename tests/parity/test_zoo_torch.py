@@ -18,7 +18,7 @@ from support.campaign import NIGHT
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
-from minicnn.bench import torch_networks  # noqa: E402
+from minicnn.measure import torch_networks  # noqa: E402
 
 CLASSES = 5
 
@@ -40,8 +40,8 @@ DIGITS = (28, 28, 1)
 
 CASES = {
     "mlp": Case(DIGITS, backend="numpy"),
-    "platforms": Case(DIGITS, rate=1e-3, backend="numpy"),
-    "kernels": Case(DIGITS, rate=1e-3, backend="numpy"),
+    "lenet_3x3": Case(DIGITS, rate=1e-3, backend="numpy"),
+    "two_convs": Case(DIGITS, rate=1e-3, backend="numpy"),
     "lenet5": Case(DIGITS, backend="numpy"),
     "alexnet": Case((67, 103, 3), rate=1e-4, options=NARROW, theirs={"units": (24, 16)}),
     "overfeat": Case((71, 103, 3), 2, 1e-4, options=NARROW, theirs={"units": (24, 16), "features": 2048}),

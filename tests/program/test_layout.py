@@ -15,7 +15,7 @@ from minicnn import ops
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.ops import primitive
 from minicnn.program import Program, Value, gradients, optimize
-from minicnn.program.layout import batch_last, channels_last
+from minicnn.program.layout import batch_last, channels_first, channels_last
 
 N = 3  # any batch will do for the rewriting itself
 any_batch_last = partial(batch_last, least_batch=1)
@@ -97,11 +97,14 @@ def test_same_numbers(data_format: str, stride: int, groups: int, seed: int) -> 
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-10, atol=1e-10, err_msg=name)
 
 
+@pytest.mark.parametrize(("rewrite", "old", "new"), [(channels_last, "NCHW", "NHWC"), (channels_first, "NHWC", "NCHW")])
 @given(stride=st.sampled_from([1, 2]), groups=st.sampled_from([1, 2]), seed=st.integers(0, 1000))
-def test_same_numbers_with_the_channels_last(stride: int, groups: int, seed: int) -> None:
-    expected = run(network("NCHW", seed, stride=stride, groups=groups), seed)
-    program = channels_last(network("NCHW", seed, stride=stride, groups=groups))
-    assert {n.attrs["data_format"] for n in program.nodes if "data_format" in n.attrs} == {"NHWC"}
+def test_same_numbers_with_the_channels_elsewhere(
+    rewrite: Callable[[Program], Program], old: str, new: str, stride: int, groups: int, seed: int
+) -> None:
+    expected = run(network(old, seed, stride=stride, groups=groups), seed)
+    program = rewrite(network(old, seed, stride=stride, groups=groups))
+    assert {n.attrs["data_format"] for n in program.nodes if "data_format" in n.attrs} == {new}
     moved = [n for n in program.nodes if n.op.name == "permute" and n.phase == "forward" and n.inputs[0].size > 100]
     assert len(moved) <= 4  # on the way in and out
     found = run(program, seed)

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minicnn import machine
-from minicnn.bench import Figure, Panel, drawing
-from minicnn.bench.candidates import Field, find
-from minicnn.bench.worker import CandidateError, Worker, describe
 from minicnn.cli import study
+from minicnn.measure import Figure, Panel, drawing
+from minicnn.measure.candidates import Field, find
+from support import in_process
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +28,7 @@ def same_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: Field) 
 
 @pytest.fixture(autouse=True)
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole as SVG: `tests/bench/test_report.py` draws single panels and PNG, and each drawing takes a second."""
+    """The whole as SVG: `tests/measure/test_report.py` draws single panels and PNG, and each drawing takes a second."""
     render, drawn = drawing._render, dict[str, tuple[bytes, list[drawing.Spot]]]()
 
     def once(figure: Figure, _: Sequence[Panel], form: str) -> tuple[bytes, list[drawing.Spot]]:
@@ -42,26 +41,5 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates without processes of their own, each of which would load its library for seconds."""
-
-    def start(self: Any) -> None:
-        self._process, self._made = None, None
-        answer(self, lambda: setattr(self, "_made", self._make(*self._args)))
-
-    def answer(self: Any, call: Any) -> None:
-        try:
-            self._answer = True, call()
-        except Exception as error:
-            self._answer = False, describe(error)
-
-    def send(self: Any, method: str, *args: Any, **kwargs: Any) -> None:
-        answer(self, lambda: getattr(self._made, method)(*args, **kwargs))
-
-    def receive(self: Any) -> Any:
-        good, result = self._answer
-        if not good:
-            raise CandidateError(self.name, result)
-        return result
-
-    for method in (start, send, receive):
-        monkeypatch.setattr(Worker, method.__name__, method)
+    """Candidates without processes of their own."""
+    in_process.in_this_process(monkeypatch)

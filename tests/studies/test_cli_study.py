@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from minicnn import data
-from minicnn.bench import comparison
-from minicnn.bench.candidates import Field
-from minicnn.bench.trainers import Work, settings_of, trainer
 from minicnn.cli import study as command
 from minicnn.jobs import job
+from minicnn.measure import comparison
+from minicnn.measure.candidates import Field
+from minicnn.measure.trainer import Work
+from minicnn.measure.trainers import settings_of, trainer
 from minicnn.studies import get_study
 from support.command_line import error_of, minicnn
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from minicnn.bench import CandidateError, Page, Run, Setting
 from minicnn.layers import Conv2D
+from minicnn.measure import CandidateError, Page, Run, Setting
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, lanes, parallelism, strategy_pages, sweeps
@@ -265,10 +265,20 @@ def test_claims_on_cores_and_lanes_follow_from_ratios() -> None:
             "cores": {"points": [point({"numba / 1": 4.0, "numba / 2": 2.1})]},
             "lanes": {"points": [point({"numba": 1.0, "cupy": s}, filters=n, batch=n) for n, s in times * 2]},
         }
-        cores, tasks = lanes.claims([Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})])
-        assert (cores.ours, cores.verdict) == ("numba, 2 cores: 1.9 times on 2", "confirmed")
-        assert (tasks.ours, tasks.verdict) == (f"cupy, H200: {ratios}", verdict)
-    assert [claim.verdict for claim in lanes.claims([])] == ["not measured"] * 2
+        run = Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
+        cores, tasks = of_parallelism([run])
+        assert cores == ("numba, 2 cores: 1.9 times on 2", "confirmed")
+        assert tasks == (f"cupy, H200: {ratios}", verdict)
+    assert of_parallelism([replace(run, results={})]) == [(None, "not measured")] * 2
+
+
+def of_parallelism(runs: list[Run]) -> list[tuple[Any, Any]]:
+    """Our figure and the verdict on what is claimed of cores and of lanes."""
+    page = Page()
+    convolution.pages.present(page, runs)
+    claims = next(table for table in page.tables if table.name == "claims").rows
+    told = [row for row in claims if str(row["claim"]).startswith(("n cores", "33 tasks"))]
+    return [(row["ours"], row["verdict"]) for row in told]
 
 
 def test_the_figure_of_lanes_has_ticks_where_vectors_are_full() -> None:
@@ -277,10 +287,9 @@ def test_the_figure_of_lanes_has_ticks_where_vectors_are_full() -> None:
         {"problem": {"filters": n, "batch": n}, "candidates": {"numba": {"times": {"own kernel": {"forward": [1e-3]}}}}}
         for n in setting.sizes.lanes
     ]
-    page = Page()
-    lanes.present(page, [Run(setting, {"lanes": {"points": points * 2}}, {"cores": 2, "devices": {}})])
+    _, panels = lanes.around([Run(setting, {"lanes": {"points": points * 2}}, {"cores": 2, "devices": {}})])
     axes = Drawing().add_subplot()
-    page.figures[0].panels[0].draw(axes)
+    panels[0].draw(axes)
     assert axes.get_xticks().tolist() == [16, 32, 48, 64]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from minicnn import backends
-from minicnn.bench import Page, Run, Setting, Store
-from minicnn.bench.drawing import to_svg
-from minicnn.bench.page import Words
-from minicnn.bench.study import recall
+from minicnn.measure import Page, Run, Setting, Store
+from minicnn.measure.drawing import to_svg
+from minicnn.measure.page import Words
+from minicnn.measure.study import recall
 from minicnn.studies import ORDER, convolution, get_study, kernels, mlp, names, platforms
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
 
@@ -264,7 +264,7 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
         }
         page = Page()
         run = Run(setting, swept, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
-        mlp.sweeps.present(page, "mnist", [run])
+        get_study("mlp").present(page, [run])
         for figure in page.figures:
             to_svg(figure)
         return mlp.sweeps.lead("mnist", [run]), page
@@ -274,8 +274,9 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
     assert lead.grows(model=True)
     assert lead.with_samples == "`cupy` leads NumPy 2 times at the fewest samples, 10 at all"
     assert lead.with_units == "10 times with the fewest hidden units, 100 with the most"
-    assert [panel.title for panel in page.figures[0].panels] == ["1,000 samples", "10 hidden units"]
-    assert [row["speedup"] for row in page.tables[0].rows if str(row["candidate"]).startswith("cupy")] == [10, 100, 2]
+    assert [panel.title for panel in page.figures[-1].panels] == ["1,000 samples", "10 hidden units"]
+    swept = next(table for table in page.tables if table.name == "sweep-mnist")
+    assert [row["speedup"] for row in swept.rows if str(row["candidate"]).startswith("cupy")] == [10, 100, 2]
     lead, _ = verdict(middle=(10.0, 1.0), most=(9.0, 1.0), least=(2.0, 1.0))
     assert lead.grows(model=False)
     assert not lead.grows(model=True), "it grows with the samples alone"

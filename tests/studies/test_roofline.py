@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.path import Path as Way
 
 from minicnn import ops, zoo
-from minicnn.bench import Page, Run, Setting, Spread, Store
-from minicnn.bench.study import recall
 from minicnn.data import DataError
+from minicnn.measure import Page, Run, Setting, Spread, Store
+from minicnn.measure.parity import loss_parity
+from minicnn.measure.study import recall
 from minicnn.program import Program
 from minicnn.studies import get_study, roofline
 from minicnn.studies.roofline import ceilings, counting, images, pages, steps, tables, trained, training
@@ -137,10 +139,9 @@ def test_the_call_of_a_copy_is_told_from_its_bytes(call: float, rate: float) -> 
 def test_copies_that_are_mostly_the_call_say_so() -> None:
     rates = {str(n): [2 * n / (10e-6 + 2 * n / 1e12)] * 3 for n in (2**13, 2**15, 2**22, 2**24)}  # 10 us and 1 TB/s
     found = {"copies": {"numpy": rates, "cupy": rates}, "caches": {"L1": 2**17}, "l2": {"cupy": 2**26}}
-    page, machine = Page(), {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}}
+    machine = {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}}
     setting = Setting(roofline.Sizes(), ("numpy", "cupy"), {}, ("tiny_imagenet",))
-    tables.ceilings(page, [Run(setting, {"ceilings": found | {"products": {}, "launches": {}}}, machine)])
-    rows = next(table for table in page.tables if table.name == "copies").rows
+    rows, _ = tables.copies([Run(setting, {"ceilings": found | {"products": {}, "launches": {}}}, machine)])
     call = ", mostly the call"
     assert [row["level"] for row in rows] == [
         f"L1{call}",
@@ -279,11 +280,11 @@ def test_the_peer_trains_the_same(folder: str) -> None:
 
 def test_other_gradients_are_refused_but_not_what_rounding_makes() -> None:
     losses = {"cupy": [6.0, 3.5], "torch:cuda": [6.0, 3.395], "torch.nn:cuda": [6.0, 2.9], "jax:gpu": [6.1, 3.5]}
-    assert list(training.refused(losses, 0.0)) == ["torch:cuda", "torch.nn:cuda", "jax:gpu"]
-    found = training.refused(losses, 0.02)
+    assert list(loss_parity(losses, training.rtols(0.0))) == ["torch:cuda", "torch.nn:cuda", "jax:gpu"]
+    found = loss_parity(losses, training.rtols(0.02))
     assert list(found) == ["torch.nn:cuda", "jax:gpu"]
     assert found["torch.nn:cuda"].endswith("by 0.0e+00 (relative; at most 1e-04) and 1.7e-01 (relative; at most 6e-02)")
-    assert training.refused({"cupy": [6.0, float("nan")]}, 0.02), "a loss is a number"
+    assert loss_parity({"cupy": [6.0, float("nan")]}, training.rtols(0.02)), "a loss is a number"
 
 
 def test_losses_are_kept_up_to_the_first_that_is_no_number(folder: str) -> None:
@@ -319,7 +320,7 @@ def test_operations_that_the_peer_launches_are_counted(folder: str, monkeypatch:
     assert launched is not None
     assert launched > 3 * 26, "26 convolutions, forward and backward, each with an activation"
     x = torch.ones(3, requires_grad=True)
-    monkeypatch.setattr(peer, "_step", lambda: torch.relu(x).sum())
+    monkeypatch.setattr(peer, "step", lambda: torch.relu(x).sum())
     assert peer.launched() == 2, "what an operation calls is within it"
 
 
@@ -411,14 +412,21 @@ def test_the_published_nan_is_judged_by_learning_rates_at_which_only_the_larger_
 ) -> None:
     tried = [(batch, rate) for batch in (64, 128) for rate in (0.01, 0.1)]
     runs = [{"batch": b, "rate": r, "losses": [5.3] * (2 if (b, r) in lost else 9)} for b, r in tried]
-    claim = trained.diverging_claim([run_with({"diverging": {"candidate": "numba", "steps": 9, "runs": runs}})])
-    assert claim.verdict == verdict
-    assert str(claim.ours).endswith("batch 128: NaN from a learning rate of 0.1")
-    assert trained.diverging_claim([run_with({})]).verdict == "not measured"
+    diverging = {"candidate": "numba", "steps": 9, "runs": runs}
+    claim, rows = of_squeezenet(run_with({"diverging": diverging}))
+    assert claim["verdict"] == verdict
+    assert str(claim["ours"]).endswith("batch 128: NaN from a learning rate of 0.1")
+    assert (rows[1]["rate_0.01"], rows[1]["rate_0.1"]) == ("5.300", "no number after step 2")
+    assert of_squeezenet(run_with({}))[0]["verdict"] == "not measured"
+
+
+def of_squeezenet(run: Run) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """The claim on SqueezeNet's losses, and the rows of their table."""
     page = Page()
-    trained._diverging(page, [run_with({"diverging": {"candidate": "numba", "steps": 9, "runs": runs}})])
-    large = page.tables[0].rows[1]
-    assert (large["rate_0.01"], large["rate_0.1"]) == ("5.300", "no number after step 2")
+    pages.present(page, [run])
+    tables = {table.name: table.rows for table in page.tables}
+    claim = next(row for row in tables["claims"] if str(row["claim"]).startswith("SqueezeNet"))
+    return claim, tables.get("diverging", ())
 
 
 def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
@@ -426,14 +434,13 @@ def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
     seconds = {"32": {"numba": [1.0], "cupy": [0.01]}, "64": {"numba": [1.6], "cupy": [0.01]}}
     inputs = {batch: {name: [0.0] for name in times} for batch, times in seconds.items()}
     run = run_with({"counts-resnet18": counted, "training-resnet18": {"steps": seconds, "inputs": inputs}}, gpu=True)
-    page = Page()
     every = list(steps.steps([run]))
-    trained._machines(page, every)
-    trained._sweep(page, every)
-    row = page.tables[0].rows[0]
+    row: Any = trained.machines(every)[0]
+    panels, where = trained.sweep(every)
     assert (row["cpu"], row["cpu_batch"], row["gpu"], row["gpu_batch"]) == ("numba, 2 cores", 64, "cupy, H200", 64)
     assert row["ratio"] == pytest.approx(160)
-    assert [panel.title for panel in page.figures[0].panels] == ["ResNet-18"]
+    assert [panel.title for panel in panels] == ["ResNet-18"]
+    assert where == "GPU: H200; CPU: 2 cores"
 
 
 @pytest.mark.parametrize("where", ["results", "h100/results"])

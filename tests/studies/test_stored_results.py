@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minicnn.bench import Page
+from minicnn.measure import Page, Table
 from support.command_line import error_of, minicnn
 
 STORED = Path(__file__).parents[2] / "docs" / "studies" / "results"
@@ -117,7 +117,7 @@ def test_a_candidate_that_leads_elsewhere_leads_nowhere(results: Path) -> None:
 def test_names_of_tables_cannot_lead_elsewhere() -> None:
     for name in (EVIL, "/etc/x", "..", "", "a\\b", "a\0"):
         with pytest.raises(ValueError, match="names that files can have"):
-            Page().table(name, "", [], [])
+            Page().extend([Table(name, "", [], [])])
 
 
 def test_all_that_is_stored_is_escaped(results: Path) -> None:

@@ -22,6 +22,7 @@ def channels_first(model: Model) -> Model:
 
 def program_of(model: Model, kind: StepKind, batch: int) -> Program:
     """The Program of such a model."""
-    feed = model._feed(batch)
+    step = model._training.step
+    feed = step.feed(batch)
     h, w, c = feed.x[0].shape[1:]
-    return model._program_of(kind, replace(feed, x=(Spec((batch, c, h, w), feed.x[0].dtype),)))[0]
+    return step.trace(kind, replace(feed, x=(Spec((batch, c, h, w), feed.x[0].dtype),)))

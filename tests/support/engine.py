@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from backends.cupy.networks import NETWORKS, data
 from minicnn import Sequential, get_backend, layers, losses, metrics, ops
 from minicnn.backends._gpu import staging
 from minicnn.backends._gpu.options import Options
-from minicnn.bench.operations import step_inputs, step_times
 from minicnn.loop.totals import Totals
+from minicnn.measure.operations import step_inputs, step_times
 from minicnn.program import Program
 from support.kernel_check import train_by_steps
 from support.overwritten import CASES, check_program, losses_with_heavy_ball
+from support.steps import evaluated, one_step
 
 FROM_HOST = (
     Options(resident=False), Options(resident=False, pinned=False), Options(resident=False, graph=False),
@@ -120,15 +122,15 @@ class EngineSteps:
         model = Sequential([layers.Input((2,)), layers.Dense(2)], backend=self.make())
         model.compile("sgd", losses.SparseCategoricalCrossentropy(True), ["accuracy", "confusion_matrix"])
         right = int((model.predict(x).argmax(axis=1) == y).sum())
-        feed, arrays = model._standardizer(model._objective).batch(x, y)
-        one = model._engine.evaluate_many(feed, arrays, Totals(), None, 1)
+        run = one_step(model, x, y)
+        one = evaluated(model, run)
         full, asarray = 2**24 - 3, model.backend.asarray
         sums = {n: asarray(np.full(a.shape, full, "float32")) for n, a in one.arrays.items()}
         for parts in ([5], [1, 1, 3]):
             totals = Totals(dict(sums), {}, 1, full)
             for steps in parts:
-                totals = model._engine.evaluate_many(feed, arrays, totals, None, steps)
-            logs = model._logs(totals)
+                totals = evaluated(model, replace(run, steps=steps), totals)
+            logs = model._training.logs(totals)
             assert logs["accuracy"] == (full + 5 * right) / (full + 15)
             assert logs["confusion_matrix"].sum() == 4 * full + 15
 

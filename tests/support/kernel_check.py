@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -14,9 +16,12 @@ from minicnn import ops
 from minicnn.conformance import cases as op_cases
 from minicnn.conformance.cases import Case
 from minicnn.loop.totals import Totals
+from minicnn.loop.tracing import Run
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.program import Program
+from minicnn.schedules import ExponentialDecay
 from support.numerics import assert_close
+from support.steps import arrays_of, runs_of
 from support.strategies import normal, seeds
 
 CASES = [c for c in op_cases.CASES if c.op.name not in {"fused", *op_cases.COLLECTIVES}]
@@ -147,23 +152,20 @@ def train_by_steps(backend: Any, network: str, steps: int, *, at_once: bool) -> 
     model = NETWORKS[network](backend)
     x, y = data()
     model.fit(x, y, batch_size=8, epochs=1, verbose=0, shuffle=False)
-    source = model._source(x, y, None, 8, "keep")
-    feed, arrays = next(iter(source.epoch(shuffle=False, seed=0, epoch=0)))
+    model.optimizer.learning_rate = ExponentialDecay(0.01, 1, 0.9)
+    run = runs_of(model, x, y, 8)[0]
     index = np.random.default_rng(0).integers(0, len(x), (steps, 8)).astype("int32")
-    rates = [0.01 * 0.9**k for k in range(steps)]
-    engine, totals = model._engine, Totals()
-    if at_once:
-        totals = engine.train_many(feed, arrays, totals, index, rates)
-    else:
-        for row, rate in zip(index, rates, strict=True):
-            totals = engine.train_many(feed, arrays, totals, row[None], [rate])
+    totals = Totals()
+    for rows in [index] if at_once else np.split(index, steps):
+        totals = model._training.train(replace(run, steps=len(rows), index=rows), totals)
     return model.get_weights(), totals.read(model.backend.to_numpy)
 
 
-def made_of(model: Any, feed: Any, arrays: dict[str, Any], weight: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
+def made_of(model: Any, run: Run, weight: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
     """A function that makes a model's training step, and arrays for it: weights by name, optimizer state at random."""
-    rng, given = np.random.default_rng(3), {}
-    for value in model._program_of("train", feed)[0].inputs:
+    rng, given, arrays = np.random.default_rng(3), {}, arrays_of(run)
+    trace = partial(model._training.executor.program, "train", run.feed)
+    for value in trace().inputs:
         if value.name in arrays:
             given[value.name] = np.asarray(arrays[value.name])
         elif value.kind in ("optimizer", "metric"):
@@ -172,12 +174,12 @@ def made_of(model: Any, feed: Any, arrays: dict[str, Any], weight: Callable[[str
             given[value.name] = np.asarray({"learning_rate": 0.05, "step": 4}[value.name], value.dtype)
         else:
             given[value.name] = weight(value.name)
-    return lambda: model._program_of("train", feed)[0], given
+    return trace, given
 
 
 def step_of(network: str) -> tuple[Any, dict[str, Any]]:
     """A function that makes the training step's Program of a network, and arrays for it."""
     model = NETWORKS[network]("numpy")
     x, y = data()
-    feed, arrays = list(model._source(x, y, None, 16, "keep").epoch(shuffle=True, seed=1, epoch=0))[-1]
-    return made_of(model, feed, arrays, model._engine.get)
+    run = runs_of(model, x, y, 16, shuffle=True, seed=1)[-1]
+    return made_of(model, run, model._training.variables.get)

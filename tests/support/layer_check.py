@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends import get_backend
+from minicnn.configured import decode, encode
 from minicnn.layers import Input, Layer
-from minicnn.layers.configured import layer_from_config, layer_to_config
 from minicnn.layers.graph import Graph
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
@@ -62,10 +62,10 @@ def trace_layer(
     program = Program("layer")
     trace = Trace(program, training=training, dtype=dtype, seed=seed)
     values = [program.input(f"x{i}", x.shape, x.dtype.name) for i, x in enumerate(xs)]
-    for i, y in enumerate(graph.trace_graph(trace, values)):
+    for i, y in enumerate(graph.trace(trace, values)):
         program.outputs[f"y{i}"] = y
     program.updates |= trace.updates
-    prefix = f"{graph.layer_name(layer)}/"
+    prefix = f"{graph.names[layer]}/"
     return program, {p.removeprefix(prefix): w for p, w in trace.declared.items()}, trace
 
 
@@ -173,10 +173,10 @@ def run_layer_check(
 
 def check_config(layer: Layer, shapes: Sequence[Sequence[int]]) -> Layer:
     """Check that a layer survives JSON: class, arguments, weights and results; returns the copy."""
-    config = layer_to_config(layer)
-    copy = layer_from_config(json.loads(json.dumps(config)))
+    config = encode(layer)
+    copy = decode(json.loads(json.dumps(config)))
     assert type(copy) is type(layer)
-    assert layer_to_config(copy) == config
+    assert encode(copy) == config
     for name in config["config"]:
         value = getattr(layer, name)
         assert getattr(copy, name) == value or isinstance(value, Layer)
@@ -204,7 +204,7 @@ def _check_layer_gradients(
         trace.weights = {f"layer/{p}": v for p, v in named.items()}
         trace.declared = {f"layer/{p}": known[p] for p in named}
         several = takes_list(layer) or len(xs) > 1
-        return layer.trace_call(trace, "layer", list(values[: len(xs)]) if several else values[0])
+        return layer._emit(trace, "layer", list(values[: len(xs)]) if several else values[0])
 
     count = 1 + len(xs) + len(trainable)
     check_gradients(

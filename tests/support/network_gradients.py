@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn import ops
-from minicnn.layers.graph import Graph
+from minicnn import Model, ops
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.losses import SparseCategoricalCrossentropy
@@ -18,12 +17,12 @@ from minicnn.program.passes import optimize, pool_before_relu
 Array = np.ndarray[Any, Any]
 
 
-def gradient_program(graph: Graph, x: Array, y: Array, dtype: str) -> tuple[Program, Mapping[str, Weight]]:
+def gradient_program(model: Model, x: Array, y: Array, dtype: str) -> tuple[Program, Mapping[str, Weight]]:
     """A Program whose outputs are the gradients by path, and the weights that it reads."""
     program = Program("gradients")
     trace = Trace(program, training=True, seed=0, dtype=dtype, paths={})
     images, labels = program.input("x", x.shape, dtype), program.input("y", y.shape, "int32")
-    (logits,) = graph.trace_graph(trace, [images])
+    (logits,) = model._graph.trace(trace, [images])
     pool_before_relu(program, [logits, *trace.updates.values()])
     loss = ops.mean(SparseCategoricalCrossentropy(from_logits=True).call(labels, logits))
     weights = {p: v for p, v in trace.weights.items() if trace.declared[p].trainable}
@@ -33,10 +32,10 @@ def gradient_program(graph: Graph, x: Array, y: Array, dtype: str) -> tuple[Prog
 
 
 def network_gradients(
-    graph: Graph, x: Array, y: Array, weights: Mapping[str, Array], backend: Any, dtype: str
+    model: Model, x: Array, y: Array, weights: Mapping[str, Array], backend: Any, dtype: str
 ) -> dict[str, Array]:
     """The gradients by path."""
-    program, _ = gradient_program(graph, x, y, dtype)
+    program, _ = gradient_program(model, x, y, dtype)
     given = {"x": x, "y": y.astype("int32"), **weights}
     arrays = {}
     for v in program.inputs:

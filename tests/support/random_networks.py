@@ -247,7 +247,7 @@ def train(seed: int, backend: Any, precision: str, nudge: float = 0.0, nudged: i
     return found | {k: np.asarray(a) for k, a in model.get_state()["arrays"].items()}, max(terms, 1)
 
 
-def _worst(found: dict[str, Array], wanted: dict[str, Array], rtol: float) -> tuple[float, str]:
+def worst(found: dict[str, Array], wanted: dict[str, Array], rtol: float) -> tuple[float, str]:
     """The largest error, in tolerances of each array's largest magnitude, and whose it is."""
     worst = 0.0, ""
     for name, b in wanted.items():
@@ -258,7 +258,11 @@ def _worst(found: dict[str, Array], wanted: dict[str, Array], rtol: float) -> tu
 
 
 def find(name: str) -> Any:
-    """A backend by its name, by "torch.compile:DEVICE", or "emulated": cupy, whose kernels run on the host."""
+    """A backend by its name, by "torch.compile:DEVICE", "onnx", or "emulated": cupy, whose kernels run on the host."""
+    if name == "onnx":
+        from support.onnx_runtime import OnnxBackend
+
+        return OnnxBackend()
     if name == "emulated":
         from backends.cupy.emulated import EmulatedBackend
 
@@ -277,17 +281,17 @@ def disagreement(seed: int, backend: Any) -> str:
     nothing, makes much of the last place. So what tells is how far NumPy's own result moves, in float64, when weights
     and data move by roundings.
     """
-    precision = "float32" if backend.name == "numba" or seed % 2 else "float64"
+    precision = "float32" if backend.name in ("numba", "onnx") or seed % 2 else "float64"
     wanted, terms = train(seed, "numpy", "float64")
     if not all(np.isfinite(a).all() for a in wanted.values()):
         return "NumPy's own result is not finite"
     found, _ = train(seed, backend, precision)
     rtol, _ = tolerance(precision, terms * STEPS)
-    error, name = _worst(found, wanted, rtol)
+    error, name = worst(found, wanted, rtol)
     if error <= 1:
         return ""
     moved = [train(seed, "numpy", "float64", 4 * EPSILON[precision], i)[0] for i in range(12)]
-    allowed = max(_worst(m, wanted, rtol)[0] for m in moved)
+    allowed = max(worst(m, wanted, rtol)[0] for m in moved)
     if error <= 1 + 4 * allowed:
         return ""
     return f"{precision}: {name} is off by {error:.3g} tolerances of {rtol:.2g}; roundings explain {allowed:.3g}"

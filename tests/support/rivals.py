@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from minicnn.bench import Probe
+from minicnn.measure import Probe
 
 
 class Rival:

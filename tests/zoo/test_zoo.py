@@ -12,14 +12,14 @@ import pytest
 
 from minicnn import zoo
 from minicnn.layers import Dropout, Rescaling
-from minicnn.layers.graph import Graph
+from minicnn.layers.functional import Functional
 from minicnn.losses import SparseCategoricalCrossentropy
 
 # torchvision's counts at 1000 classes; for the others the sums in the studies and papers; for resnet9 the course's.
 PARAMETERS = {
     "mlp": 7_960,
-    "platforms": 53_866,
-    "kernels": 50_890,
+    "lenet_3x3": 53_866,
+    "two_convs": 50_890,
     "lenet5": 61_706,
     "alexnet": 61_100_840,
     "overfeat": 145_920_872,
@@ -51,8 +51,8 @@ MULTIPLY_ADDS = {
 
 # The smallest square images that leave something after the last pooling.
 SMALLEST = {
-    "platforms": 10,
-    "kernels": 6,
+    "lenet_3x3": 10,
+    "two_convs": 6,
     "lenet5": 12,
     "alexnet": 63,
     "overfeat": 71,
@@ -69,6 +69,16 @@ WITH_DROPOUT = {
 
 def test_names_are_those_of_the_table() -> None:
     assert zoo.names() == list(PARAMETERS)
+
+
+@pytest.mark.parametrize(("alias", "name"), zoo.ALIASES.items())
+def test_networks_have_the_names_of_their_studies_as_well(alias: str, name: str) -> None:
+    first, same = zoo.get_model(alias), zoo.get_model(name)
+    assert (first.name, same.name) == (alias, name)
+    assert all(np.array_equal(a, same.get_weights()[path]) for path, a in first.get_weights().items())
+    assert alias not in zoo.names()
+    assert alias in zoo.names(aliases=True)
+    assert zoo.get_network(alias) is zoo.get_network(name)
 
 
 @pytest.mark.cover
@@ -97,7 +107,7 @@ def test_every_layer_has_a_name_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", zoo.names())
 def test_every_network_can_be_saved(name: str) -> None:
     config = zoo.get_model(name).get_config()
-    copy = Graph.from_config(json.loads(json.dumps(config)))
+    copy = Functional.from_config(json.loads(json.dumps(config)))
     assert copy.get_config() == config
 
 
@@ -184,7 +194,7 @@ def test_deep_networks_are_traced_quickly() -> None:
 @pytest.mark.parametrize(("name", "near"), [("resnet19", "resnet9"), ("VGG16", "vgg16"), (None, None)])
 def test_unknown_name(name: Any, near: str | None) -> None:
     end = f" Did you mean {near!r}\\?" if near else ""
-    with pytest.raises(ValueError, match=rf"A network is one of mlp, platforms.*Received: {name!r}\.{end}$"):
+    with pytest.raises(ValueError, match=rf"A network is one of mlp, lenet_3x3.*Received: {name!r}\.{end}$"):
         zoo.get_model(name)
 
 

@@ -20,12 +20,12 @@ _EXTRAS = {"array_api_strict": "test", "cupy": "cuda13", "numba_cuda": "numba-cu
 
 def names() -> list[str]:
     """Names of all backends of this installation, whether or not their libraries are there."""
-    found = (m.name for m in pkgutil.iter_modules(__path__))
-    return sorted(name for name in found if name != "base" and not name.startswith("_"))
+    modules = (m.name for m in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
 
 
 def remedy(name: str) -> str:
-    """What somebody may have meant by a name that no backend has: a sentence, or nothing."""
+    """Suggest what somebody may have meant by a name that no backend has: a sentence, or nothing."""
     wanted = name.lower() in ("cuda", "gpu", "nvidia")
     return " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu." if wanted else meant(name, names())
 
@@ -43,8 +43,8 @@ def backend_class(name: str, source: str = "") -> type[Backend]:
     """
     if name not in names():
         raise ValueError(f"A backend is one of {', '.join(names())}. Received: {name!r}{source}.{remedy(name)}")
-    found = importlib.util.find_spec(f"{__name__}.{name}")
-    home = f"{__name__}.{name}.backend" if found and found.submodule_search_locations else f"{__name__}.{name}"
+    spec = importlib.util.find_spec(f"{__name__}.{name}")
+    home = f"{__name__}.{name}.backend" if spec and spec.submodule_search_locations else f"{__name__}.{name}"
     try:
         module = importlib.import_module(home)
     except ImportError as error:

@@ -18,10 +18,10 @@ _REFUSED: set[str] = set()  # what has been warned of
 
 
 def place(*parts: str) -> Path | None:
-    """Where a file is kept; None if the user has no folder, or one that others can write to."""
-    given = os.environ.get("MINICNN_CACHE")
+    """Path of a file of machine code; None if the user has no folder, or one that others can write to."""
+    cache = os.environ.get("MINICNN_CACHE")
     try:
-        root = Path(given) if given else _user_cache() / "minicnn"
+        root = Path(cache) if cache else _user_cache() / "minicnn"
     except RuntimeError:  # neither a home nor an entry in passwd
         return None
     path = root.joinpath(*parts)
@@ -33,7 +33,7 @@ def place(*parts: str) -> Path | None:
 
 
 def read(path: Path | None) -> bytes | None:
-    """What was written; None if there is nothing, or others can have written it."""
+    """Read a file of machine code; None if there is none, or others can have written it."""
     try:
         if path is None:
             return None
@@ -68,7 +68,7 @@ def _user_cache() -> Path:
 
 
 def _refused(path: Path, about: os.stat_result) -> bool:
-    """Whether others can have written a file or folder; says so once for each."""
+    """True if others can have written a file or folder; says so once for each."""
     if sys.platform == "win32":
         return False
     mode = about.st_mode

@@ -1,4 +1,4 @@
-"""What a backend is: a namespace of arrays, perhaps kernels, and a way to run a Program."""
+"""The backend: a namespace of arrays, perhaps kernels, and a way to run a Program."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PlannedMemory(Executable, Protocol):
 
     @property
     def launched(self) -> int:
-        """How many kernels, and references in between, a step is."""
+        """Number of kernels, and references in between, in a step."""
 
 
 class Stage:
@@ -110,10 +110,10 @@ class Stage:
         raise NotImplementedError
 
     def begin(self, slot: int) -> None:
-        """What is computed from now on may read the slot: it waits for the copy."""
+        """Let what is computed from now on read the slot: it waits for the copy."""
 
     def end(self, slot: int) -> None:
-        """What is computed from now on does not read the slot any more."""
+        """Say that nothing that is computed from now on reads the slot."""
 
     def close(self) -> None:
         """Wait for copies under way."""
@@ -161,9 +161,9 @@ class Backend:
         return self  # it holds nothing of a model: copies of one share it
 
     def __copy__(self) -> Self:
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        return made
+        clone = object.__new__(type(self))
+        vars(clone).update(vars(self))
+        return clone
 
     def __reduce__(self) -> Any:
         """For pickle: made anew from what its constructor was given."""
@@ -180,11 +180,11 @@ class Backend:
         raise NotImplementedError
 
     def owns(self, array: Any) -> bool:
-        """Whether an array is of this backend's library."""
+        """True if an array is of this backend's library."""
         raise NotImplementedError
 
     def keeps(self, nbytes: int) -> bool:
-        """Whether a data set of so many bytes is to stay where the backend computes."""
+        """True if a data set of so many bytes is to stay where the backend computes."""
         return True
 
     def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
@@ -336,10 +336,10 @@ def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable
         for at, array in constants.items():
             cells[at] = array
         for function, ins, outs, done in steps:
-            made = function(*[cells[at] for at in ins])
-            for at, array in zip(outs, made if len(outs) > 1 else (made,), strict=True):
+            values = function(*[cells[at] for at in ins])
+            for at, array in zip(outs, values if len(outs) > 1 else (values,), strict=True):
                 cells[at] = array
-            made = array = None  # else they would hold the memory after its last reader
+            values = array = None  # else they would hold the memory after its last reader
             for at in done:
                 cells[at] = None
         return {name: cells[at] for name, at in results}

@@ -29,9 +29,9 @@ class JaxBackend(Backend):
         try:
             self._device = jax.local_devices(backend=platform)[int(index or 0)]
         except (RuntimeError, IndexError) as error:
-            found = sorted({d.platform for d in jax.devices()} | {"cpu"})
+            platforms = sorted({d.platform for d in jax.devices()} | {"cpu"})
             raise RuntimeError(
-                f"JAX must see the device that is asked for. Received: {device!r}, found: {', '.join(found)}. "
+                f"JAX must see the device that is asked for. Received: {device!r}, found: {', '.join(platforms)}. "
                 "Install the jax build for it, or use jax:cpu."
             ) from error
 
@@ -79,8 +79,8 @@ class JaxBackend(Backend):
 
     def memory(self) -> int | None:
         """See `Backend.memory`; the largest so far."""
-        found = self._device.memory_stats()  # None on a CPU
-        return int(found["peak_bytes_in_use"]) if found else None
+        statistics = self._device.memory_stats()  # None on a CPU
+        return int(statistics["peak_bytes_in_use"]) if statistics else None
 
     @classmethod
     def describe(cls) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""NumPy: the namespace and nothing else. The references train on it with NumPy alone."""
+"""NumPy: the references train on it with NumPy alone, large convolutions in blocks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from minicnn.backends.base import Array, Backend
-from minicnn.program.graph import Program
+from minicnn.backends._blocks import in_blocks
+from minicnn.backends.base import Array, Backend, Kernel
+from minicnn.program.graph import Node, Program
 from minicnn.program.layout import batch_last
 
 
@@ -21,6 +22,10 @@ class NumpyBackend(Backend):
     def rewrite(self, program: Program) -> Program:
         """Images with the batch last: NumPy is fast where its inner loops are long."""
         return batch_last(program)
+
+    def kernel(self, node: Node) -> Kernel | str:
+        """Convolutions whose unfolded images a cache does not hold."""
+        return in_blocks(node, xp) or super().kernel(node)
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         return np.asarray(data, dtype=dtype)

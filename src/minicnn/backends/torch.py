@@ -26,11 +26,12 @@ class TorchBackend(Backend):
 
     def __init__(self, device: str | None = None, *, reference_only: bool = False, strict: bool = False) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
-        found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if not found[self.device.split(":")[0]]:
+        available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not available[self.device.split(":")[0]]:
             raise RuntimeError(
                 f"PyTorch must see the device that is asked for. Received: {self.device!r}, found: "
-                f"{', '.join(d for d, ok in found.items() if ok)}. Install a PyTorch build for it, or use torch:cpu."
+                f"{', '.join(d for d, ok in available.items() if ok)}. Install a PyTorch build for it, or use "
+                "torch:cpu."
             )
         if self.device == "cuda" and 0 < local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())  # of several processes on a machine each has a GPU of its own

@@ -66,12 +66,14 @@ class BackupAndRestore(Callback):
         self._about = self._describe()
         with writing(self.backup_dir):
             os.makedirs(self.backup_dir, exist_ok=True)
+        # The same program, started again, finds its back-up: nobody has to pass a flag.
         if os.path.exists(self.path):
             self._restore()
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         """See `Callback`; what callbacks do at the start of an epoch has been done where it is resumed."""
         if self._unfinished_epoch is not None:
+            # Set again at the epoch's begin, since other callbacks reset their counts there.
             state, self._unfinished_epoch = self._unfinished_epoch, None
             self.model.set_state(state["model"])
             self.group.set_state(state["callbacks"])
@@ -91,6 +93,7 @@ class BackupAndRestore(Callback):
             return
         try:
             for name in os.listdir(self.backup_dir):
+                # Only what is ours: the folder is the user's, and may hold more.
                 if name == os.path.basename(self.path) or name.endswith(UNFINISHED):
                     os.unlink(os.path.join(self.backup_dir, name))
         except OSError as error:  # what has been trained must not be lost for that
@@ -103,7 +106,7 @@ class BackupAndRestore(Callback):
             os.rmdir(self.backup_dir)
 
     def _describe(self) -> dict[str, Any]:
-        """What must be the same for a training to go on, as plain data."""
+        """Description of what must be the same for a training to go on, as plain data."""
         about = describe(self.model)
         optimizer = about["compile"]["optimizer"]["config"]
         if not isinstance(optimizer.get("learning_rate"), dict):
@@ -113,6 +116,7 @@ class BackupAndRestore(Callback):
         return {**about, "fit": order, **({} if cut is None else cut.describe())}
 
     def _save(self) -> None:
+        # Steps may still be under way on the device; on all ranks, as the state is put together from them.
         self.model.join()
         if not self.chief:
             return
@@ -126,15 +130,15 @@ class BackupAndRestore(Callback):
         write_tensors(self.path, tensors, about)
 
     def _restore(self) -> None:
-        tensors, found = read_tensors(self.path)
-        if found.get("kind") != _KIND:
+        tensors, backup = read_tensors(self.path)
+        if backup.get("kind") != _KIND:
             raise SavedModelError(self.path, f"it is no {_KIND}", "Choose another backup_dir")
-        if found.get("format") != _FORMAT:
-            wrong = f"it has format {found.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
+        if backup.get("format") != _FORMAT:
+            wrong = f"it has format {backup.get('format')!r:.40}, this version of minicnn reads {_FORMAT}"
             raise SavedModelError(
                 self.path, wrong, "Go on with the version that wrote it, or choose another backup_dir"
             )
-        different = next(_differences(found.get("about"), self._about, ""), None)
+        different = next(_differences(backup.get("about"), self._about, ""), None)
         if different is not None:
             raise SavedModelError(
                 self.path,
@@ -142,7 +146,7 @@ class BackupAndRestore(Callback):
                 "Go on with what it was made with; to start afresh delete it or choose another backup_dir",
             )
         try:
-            state = _unpack(found.get("state"), tensors)
+            state = _unpack(backup.get("state"), tensors)
             self._check(state)
         except ValueError as error:
             remedy = "Delete it to start afresh, or choose another backup_dir"
@@ -170,6 +174,7 @@ class BackupAndRestore(Callback):
 
     def _set_callbacks(self, states: Mapping[str, Any]) -> None:
         """Hand out the callbacks' states; if one refuses its own, all stay as they are."""
+        # A state that one of them refuses must leave the others as they were.
         before = [(callback, dict(vars(callback))) for callback in self.group.callbacks]
         try:
             self.group.set_state(states)
@@ -192,6 +197,7 @@ def _pack(value: Any, name: str, tensors: Tensors) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not np.isfinite(value):
+        # JSON has no NaN and no infinity.
         return {"$float": repr(value)}
     if isinstance(value, Mapping):
         return {k: _pack(v, f"{name}/{k}" if name else k, tensors) for k, v in value.items()}
@@ -219,7 +225,7 @@ def _known(values: Mapping[str, Any], name: Any) -> Any:
 
 
 def _differences(old: Any, new: Any, place: str) -> Iterator[str]:
-    """Where two trees of plain data differ, in words."""
+    """Differences of two trees of plain data, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
             yield from _differences(old.get(key), new.get(key), f"{place}.{key}" if place else key)

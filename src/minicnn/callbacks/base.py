@@ -46,8 +46,9 @@ class Callback(metaclass=PlainArguments):
 
     @property
     def chief(self) -> bool:
-        """Whether this process prints, logs and writes files: of several ranks only the first does."""
-        return bool(getattr(getattr(self, "model", None), "chief", True))
+        """True if this process prints, logs and writes files: of several ranks only the first does."""
+        distribution = getattr(getattr(self, "model", None), "distribution", None)
+        return distribution is None or distribution.rank == 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -106,7 +107,7 @@ class Callback(metaclass=PlainArguments):
         """After training, whether it was completed or broken off: let go of files, the terminal ..."""
 
     def get_state(self) -> dict[str, Any]:
-        """What the callback must remember when an interrupted training is resumed.
+        """State that the callback must remember when an interrupted training is resumed.
 
         Plain data (numbers, strings, None, lists, dictionaries with string keys) and NumPy arrays.
         """
@@ -118,6 +119,7 @@ class Callback(metaclass=PlainArguments):
         if rules:
             check_state(self, state, **{name.lstrip("_"): rule for name, rule in rules.items()})
         for name in rules:
+            # A copy, as the callback goes on changing its own.
             setattr(self, name, copy.deepcopy(state[name.lstrip("_")]))
 
     def _remembered(self) -> Mapping[str, Rule]:
@@ -147,22 +149,24 @@ class Callbacks:
             callback.group = self
             callback.set_params(params)
             callback.set_model(model)
+        self.params = params
+        # Stable: all others keep the order in which they were given.
         self.callbacks = sorted(callbacks, key=lambda c: c.runs_last)
         self.without_validation = False  # whether the epoch that ends is one of those between two validations
         self._last: Logs = {}
 
     @property
     def watch_batches(self) -> bool:
-        """Whether a callback must be called for every batch of the training."""
+        """True if a callback must be called for every batch of the training."""
         return self.watch("train")
 
     @property
     def ends_on_nan(self) -> bool:
-        """Whether a callback ends the training where the loss is no finite number."""
+        """True if a callback ends the training where the loss is no finite number."""
         return any(c.ends_on_nan for c in self.callbacks)
 
     def watch(self, kind: str) -> bool:
-        """Whether a callback must be called for every batch of a "train", "test" or "predict"."""
+        """True if a callback must be called for every batch of a "train", "test" or "predict"."""
         hooks = (f"on_{kind}_batch_begin", f"on_{kind}_batch_end")
         return any(
             c.every_batch and any(h in vars(c) or getattr(type(c), h) is not getattr(Callback, h) for h in hooks)
@@ -256,7 +260,7 @@ class History(Callback):
 
 
 def is_number(value: Any) -> bool:
-    """Whether a log is a number, as opposed to an array or a text."""
+    """True if a log is a number, as opposed to an array or a text."""
     return not isinstance(value, str | bytes | None) and np.ndim(value) == 0
 
 
@@ -297,12 +301,12 @@ class LambdaCallback(Callback):
     ) -> None:
         if unknown := sorted(name for name in others if not name.startswith("on_") or not hasattr(Callback, name)):
             raise TypeError(f"A LambdaCallback takes the methods of a Callback. Received: {', '.join(unknown)}.")
-        given = {
+        functions = {
             "on_epoch_begin": on_epoch_begin, "on_epoch_end": on_epoch_end, "on_train_begin": on_train_begin,
             "on_train_end": on_train_end, "on_train_batch_begin": on_train_batch_begin,
             "on_train_batch_end": on_train_batch_end, **others,
         }  # fmt: skip
-        self.every_batch = any("batch" in name and function is not None for name, function in given.items())
-        for name, function in given.items():
+        self.every_batch = any("batch" in name and function is not None for name, function in functions.items())
+        for name, function in functions.items():
             if function is not None:
                 setattr(self, name, function)

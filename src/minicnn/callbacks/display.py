@@ -173,7 +173,7 @@ class _NotebookBar(_Bar):
 
 
 def _in_notebook() -> bool:
-    """Whether cells are run whose output can be replaced: Jupyter's, or those of an editor."""
+    """True if cells are run whose output can be replaced: Jupyter's, or those of an editor."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None

@@ -49,6 +49,7 @@ class Monitor:
         Raises:
             ValueError: If there is no such log, or it is not a number.
         """
+        # Named in the error: a wrong key is the usual mistake, and the right one is among these.
         available = {k: v for k, v in logs.items() if is_number(v)}
         if self.name not in available:
             raise ValueError(
@@ -58,12 +59,12 @@ class Monitor:
         return float(available[self.name])
 
     def pauses(self, callback: Callback) -> bool:
-        """Whether an epoch ends without what is monitored, because it is between two that are validated."""
+        """True if an epoch ends without what is monitored, because it is between two that are validated."""
         group = getattr(callback, "group", None)
         return self.name.startswith("val_") and group is not None and group.without_validation
 
     def better(self, value: float, than: float) -> bool:
-        """Whether one value is better than another by more than `min_delta`."""
+        """True if one value is better than another by more than `min_delta`."""
         return value - self.min_delta > than if self.more else value + self.min_delta < than
 
 
@@ -122,6 +123,8 @@ class EarlyStopping(Callback):
         value = self._monitor.value(logs)
         if epoch < self.start_from_epoch:
             return
+        # The first epoch's weights are kept in any case, so that there is something to restore where none was ever
+        # better.
         better = self._monitor.better(value, self.best)
         if self.restore_best_weights and (better or self._best_weights is None):
             self._best_weights, self.best_epoch = self.model.get_weights(), epoch

@@ -68,6 +68,7 @@ class LearningRateScheduler(_RateCallback):
         self.schedule = schedule
         self.verbose = verbose
         try:
+            # Asked of the signature and not tried out: a TypeError from within the schedule would look the same.
             inspect.signature(schedule).bind(0, 0.0)
             self._takes_rate = True
         except (TypeError, ValueError, OverflowError):  # ValueError: a function in C without a signature

@@ -101,7 +101,7 @@ class CSVLogger(Callback):
         """The file, for each row anew, so that no crash loses one; it is made if it is not there."""
         with writing(self.filename):
             check_folder(self.filename)
-            with open(self.filename, "r+b", opener=_made) as file:
+            with open(self.filename, "r+b", opener=_opened_or_created) as file:
                 yield file
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ class CSVLogger(Callback):
         return {"_rows": optional(count)}
 
 
-def _made(path: str, flags: int) -> int:
+def _opened_or_created(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o666)
 
 

@@ -3,7 +3,7 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli import compare, conformance, grade, info, plan, predict_scaling, study, train, worker
+from minicnn.cli import compare, conformance, demo, export, grade, info, plan, predict, predict_scaling, study, train
 from minicnn.cli.errors import Commands
 
 __all__ = ["cli"]
@@ -20,7 +20,8 @@ def cli() -> None:
 
 
 for command in (
-    info.info, train.train, compare.compare, plan.plan, predict_scaling.predict_scaling, grade.grade, worker.worker,
-    study.study, conformance.conformance,
+    info.info, train.train, predict.predict, predict.evaluate, demo.demo, compare.compare, plan.plan,
+    predict_scaling.predict_scaling, grade.grade, study.study,
+    export.export, conformance.conformance,
 ):  # fmt: skip
     cli.add_command(command)

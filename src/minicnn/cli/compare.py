@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from minicnn import backends as known_backends
 from minicnn import machine
-from minicnn.cli import agreement, candidates, figures
-from minicnn.cli.candidates import Result
+from minicnn.cli import figures
+from minicnn.cli.errors import one_line
 from minicnn.cli.options import EPILOG, named_backends, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
@@ -24,16 +24,57 @@ from minicnn.data.order import num_batches
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
 from minicnn.machine import is_terminal
+from minicnn.measure.candidates import SLOW
+from minicnn.measure.comparison import REFERENCE, Comparison
+from minicnn.measure.parity import Check, checks
+from minicnn.measure.spread import Spread, disturbed
+from minicnn.measure.torch_peer import takes_part
+from minicnn.measure.trainer import Work
+from minicnn.measure.trainers import gradient_tolerance, trainer
+from minicnn.measure.utilisation import Others, disturbance
 
 FILES = ("compare.json", "compare.csv", "compare.png")
-LINES = 10  # of progress for a candidate, where the output is no terminal
+PEER = "torch.nn"
+TURNS = 10  # in which candidates train their epochs, at most; after each they say how far they are
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Result:
+    """How a candidate fared.
+
+    Attributes:
+        name: Backend, with its device if named, or the peer.
+        history: Rows of its epochs; none if it failed or was refused.
+        facts: What it took of the machine: see `Trainer.facts`.
+        test: Loss and accuracy on the test set.
+        failure: Why it failed or was refused, if so.
+        checks: Comparisons with the reference; none for that itself.
+    """
+
+    name: str
+    history: list[Row] = field(default_factory=list)
+    facts: Row = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all comparisons have passed."""
+        return all(check.passed for check in self.checks)
+
+    def spread(self, column: str) -> Spread:
+        """A column of the epochs after the first that were not disturbed; of the first if there is no other."""
+        return Spread.after_first([row[column] for row in self.history], rate=column == "samples_per_s")
 
 
 @click.command(epilog=EPILOG)
 @training_options
 @click.option("--backends", metavar="A,B,..", help='Backends, such as "numpy,torch:cuda". Default: all that are found.')
 @click.option(
-    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, platforms, kernels)."
+    "--peer/--no-peer", "with_peer", default=True, help="Add PyTorch's own modules (mlp, lenet_3x3, two_convs)."
 )
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR",
@@ -45,17 +86,18 @@ def compare(
 ) -> None:
     """Train NETWORK on every backend, from the same weights and on the same batches.
 
-    Each runs in a process of its own, one after the other. Those that do not compute what the first
-    one does (numpy, if it takes part) are marked, and the exit code is 1. Where only a few elements
-    of the gradients differ, as at the kink of a ReLU, a second training from another seed decides.
+    Each runs in a process of its own, and they train in turns. Those that do not compute the loss and
+    the gradients of the first one (numpy, if it takes part) are refused, not timed; those that end
+    elsewhere are marked. In both cases the exit code is 1. Where only a few elements of the gradients
+    differ, as at the kink of a ReLU, other batches decide, and all train from another seed.
     """
-    require("matplotlib")
+    require("matplotlib", "psutil")
     settings = Settings.resolve(**options)
     if backends is None:
-        names, notes = candidates.found(settings, with_peer=with_peer)
+        names, notes = found(settings)
     else:
         names, notes = named_backends(ctx, backends), []
-        names += candidates.peers(names, settings) if with_peer else []
+    names += peers(names, settings) if with_peer else []
     for note in (*notes, *machine.warnings()):
         click.echo(f"note: {note}", err=True)
     place = run_folder(out, "compare", settings.network, settings.data)
@@ -64,111 +106,143 @@ def compare(
         settings = job.concrete(settings, samples)
         title = f"{settings.network} on {settings.data}, {settings.precision}, batch {settings.batch_size}"
         click.echo(f"{title}: {samples}; {', '.join(names)}")
-        results = _run(names, settings, samples)
-        checks, reference = _check(results, settings, samples)
-        checks |= _second_look(checks, reference.name, settings, samples)
-        rows = _rows(results, checks, reference)
-        _write(folder, title, settings, results, checks, rows, reference)
-    _show(results, checks, rows, reference, place)
-    bad = [r.name for r in results if r.failure or not all(c.passed for c in checks[r.name])]
+        others = Others()
+        results, settings = measured(names, settings, samples)
+        busy = others.busy()
+        fine = [r for r in results if not r.failure]
+        if not fine:
+            raise click.ClickException("; ".join(f"{r.name}: {r.failure}" for r in results))
+        reference = _reference(fine)
+        _check(fine, reference, settings, samples)
+        rows = [_row(r, reference, fine) for r in fine]
+        _write(folder, title, settings, results, rows, reference, busy)
+    _show(results, rows, reference, place, disturbance(busy))
+    bad = [r.name for r in results if r.failure or not r.agrees]
     if bad:
         raise click.ClickException(
             f"Every candidate computes the same. Received: {', '.join(bad)} failed or differed; see above."
         )
 
 
-def _run(names: list[str], settings: Settings, samples: job.Samples) -> list[Result]:
-    results = []
-    with tempfile.TemporaryDirectory(prefix="minicnn-") as text, _Display(names, settings) as display:
-        folder = Path(text)
-        candidates.write_samples(samples, folder)
-        for name in names:
-            results.append(candidates.run(name, settings, samples, folder, partial(display.show, name)))
-            display.end(results[-1])
-    if all(r.failure for r in results):
-        raise click.ClickException("; ".join(f"{r.name}: {r.failure}" for r in results))
-    return results
+def found(settings: Settings) -> tuple[list[str], list[str]]:
+    """The backends that can run, NumPy first, and for each of the others why it cannot."""
+    names, notes = [], []
+    for name in sorted(known_backends.names(), key=lambda n: (n != REFERENCE, n)):
+        if name in SLOW:
+            continue
+        try:
+            kind = known_backends.backend_class(name)
+            if "cpu" not in kind.devices:
+                kind()  # says if there is no device
+        except Exception as error:  # a library may be there and broken in any way
+            notes.append(f"{name} is left out: {one_line(str(error))}")
+            continue
+        if settings.precision not in kind.precisions:
+            notes.append(f"{name} is left out: it computes in {' or '.join(kind.precisions)}")
+            continue
+        names.append(name)
+    return names, notes
+
+
+def peers(names: Sequence[str], settings: Settings) -> list[str]:
+    """The peers of the PyTorch backends among the names, each on its device; none where there is no such network."""
+    if not takes_part(settings):
+        return []
+    parts = [name.partition(":") for name in names]
+    return [f"{PEER}{colon}{device}" for base, colon, device in parts if base == "torch"]
+
+
+def measured(
+    names: Sequence[str], settings: Settings, samples: job.Samples, *, seeds: int = 2
+) -> tuple[list[Result], Settings]:
+    """Train all candidates in turns, once their gradients were compared.
+
+    Args:
+        names: The candidates.
+        settings: What to train and how.
+        samples: Its samples; candidates load theirs.
+        seeds: From how many seeds at most: where one has a ReLU at its kink, the trainings part by chance.
+
+    Returns:
+        How each fared, and the settings with the seed that was taken.
+    """
+    results = {name: Result(name) for name in names}
+    first = next((name for name in names if name.partition(":")[0] == REFERENCE), None)
+    with _Display(names, settings) as display, Comparison(names, trainer, settings, reference=first) as comparison:
+        comparison.check(gradient_tolerance(settings, Work(load=lambda _: samples)))
+        kinked = sorted(comparison.kinked) if seeds > 1 else []
+        if not kinked:
+            _train(comparison, results, settings, display, held_out=samples.held_out)
+    if kinked:
+        other = replace(settings, seed=settings.seed + 1)
+        few = "a few elements differ, which may be chance"
+        click.echo(f"note: {', '.join(kinked)}: {few}; all train from seed {other.seed}", err=True)
+        return measured(names, other, samples, seeds=seeds - 1)
+    return list(results.values()), settings
+
+
+def _train(
+    comparison: Comparison, results: dict[str, Result], settings: Settings, display: _Display, *, held_out: bool
+) -> None:
+    turn = -(-settings.epochs // TURNS)
+    for done in range(0, settings.epochs, turn):
+        for name, rows in comparison.call("train", min(turn, settings.epochs - done)).items():
+            results[name].history += rows
+            display.show(name, rows[-1])
+    for name, facts in comparison.call("facts").items():
+        last = results[name].history[-1]
+        results[name].facts = facts
+        results[name].test = {"loss": last["val_loss"], "accuracy": last["val_accuracy"]}
+    for name, test in comparison.call("evaluate", "test").items() if held_out else ():
+        results[name].test = {key: test[key] for key in ("loss", "accuracy")}
+    for name, why in comparison.out.items():
+        results[name] = Result(name, failure=why.removeprefix("failed: "))
+        display.failed(results[name])
 
 
 # Results ------------------------------------------------------------------------------------------
 
 
-def _check(
-    results: list[Result], settings: Settings, samples: job.Samples
-) -> tuple[dict[str, list[agreement.Check]], Result]:
-    """Compare each with the reference: NumPy, else the first that has not failed."""
-    fine = [r for r in results if not r.failure]
-    reference = next((r for r in fine if r.name.partition(":")[0] == candidates.REFERENCE), fine[0])
+def _reference(fine: Sequence[Result]) -> Result:
+    """NumPy, else the first."""
+    return next((r for r in fine if r.name.partition(":")[0] == REFERENCE), fine[0])
+
+
+def _check(fine: Sequence[Result], reference: Result, settings: Settings, samples: job.Samples) -> None:
+    """Compare each training with the reference's."""
     per_epoch = num_batches(len(samples["x_train"]), settings.batch_size or 1, settings.last_batch)
-    checks: dict[str, list[agreement.Check]] = {r.name: [] for r in results}
+    drift = gradient_tolerance(settings, Work(load=lambda _: samples), per_epoch * settings.epochs)
     for result in fine:
         if result is not reference:
-            checks[result.name] = agreement.compare(
-                result, reference, precision=settings.precision, reduction=reference.facts["reduction"] or 1,
-                steps=per_epoch * settings.epochs, tests=len(samples["x_test"]),
-            )  # fmt: skip
-    return checks, reference
+            both = result.test["accuracy"], reference.test["accuracy"]
+            tests = len(samples["x_test"])
+            result.checks = checks(result.history, reference.history, both, drift=drift, tests=tests)
 
 
-def _second_look(
-    checks: Mapping[str, list[agreement.Check]], reference: str, settings: Settings, samples: job.Samples
-) -> dict[str, list[agreement.Check]]:
-    """Checks of those whose difference may be chance, from another seed, beside the first update of the first one."""
-    names = [name for name, found in checks.items() if found and agreement.doubtful(found)]
-    if not names:
-        return {}
-    other = replace(settings, seed=settings.seed + 1)
-    click.echo(
-        f"note: {', '.join(names)}: a few elements differ, which may be chance; again from seed {other.seed}", err=True
-    )
-    again, base = _check(_run([reference, *names], other, samples), other, samples)
-    if base.name != reference:
-        return {}
-    first = {
-        n: replace(c, what=f"first update from seed {settings.seed}", allowed=None)
-        for n in names
-        for c in checks[n]
-        if c.what == "first update"
-    }
-    return {name: [*again[name], first[name]] for name in names if again[name]}
-
-
-def _rows(results: list[Result], checks: dict[str, list[agreement.Check]], reference: Result) -> list[dict[str, Any]]:
-    """The table: one row for each candidate that did not fail."""
-    fine = [r for r in results if not r.failure]
-    base = reference.time if reference.name.startswith(candidates.REFERENCE) else max(r.time for r in fine)
-    return [
-        {
-            "backend": r.name,
-            "time_s": r.time,
-            "first_time_s": r.times[0],
-            "samples_per_s": r.rate,
-            "speedup": base / r.time,
-            "test_accuracy": r.facts["test"]["accuracy"],
-            "memory_mb": r.facts["memory_mb"],
-            "difference": next((c.difference for c in checks[r.name] if c.what == "loss"), 0.0),
-            "agrees": all(c.passed for c in checks[r.name]),
-        }
-        for r in fine
-    ]
+def _row(result: Result, reference: Result, fine: Sequence[Result]) -> Row:
+    """The row of a candidate in the table."""
+    times = {r.name: r.spread("time_s").median for r in fine}
+    base = times[reference.name] if reference.name.startswith(REFERENCE) else max(times.values())
+    return {
+        "backend": result.name, "time_s": times[result.name], "first_time_s": result.history[0]["time_s"],
+        "samples_per_s": result.spread("samples_per_s").median, "speedup": base / times[result.name],
+        "test_accuracy": result.test["accuracy"], "memory_mb": result.facts["memory_mb"],
+        "difference": next((c.difference for c in result.checks if c.what == "loss"), 0.0), "agrees": result.agrees,
+    }  # fmt: skip
 
 
 def _write(
-    folder: Path,
-    title: str,
-    settings: Settings,
-    results: list[Result],
-    checks: dict[str, list[agreement.Check]],
-    rows: list[dict[str, Any]],
-    reference: Result,
-) -> None:
+    folder: Path, title: str, settings: Settings, results: Sequence[Result], rows: list[Row], reference: Result,
+    busy: float | None,
+) -> None:  # fmt: skip
     by_name = {row["backend"]: row for row in rows}
-    entries = []
-    for r in results:
-        compared = [{**asdict(c), "passed": c.passed} for c in checks[r.name]]
-        facts = {k: v for k, v in r.facts.items() if k not in ("event", "reduction")}
-        known = {"name": r.name, "failure": r.failure, "others": r.others}
-        entries.append({**known, **facts, **by_name.get(r.name, {}), "checks": compared})
+    entries = [
+        {
+            "name": r.name, "failure": r.failure, "others": busy, **r.facts, "history": r.history, "test": r.test,
+            **by_name.get(r.name, {}), "checks": [{**asdict(c), "passed": c.passed} for c in r.checks],
+        }
+        for r in results
+    ]  # fmt: skip
     record = {
         "settings": asdict(settings), "machine": machine.facts(), "reference": reference.name, "results": entries,
     }  # fmt: skip
@@ -177,13 +251,7 @@ def _write(
     figures.comparison(folder / "compare.png", [e for e in entries if not e["failure"]], title, reference.name)
 
 
-def _show(
-    results: list[Result],
-    checks: dict[str, list[agreement.Check]],
-    rows: list[dict[str, Any]],
-    reference: Result,
-    place: Path,
-) -> None:
+def _show(results: Sequence[Result], rows: Sequence[Row], reference: Result, place: Path, beside: str | None) -> None:
     heads = [
         "backend", "time per epoch (s)", "first epoch (s)", "samples per s", "speed-up", "test accuracy", "memory (MB)",
         "largest difference",
@@ -201,37 +269,41 @@ def _show(
     out.print()
     out.print(table("", heads, cells, numbers=True))
     out.print()
-    base = candidates.REFERENCE if reference.name.startswith(candidates.REFERENCE) else "the slowest"
+    base = REFERENCE if reference.name.startswith(REFERENCE) else "the slowest"
     out.print(
         f"Time per epoch: median without the first. Speed-up: over {base}. Memory: growth of the process while it "
         "trains, beyond libraries and data; on a GPU what is allocated there. Largest difference: of an epoch's loss "
         f"from {reference.name}'s, relative."
     )
+    if beside:
+        out.print(f"{beside[0].upper()}{beside[1:]}: times may be too long.")
     for result in results:
-        for text in () if result.failure else result.disturbed:
-            out.print(f"{result.name}: {text}.")
         if result.failure:
-            out.print(f"{result.name} FAILED: {result.failure}")
-        elif not all(c.passed for c in checks[result.name]):
-            out.print(f"{result.name} DISAGREES: {', '.join(map(str, checks[result.name]))}")
-        elif checks[result.name]:
-            out.print(f"{result.name} agrees: {', '.join(map(str, checks[result.name]))}")
+            refused = result.failure.startswith("refused")
+            out.print(f"{result.name} {'DISAGREES' if refused else 'FAILED'}: {result.failure}")
+            continue
+        if said := disturbed([row["time_s"] for row in result.history]):
+            out.print(f"{result.name}: {said}.")
+        if result.checks:
+            verdict = "agrees" if result.agrees else "DISAGREES"
+            out.print(f"{result.name} {verdict}: {', '.join(map(str, result.checks))}")
     out.print(f"{place}: {', '.join(FILES)}")
 
 
 class _Display:
     """Context manager: bars on a terminal, lines elsewhere."""
 
-    def __init__(self, names: list[str], settings: Settings) -> None:
-        self._names, self._epochs = names, settings.epochs
+    def __init__(self, names: Sequence[str], settings: Settings) -> None:
+        self._width, self._epochs = max(map(len, names), default=0), settings.epochs
         self._progress: AbstractContextManager[Any] = nullcontext()
-        self._tasks: dict[str, Any] = {}
+        self._update: dict[str, Callable[..., None]] = {}
         if is_terminal(sys.stdout):
             from rich.progress import BarColumn, Progress
 
             self._progress = progress = Progress("{task.description}", BarColumn(20), "{task.fields[text]}")
             for name in names:
-                self._tasks[name] = progress.add_task(name, total=self._epochs, text="", start=False)
+                task = progress.add_task(name, total=self._epochs, text="")
+                self._update[name] = partial(progress.update, task)
 
     def __enter__(self) -> _Display:
         self._progress.__enter__()
@@ -240,32 +312,21 @@ class _Display:
     def __exit__(self, *error: Any) -> None:
         self._progress.__exit__(*error)
 
-    def show(self, name: str, event: dict[str, Any]) -> None:
-        """Show an event of a worker."""
-        progress: Any = self._progress
-        if self._tasks and event["event"] == "step":
-            progress.start_task(self._tasks[name])
-            progress.update(self._tasks[name], completed=event["done"])
-        if event["event"] != "epoch":
-            return
-        epoch, accuracy = event["epoch"], f"{event['val_accuracy']:.2%}"
-        time, loss = f"{event['time_s']:.3g} s", f"loss {event['loss']:.4f}"
-        if self._tasks:
+    def show(self, name: str, row: Row) -> None:
+        """Show the last epoch that a candidate has trained."""
+        epoch, accuracy = row["epoch"], f"{row['val_accuracy']:.2%}"
+        time, loss = f"{row['time_s']:.3g} s", f"loss {row['loss']:.4f}"
+        if self._update:
             text = f"{epoch}/{self._epochs}  {time}  {loss}  {accuracy}"
-            progress.start_task(self._tasks[name])
-            progress.update(self._tasks[name], completed=epoch, text=text)
-        elif epoch == self._epochs or epoch % -(-self._epochs // LINES) == 0:
-            rate = f"{event['samples_per_s']:,.0f} samples/s"
+            self._update[name](completed=epoch, text=text)
+        else:
+            rate = f"{row['samples_per_s']:,.0f} samples/s"
             text = f"epoch {epoch}/{self._epochs}: {time}, {rate}, {loss}, validation accuracy {accuracy}"
-            click.echo(f"{name:<{max(map(len, self._names))}}  {text}")
+            click.echo(f"{name:<{self._width}}  {text}")
 
-    def end(self, result: Result) -> None:
-        """Show that a worker has ended."""
-        progress: Any = self._progress
-        if result.failure:
-            if self._tasks:
-                progress.update(self._tasks[result.name], text="failed")
-            else:
-                click.echo(f"{result.name} failed: {result.failure}")
-        elif self._tasks:
-            progress.stop_task(self._tasks[result.name])
+    def failed(self, result: Result) -> None:
+        """Show that a candidate has failed, or was refused."""
+        if self._update:
+            self._update[result.name](text="failed")
+        else:
+            click.echo(f"{result.name} failed: {result.failure}")

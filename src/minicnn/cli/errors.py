@@ -19,6 +19,14 @@ _EXPECTED = (ValueError, TypeError, RuntimeError, OSError, ImportError, MemoryEr
 class Commands(click.Group):
     """A group whose commands end with one line on stderr and an exit code, never with a traceback."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Group.format_commands`; the first sentence of each command is whole, not cut to a line."""
+        named = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in named if command is not None
+                and not command.hidden]  # fmt: skip
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def main(self, *args: Any, **extra: Any) -> Any:
         """See `click.Group.main`; leaves by SystemExit."""
         try:

@@ -22,16 +22,18 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
     name = "name"
 
     def __init__(
-        self, what: str, known: Callable[[], Sequence[str]], part: str = "", remedy: Callable[[str], str] | None = None
-    ) -> None:
+        self, what: str, known: Callable[[], Sequence[str]], part: str = "", remedy: Callable[[str], str] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._what, self._known, self._part, self._remedy = what, known, part, remedy
+        self._aliases = aliases  # which are taken, and not listed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """See `click.ParamType.convert`."""
         text = str(value)
         name = text.partition(self._part)[0] if self._part else text
         known = self._known()
-        if name not in known:
+        if name not in known and name not in self._aliases:
             proposal = (self._remedy or partial(meant, known=known))(name)
             self.fail(f"{self._what} is one of {', '.join(known)}. Received: {text!r}.{proposal}", param, ctx)
         return text
@@ -56,10 +58,38 @@ class Number(click.FloatRange):
         return number
 
 
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """Height and width, or both as one number."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """See `click.ParamType.convert`."""
+        parts = [part.strip() for part in str(value).split(",")] if not isinstance(value, tuple) else list(value)
+        if len(parts) not in (1, 2) or not all(str(p).isascii() and str(p).isdecimal() and int(p) for p in parts):
+            self.fail(f"A size is N or H,W in pixels, such as 64 or 48,64. Received: {value!r}.", param, ctx)
+        return int(parts[0]), int(parts[-1])
+
+
+class Several(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """Some of some names, between commas."""
+
+    name = "names"
+
+    def __init__(self, what: str, known: Callable[[], Sequence[str]]) -> None:
+        self._one = Name(what, known)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """See `click.ParamType.convert`."""
+        parts = value if isinstance(value, tuple) else str(value).split(",")
+        return tuple(dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in parts if part.strip()))
+
+
+NETWORK = Name("A network", zoo.names, aliases=list(zoo.ALIASES))
 BACKEND = Name("A backend", backends.names, part=":", remedy=backends.remedy)
 
 _OPTIONS = (
-    click.argument("network", type=Name("A network", zoo.names)),
+    click.argument("network", type=NETWORK),
     click.option(
         "--data", type=Name("A data set", data.names), default="synthetic_digits", show_default=True, metavar="NAME",
         help=f"Data set: {', '.join(data.names())}.",
@@ -69,9 +99,13 @@ _OPTIONS = (
         help="Folder of the data set, which must be there. Without it the folder that MINICNN_DATA names is searched, "
         "and what can be downloaded is.",
     ),
+    click.option(
+        "--size", type=Size(), metavar="N|H,W",
+        help="Resize the images of a folder (image_folder, tiny_imagenet), which may have several sizes.",
+    ),
     click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs."),
     click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in a step."),
-    click.option("--lr", "learning_rate", type=Number(min=0), metavar="X", help="Learning rate of SGD."),
+    click.option("--lr", "learning_rate", type=Number(min=0), metavar="X", help="Learning rate."),
     click.option("--momentum", type=Number(min=0, max=1, max_open=True), metavar="X", help="Momentum of SGD."),
     click.option(
         "--precision", type=click.Choice(list(PRECISIONS)), default="float32", show_default=True,

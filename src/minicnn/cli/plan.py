@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,16 +18,18 @@ from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.planning import PlannedStep, planned
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
-from minicnn.cli.options import Name
-from minicnn.cli.tables import console, table
+from minicnn.cli import plan_tables
+from minicnn.cli.options import NETWORK, Several
+from minicnn.files import write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.kernels import words
 from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
+from minicnn.program import Node
 
-THIS = "this"
+THIS, ALL = "this", "all"
 SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
 
 
@@ -44,10 +47,10 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 
 
 @click.command()
-@click.argument("network", type=Name("A network", zoo.names))
+@click.argument("network", type=NETWORK)
 @click.option(
-    "--gpu", "name", required=True, type=Name("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME",
-    help=f"GPU: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",
+    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME[,NAME..]",
+    help=f"GPU, or several side by side: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
 @click.option(
@@ -59,24 +62,38 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 @click.option(
     "--kernel", "number", type=click.IntRange(min=0), metavar="N", help="Print the kernel of launch N instead."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--by", type=click.Choice(plan_tables.BY), help="What a row is; a launch of one GPU, a layer of several by default."
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N rows of the longest modelled times.")
+@click.option(
+    "--columns", type=Several("A column", lambda: [*plan_tables.COLUMNS, ALL]), default=(), metavar="A,B,..",
+    help=f"Columns: {', '.join(plan_tables.COLUMNS)}; or {ALL}. By default those that fit a terminal.",
+)  # fmt: skip
+@click.option(
+    "--html", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write a page to explore the step: each node with the launch that computes it.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; of several GPUs a list.")
 def plan(
-    network: str, name: str, batch_size: int | None, precision: str, classes: int | None,
-    image: tuple[int, ...] | None, number: int | None, as_json: bool,
+    network: str, names: tuple[str, ...], batch_size: int | None, precision: str, classes: int | None,
+    image: tuple[int, ...] | None, number: int | None, by: str | None, top: int | None, columns: tuple[str, ...],
+    path: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Plan a training step of NETWORK for a GPU that need not be there. The optimizer is SGD with momentum.
 
-    Prints for each launch of the cupy backend its operations, blocks and threads, its shared memory and registers, the
-    bytes that it moves, its FLOPs, and the time that the performance model predicts beside the least time that the
-    GPU's peak rates allow. Registers are those of the compiled kernel, where NVRTC is installed.
+    Prints for each launch of the cupy backend the time that the performance model predicts beside the roof, the least
+    time that the GPU's peak rates allow, the bytes that it moves, its FLOPs and its operations; with --columns also its
+    blocks and threads, its shared memory and registers. Registers are those of the compiled kernel, where NVRTC is
+    installed. Several GPUs are compared layer by layer.
     """
-    gpu = _this() if name == THIS else KNOWN[name]
+    gpus = [_this() if name == THIS else KNOWN[name] for name in names]
+    if len(gpus) > 1 and (number is not None or path is not None or columns):
+        message = "--kernel, --columns and --html are for one GPU. Received: several. Name one."
+        raise click.UsageError(message)
     precision = SHORT.get(precision, precision)
-    if precision.startswith("mixed") and not gpu.has_tensor_cores:
-        raise click.UsageError(
-            f"Mixed precision needs tensor cores that know bfloat16 (compute capability 8.0 or later). Received: "
-            f"{precision} on {gpu.name}. Use float32."
-        )
+    for gpu in gpus:
+        _check_precision(precision, gpu)
     batch = batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 1
     model = zoo.get_model(
         network, num_classes=classes, input_shape=image, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8"
@@ -84,16 +101,42 @@ def plan(
     model.compile(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
-    step = planned(model.program("train", batch_size=batch), gpu, generate)
+    program = model.program("train", batch_size=batch)
+    steps = [planned(program.copy(), gpu, generate) for gpu in gpus]
     if number is not None:
-        click.echo(_kernel(step, number), nl=False)
+        click.echo(_kernel(steps[0], number), nl=False)
         return
     title = f"{network}, a training step on a batch of {batch} in {precision}"
-    found = _facts(title, step, *_compiled(step))
+    found = [_facts(title, step, *_compiled(step)) for step in steps]
+    if path is not None:
+        write_file(path, program.to_html(run_by=_run_by(steps[0], found[0])).encode())
+        click.echo(f"{path}: {title}, on {gpus[0].name}", err=True)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        _show(found)
+        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+    elif path is None:
+        shown = tuple(plan_tables.COLUMNS) if ALL in columns else columns
+        plan_tables.show(found, by or ("launch" if len(found) == 1 else "layer"), top, shown)
+
+
+def _check_precision(precision: str, gpu: Gpu) -> None:
+    if precision.startswith("mixed") and not gpu.has_tensor_cores:
+        raise click.UsageError(
+            f"Mixed precision needs tensor cores that know bfloat16 (compute capability 8.0 or later). Received: "
+            f"{precision} on {gpu.name}. Use float32."
+        )
+
+
+def _run_by(step: PlannedStep, found: dict[str, Any]) -> list[tuple[Node, str]]:
+    """The launch that computes each node, in words."""
+    rows = []
+    for number, (launch, facts) in enumerate(zip(step.launches, found["launches"], strict=True)):
+        kind = facts["reference"] or f"{facts['blocks']:,} blocks of {facts['threads']} threads"
+        text = (
+            f"launch {number} of {step.gpu.name}: {kind}, {facts['modelled_s'] * 1e6:.1f} us by the model, "
+            f"{facts['roof_s'] * 1e6:.1f} us by the roof, with {len(launch.nodes) - 1} other nodes"
+        )
+        rows += [(node, text) for node in launch.nodes]
+    return rows
 
 
 def _kernel(step: PlannedStep, number: int) -> str:
@@ -140,10 +183,13 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
     gpu, rows = step.gpu, []
     for launch, found in zip(step.launches, compiled, strict=True):
         source = launch.source
+        largest = max(launch.nodes, key=lambda node: node.cost.flops)
         declared, dynamic = found.shared if found else launch.declared, source.shared if source else 0
         rows.append(
             {
                 "nodes": [n.op.name for n in launch.nodes],
+                "layer": largest.scope,
+                "operation": largest.op.name,
                 "reference": launch.groups[0].reference,
                 "blocks": source.blocks if source else 0,
                 "threads": source.threads if source else 0,
@@ -186,47 +232,3 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
         "memory_bytes": memory,
         "notes": notes,
     }
-
-
-def _show(found: dict[str, Any]) -> None:
-    out, gpu, totals, memory = console(), found["device"], found["totals"], found["memory_bytes"]
-    out.print(f"{found['title']}, on {gpu['name']} (compute capability {'.'.join(map(str, gpu['capability']))})")
-    out.print(
-        f"Limits of a block: {gpu['shared_block']:,} bytes of shared memory, {gpu['threads_block']:,} threads, "
-        f"{gpu['registers_thread']} registers a thread, {gpu['registers']:,} in all; {gpu['multiprocessors']} "
-        f"multiprocessors; {gpu['bandwidth'] / 1e9:,.0f} GB/s; {gpu['memory'] / 1e9:,.0f} GB"
-    )
-    for note in found["notes"]:
-        out.print(f"Note: {note}")
-    columns = [
-        "launch", "blocks", "threads", "static", "dynamic", "registers", "MB", "MFLOP", "modelled us", "roof us",
-        "operations",
-    ]  # fmt: skip
-    rows = [[*_cells(k, launch), _operations(launch)] for k, launch in enumerate(found["launches"])]
-    out.print()
-    out.print(table("Launches", columns, rows, numbers=True))
-    out.print()
-    out.print(
-        f"{totals['launches']} launches, {totals['flops'] / 1e9:,.3f} GFLOP, {totals['bytes'] / 1e6:,.1f} MB moved: "
-        f"{totals['modelled_s'] * 1e6:,.0f} us by the model, {totals['roof_s'] * 1e6:,.0f} us by the roof"
-    )
-    out.print(
-        f"Memory: {memory['total'] / 1e6:,.1f} MB: weights and state {memory['weights_and_state'] / 1e6:,.1f}, batch "
-        f"{memory['batch'] / 1e6:,.1f}, within a step {memory['within_a_step'] / 1e6:,.1f}"
-    )
-
-
-def _cells(number: int, launch: dict[str, Any]) -> list[str]:
-    registers = "-" if launch["registers"] is None else str(launch["registers"])
-    return [
-        str(number), f"{launch['blocks']:,}", str(launch["threads"]), f"{launch['static_shared_bytes']:,}",
-        f"{launch['dynamic_shared_bytes']:,}", registers, f"{launch['bytes'] / 1e6:,.2f}",
-        f"{launch['flops'] / 1e6:,.2f}", f"{launch['modelled_s'] * 1e6:,.1f}", f"{launch['roof_s'] * 1e6:,.1f}",
-    ]  # fmt: skip
-
-
-def _operations(launch: dict[str, Any]) -> str:
-    names = list(dict.fromkeys(launch["nodes"]))
-    text = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    text += "" if launch["fits"] else " (does not fit)"
-    return text if launch["reference"] is None else f"{text} (reference: {launch['reference']})"

@@ -15,8 +15,7 @@ import click
 from minicnn import zoo
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.bench import local_ranks
-from minicnn.cli.options import Name, Number
+from minicnn.cli.options import NETWORK, Name, Number, Several
 from minicnn.cli.plan import Image
 from minicnn.cli.tables import console, table
 from minicnn.distribution import prediction
@@ -24,8 +23,11 @@ from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction import side_by_side as rows
 from minicnn.files import read_json, write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.measure import local_ranks
 
-CPU, THIS = "cpu", "this"
+CPU, THIS, ALL = "cpu", "this", "all"
+COLUMNS = ("step", "speed-up", "computes", "idle", "waits", "hidden", "sends", "memory", "how")
+USUAL = ("step", "speed-up", "waits", "sends", "how")  # which fit 80 columns
 MOST_RANKS = 1 << 20
 VARIATION = 0.03  # of step times, where none were measured
 # Is measured beside what is asked for.
@@ -60,7 +62,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
 
 
 @click.command("predict-scaling")
-@click.argument("network", type=Name("A network", zoo.names))
+@click.argument("network", type=NETWORK)
 @click.option(
     "--ranks", type=Counts(), default="1,2,4,...,1024", show_default=True, metavar="A,B,..", help="Numbers of ranks."
 )
@@ -98,11 +100,15 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
     "--calibration", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("runs/calibration.json"),
     show_default=True, metavar="FILE", help="File in which the measurements are kept.",
 )  # fmt: skip
+@click.option(
+    "--columns", type=Several("A column", lambda: [*COLUMNS, ALL]), default=USUAL, metavar="A,B,..",
+    help=f"Columns: {', '.join(COLUMNS)}; or {ALL}. By default those that fit a terminal.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict_scaling(
     network: str, ranks: list[int], link: str, device: str, batch_size: int | None, classes: int | None,
     image: tuple[int, ...] | None, algorithm: str, shards: int | None, bucket: float, variation: float | None,
-    calibrate: bool, path: Path, as_json: bool,
+    calibrate: bool, path: Path, columns: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Predict how the training of NETWORK scales over ranks (processes) that need not be there.
 
@@ -110,7 +116,7 @@ def predict_scaling(
     waiting, the bytes that a rank sends, and its memory. First it prints its own errors: against this machine, where
     that was measured, and against published figures.
     """
-    known = zoo.NETWORKS[network]
+    known = zoo.get_network(network)
     run = {
         "network": network, "image": image or known.input_shape, "classes": classes or known.num_classes,
         "batch": batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 64,
@@ -120,7 +126,7 @@ def predict_scaling(
     if as_json:
         click.echo(json.dumps(_finite(found), indent=2))
     else:
-        _show(found)
+        _show(found, COLUMNS if ALL in columns else columns)
 
 
 def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -> prediction.Calibration | None:
@@ -212,7 +218,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any], columns: Sequence[str]) -> None:
     out = console()
     out.print(table("The model against what was measured", ["what", "measured", "model", "error", "measured by"],
                     [_point(p) for p in found["errors"]]))  # fmt: skip
@@ -225,11 +231,10 @@ def _show(found: dict[str, Any]) -> None:
         title = (
             f"Predicted, {kind} scaling: {found['network']} on {image}, {found['batch']} samples {says}, on {device}"
         )
-        columns = [
-            "ranks", "strategy", "step", "speed-up", "computes", "idle", "waits", "hidden", "sends", "memory", "how",
-        ]  # fmt: skip
-        cells = [_cells(row, i) for row in found[kind] for i in range(len(row["predictions"]))]
-        out.print(table(f"{title}, {found['link']['name']}", columns, cells))
+        predicted = [_cells(row, i) for row in found[kind] for i in range(len(row["predictions"]))]
+        heads = ["ranks", "strategy", *columns]
+        cells = [[row[head] for head in heads] for row in predicted]
+        out.print(table(f"{title}, {found['link']['name']}", heads, cells, numbers=True, texts={"strategy", "how"}))
         out.print(f"Choice: {found[kind][-1]['why']}")
     if found["hybrid_until_batch"] is not None:
         out.print()
@@ -248,15 +253,17 @@ def _point(point: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _cells(row: Mapping[str, Any], place: int) -> list[str]:
+def _cells(row: Mapping[str, Any], place: int) -> dict[str, str]:
+    """The cells of a prediction, by the heads of their columns."""
     p, speedup = row["predictions"][place], row["speedups"][place]
-    mark = " *" if p["strategy"] == row["chosen"] else ""
-    first = [f"{row['ranks']:,}", p["strategy"] + mark]
+    cells = {"ranks": f"{row['ranks']:,}", "strategy": p["strategy"] + (" *" if p["strategy"] == row["chosen"] else "")}
     if p["impossible"] is not None:
-        return [*first, *"-" * 8, f"impossible: {p['impossible']}"]
-    times = [rows.time(p[key]) if p[key] else "-" for key in ("compute", "idle", "exposed", "hidden")]
+        return {**dict.fromkeys(COLUMNS, "-"), **cells, "how": f"impossible: {p['impossible']}"}
     fits = "" if p["fits"] else ", does not fit"
-    return [
-        *first, rows.time(p["seconds"]), f"{speedup:.3g}", *times, rows.amount(p["sent"]),
-        rows.amount(p["memory"]) + fits, p["how"],
-    ]  # fmt: skip
+    times = {"computes": "compute", "idle": "idle", "waits": "exposed", "hidden": "hidden"}
+    return {
+        **cells, "step": rows.time(p["seconds"]), "speed-up": f"{speedup:.3g}",
+        **{head: rows.time(p[key]) if p[key] else "-" for head, key in times.items()},
+        "sends": rows.amount(p["sent"]), "memory": rows.amount(p["memory"]) + fits,
+        "how": p["how"] + fits * ("memory" not in p["how"]),
+    }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,22 @@ import click
 
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
-from minicnn.bench import drawing, markdown, report, tables
-from minicnn.bench.candidates import HYBRID, PEERS, Field, find
-from minicnn.bench.page import Page
-from minicnn.bench.report import Chapter
-from minicnn.bench.store import Store
-from minicnn.bench.study import SETTING, Setting, Study, changed, measure, recall_all
 from minicnn.cli.errors import describe
 from minicnn.cli.options import Name
 from minicnn.cli.runs import require
+from minicnn.cli.study_progress import StudyProgress
+from minicnn.data.places import PLACES
 from minicnn.files import write_file
+from minicnn.measure import drawing, markdown, report, tables
+from minicnn.measure.candidates import HYBRID, PEERS, Field, find
+from minicnn.measure.page import Page, Words
+from minicnn.measure.report import Chapter
+from minicnn.measure.store import Store
+from minicnn.measure.study import SETTING, Setting, Study, changed, measure, recall_all
 
 ALL = "all"
 CANDIDATE = Name("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")
+DRAWN = "synthetic_digits"
 RESULTS = "results"  # folder of the stored results, in the folder of all that is written
 
 
@@ -118,6 +122,8 @@ def study(
     if docs is None:
         others = [n for n in there if n not in chosen]
         _write_report(out / "report.html", chapters, [(n, known[n]) for n in others])
+    for chapter in chapters if docs is None else ():
+        click.echo(f"\n{chapter.study.question}\n{_answer(chapter)}\n")
     click.echo(f"{docs or out / 'report.html'}: {', '.join(c.name for c in chapters)}")
     refused = [f"{c.name}: {n} {why}" for c in chapters for n, why in c.page.refusals.items()]
     if refused:
@@ -144,6 +150,8 @@ def _settings(
         only = [_candidate(part.strip(), parameter, ctx) for part in backends.split(",")]
     changes = _changes(ctx, opened, sizes)
     chosen = {n: _data(ctx, n, s, datasets, alone=len(opened) == 1) for n, s in opened.items()}
+    if quick and not datasets and data_dir is None:
+        chosen = {n: _there(n, opened[n], names) for n, names in chosen.items()}
     for note in machine.warnings():
         click.echo(f"note: {note}", err=True)
     field = find()
@@ -209,6 +217,19 @@ def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *,
     return tuple(d for d in given if d in known) or opened.data
 
 
+def _there(name: str, opened: Study, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The data sets of a quick study: those that are on this machine, else drawn digits, which need no network."""
+    here = tuple(d for d in names if d not in PLACES or data.locate(d) is not None)
+    if here or DRAWN not in opened.others:
+        return here or names
+    click.echo(
+        f"note: {name} is measured on {DRAWN}, which is drawn: {', '.join(names)} is not on this machine. "
+        f"--data {names[0]} downloads it.",
+        err=True,
+    )
+    return (DRAWN,)
+
+
 def _carried_out(
     name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool, parts: Sequence[str]
 ) -> None:
@@ -216,7 +237,14 @@ def _carried_out(
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = Store(out / RESULTS / name, field.machine)
-    measure(opened, setting, store, lambda line: click.echo(f"  {line}"), again=again, parts=parts)
+    with StudyProgress(name) as progress:
+        measure(opened, setting, store, progress.say, again=again, parts=parts)
+
+
+def _answer(chapter: Chapter) -> str:
+    """What a page begins with, before its first table or figure."""
+    answer = takewhile(lambda block: isinstance(block, Words), chapter.page.blocks)
+    return " ".join(block.text for block in answer if isinstance(block, Words))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from minicnn.machine import is_terminal
@@ -19,25 +19,31 @@ def console() -> Any:
     return Console(file=sys.stdout, width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Any:
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False,
+    texts: Collection[str] = (),
+) -> Any:  # fmt: skip
     """A rich table.
 
     Args:
-        title: Title.
+        title: Title; none if empty.
         columns: Heads of the columns.
         rows: Cells.
         numbers: Whether all columns but the first hold numbers, which are set to the right.
+        texts: Heads of columns that hold text in spite of that; they take what room there is, and long words are cut.
     """
     from rich.table import Table
     from rich.text import Text
 
     made = Table(
-        title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
+        title=Text(title) if title else None, title_justify="left", title_style="bold", box=None, pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )  # fmt: skip
     for i, column in enumerate(columns):
+        text = column in texts
         # Wide enough for every word, so that a narrow terminal breaks heads and texts, but no number.
-        words = column.split() + [word for row in rows for word in row[i].split()] * numbers
-        right: Literal["right", "left"] = "right" if numbers and i else "left"
+        words = column.split() + [word for row in rows for word in row[i].split()] * (numbers and not text)
+        right: Literal["right", "left"] = "right" if numbers and i and not text else "left"
         made.add_column(Text(column, style="bold"), justify=right, overflow="fold", min_width=max(map(len, words)))
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))

@@ -14,12 +14,14 @@ import click
 from minicnn import machine
 from minicnn.cli import figures
 from minicnn.cli import processes as launching
-from minicnn.cli.options import BACKEND, EPILOG, run_folder, training_options
+from minicnn.cli.options import BACKEND, EPILOG, Name, Several, run_folder, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.distribution import DataParallel
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
+from minicnn.optimizers import OPTIMIZERS
 
+LONG = 10.0  # seconds from which on one is told how many it will take
 FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")
 
 
@@ -28,6 +30,14 @@ FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")
 @click.option(
     "--backend", type=BACKEND, metavar="NAME", envvar="MINICNN_BACKEND", default="numpy", show_default=True,
     show_envvar=True, help='Backend, with a device if wanted: "torch:cuda".',
+)  # fmt: skip
+@click.option(
+    "--optimizer", type=Name("An optimizer", lambda: list(OPTIMIZERS)), default="sgd", show_default=True,
+    metavar="NAME", help=f"Optimizer: {', '.join(OPTIMIZERS)}; all but sgd with a learning rate of its own.",
+)  # fmt: skip
+@click.option(
+    "--augment", type=Several("An augmentation", lambda: list(job.AUGMENTATIONS)), default=(), metavar="A,B,..",
+    help=f"Change training images at random: {', '.join(job.AUGMENTATIONS)}, in the order given.",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR",
@@ -63,12 +73,17 @@ def _train(settings: Settings, backend: str, place: Path, overwrite: bool, distr
         settings = job.concrete(settings, samples)
         model = job.make_model(settings, samples, device, distribution=distribution)
         if chief:
+            rule = f"{settings.optimizer}, lr {settings.learning_rate:g}"
+            rule += f", momentum {settings.momentum:g}" if settings.optimizer == "sgd" else ""
+            rule += f", augmented by {', '.join(settings.augment)}" if settings.augment else ""
             shared = f", {distribution.shards} shards on {distribution.ranks} rank(s)" if distribution else ""
             click.echo(
                 f"{settings.network}, {model.count_params():,} weights, on {settings.data}: {samples}; "
                 f"{device.name}:{device.device}, {settings.precision}, batch {settings.batch_size}, "
-                f"lr {settings.learning_rate:g}, momentum {settings.momentum:g}{shared}"
+                f"{rule}{shared}"
             )
+            if distribution is None and (seconds := job.estimated(model, settings, samples)) >= LONG:
+                click.echo(f"takes some {_duration(seconds)}, as two steps did")
         rows = job.fit(model, settings, samples)
         test = job.judge(model, settings, samples, rows)
         model.join()  # what is split between ranks takes all of them
@@ -83,3 +98,10 @@ def _train(settings: Settings, backend: str, place: Path, overwrite: bool, distr
             record["distribution"] = {"shards": distribution.shards, "processes": distribution.ranks}
         (folder / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
     click.echo(f"test accuracy {test['accuracy']:.2%}, loss {test['loss']:.4f}; {place}: {', '.join(FILES)}")
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 100 * 60 else f"{seconds / 3600:.1f} hours"

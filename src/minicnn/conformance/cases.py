@@ -240,13 +240,13 @@ def _fused() -> list[Case]:
         "twice",
         2,
         (
-            ops.Step(ops.multiply, (0, 1), {}),
-            ops.Step(ops.normalize, (2, 1, 1), {"axes": (0,), "epsilon": 0.1, "unit": 8.0}, 3),
-            ops.Step(ops.leaky_relu, (3,), {"negative_slope": 0.2}),
+            ops.FusedOperation(ops.multiply, (0, 1), {}),
+            ops.FusedOperation(ops.normalize, (2, 1, 1), {"axes": (0,), "epsilon": 0.1, "unit": 8.0}, 3),
+            ops.FusedOperation(ops.leaky_relu, (3,), {"negative_slope": 0.2}),
         ),
         (6, 2, 4),
     )
-    one = ops.Body("one", 1, (ops.Step(ops.exp, (0,), {}),), (1,))
+    one = ops.Body("one", 1, (ops.FusedOperation(ops.exp, (0,), {}),), (1,))
     x = _distinct(3, 4)
     return [Case(ops.fused, (x, _positive(4)), {"body": body}, terms=3), Case(ops.fused, (x,), {"body": one})]
 

@@ -13,10 +13,10 @@ import numpy as np
 from minicnn import ops, zoo
 from minicnn.backends import NamespaceBackend
 from minicnn.backends.base import Backend
-from minicnn.bench.operations import NodeTime, step_inputs, step_times
 from minicnn.conformance.cases import CASES, Case
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, Input, MaxPooling2D
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure.operations import NodeTime, step_inputs, step_times
 from minicnn.models import Model, Sequential
 from minicnn.program import Program, gradients
 from minicnn.tolerance import tolerance

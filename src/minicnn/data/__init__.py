@@ -14,7 +14,7 @@ from minicnn.data.cifar10 import cifar10
 from minicnn.data.dataset import DataError, Dataset
 from minicnn.data.files import PathLike
 from minicnn.data.idx import fashion_mnist, mnist, read_idx
-from minicnn.data.images import image_folder, tiny_imagenet
+from minicnn.data.images import image_folder, read_images, tiny_imagenet
 from minicnn.data.kaggle import kaggle_digits
 from minicnn.data.loader import Loader
 from minicnn.data.order import batch_indices, epoch_order, shard_rows
@@ -24,8 +24,8 @@ from minicnn.names import known_name
 
 __all__ = [
     "DataError", "Dataset", "Loader", "augment", "batch_indices", "cifar10", "epoch_order", "fashion_mnist",
-    "image_folder", "kaggle_digits", "load", "locate", "mnist", "names", "read_idx", "shard_rows", "synthetic_digits",
-    "synthetic_digits_dataset", "tiny_imagenet",
+    "image_folder", "kaggle_digits", "load", "locate", "mnist", "names", "read_idx", "read_images", "shard_rows",
+    "synthetic_digits", "synthetic_digits_dataset", "tiny_imagenet",
 ]  # fmt: skip
 
 LOADERS: dict[str, Callable[..., Dataset]] = {

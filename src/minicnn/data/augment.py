@@ -19,7 +19,7 @@ Batch = npt.NDArray[Any]  # (N, H, W, C)
 Transform = Callable[[Batch, np.random.Generator], Batch]
 
 
-class Part(Protocol):
+class PartTransform(Protocol):
     """A transform that can make a part of a batch; one of your own may have this method, too."""
 
     def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
@@ -50,6 +50,7 @@ class _EachImage:
 
     def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
         _check(x)
+        # Numbers are drawn for the whole batch, whatever part of it is made: bits do not depend on the number of ranks.
         return self._change(x, *(numbers[rows] for numbers in self._draw(rng, samples, x.shape[1:])))
 
 
@@ -66,7 +67,7 @@ class _Composed:
 class _ComposedParts(_Composed):
     def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
         for step in self._steps:
-            x = cast("Part", step).part(x, rng, rows, samples)
+            x = cast("PartTransform", step).part(x, rng, rows, samples)
         return x
 
 
@@ -78,6 +79,7 @@ def compose(*transforms: Transform) -> Transform:
         >>> transform(np.zeros((8, 28, 28, 1), np.uint8), np.random.default_rng(0)).shape
         (8, 24, 24, 1)
     """
+    # One step that cannot make parts makes the whole chain one that cannot.
     return (_ComposedParts if all(hasattr(step, "part") for step in transforms) else _Composed)(transforms)
 
 

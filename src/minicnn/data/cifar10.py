@@ -30,6 +30,7 @@ SIZE = 170_052_171  # bytes of the archive
 SUFFIXES = (".bin", "")  # binary, Python
 PASSED_OVER = {"PROTO", "FRAME", "MARK", "APPEND", "APPENDS", "BINPUT", "LONG_BINPUT", "MEMOIZE"}  # load nothing
 PICKLE = f"Fetch the file again from the data set's own page, or {ARCHIVES[0]}, which has no pickles."
+# Members are known by these names alone, so that nothing else in an archive is ever looked at.
 BATCHES = {f"test_batch{suffix}": 0 for suffix in SUFFIXES} | {
     f"data_batch_{number}{suffix}": number for number in range(1, 10) for suffix in SUFFIXES
 }
@@ -106,6 +107,7 @@ def _archive_batches(archive: Path) -> Iterator[tuple[Path, bytearray]]:
     rule = "a tar archive is complete and undamaged"
     with files.open_bounded(archive, MAX_ARCHIVE) as (reader, _):
         for _ in range(MAX_MEMBERS):
+            # Header by header, with a limit to each number: a hostile archive ends here, not in memory.
             header = bytes(reader.read(BLOCK))
             if header == bytes(BLOCK):  # the end of an archive
                 reader.finish()
@@ -120,6 +122,8 @@ def _archive_batches(archive: Path) -> Iterator[tuple[Path, bytearray]]:
             if not 0 <= member.size <= MAX_BATCH:
                 most = f"a member has at most {MAX_BATCH:,} bytes"
                 raise fail(path, most, f"{member.size:,} bytes", "Fetch the archive again.")
+            # Also what is passed over is read, within the limit of the whole: a stream that is decompressed cannot be
+            # moved on otherwise.
             content = reader.read(-(-member.size // BLOCK) * BLOCK)
             if len(content) < member.size:
                 raise fail(path, rule, f"{len(content):,} of {member.size:,} bytes", "Fetch the archive again.")

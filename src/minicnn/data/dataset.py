@@ -1,4 +1,4 @@
-"""What a data set is: images, labels, the names of the classes."""
+"""The data set: images, labels, the names of the classes."""
 
 from __future__ import annotations
 

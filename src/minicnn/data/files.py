@@ -1,4 +1,4 @@
-"""Where data files are found, how they are read without trusting them, and how they are downloaded."""
+"""Data files: search for them, reading that does not trust them, and download."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def find(
     if not (text and base.is_dir()):
         raise DataError(f"{source} names a folder that exists. Received: {str(text)!r}. Create it or name another one.")
     looked = [folder for folder in (*(base / name for name in subfolders), base) if folder.is_dir()]
-    return next((found for folder in looked if (found := holds(folder)) is not None), None), looked
+    return next((path for folder in looked if (path := holds(folder)) is not None), None), looked
 
 
 def find_or_download(
@@ -80,11 +80,12 @@ def find_or_download(
     Raises:
         DataError: If it is not there.
     """
-    found, looked = find(data_dir, subfolders, holds)
-    if found is not None:
-        return found
+    path, looked = find(data_dir, subfolders, holds)
+    if path is not None:
+        return path
     places = ", ".join(map(str, looked)) or f"no folder, as neither data_dir nor {ENVIRONMENT} is given"
     remedy = f"Fetch {source} and name the folder by data_dir or {ENVIRONMENT}"
+    # Whoever names a folder wants that one: a download in its place would be a surprise.
     if data_dir is not None:
         remedy += ", or leave data_dir out" + (": then it is downloaded" if fetch else "")
     message = f"{name} needs {wanted}. Looked in: {places}. {remedy}."
@@ -94,7 +95,7 @@ def find_or_download(
 
 
 def entries(folder: Path) -> list[Path]:
-    """What a folder holds, in the order of the names.
+    """Entries of a folder, in the order of the names.
 
     Raises:
         DataError: If that cannot be read.
@@ -147,6 +148,7 @@ class Gunzip:
                 self._inflate, self._members = _inflater(), self._members + 1
                 if self._members > MAX_MEMBERS:
                     raise OSError(f"more than {MAX_MEMBERS:,} members")
+            # Bounded: a few bytes may stand for gigabytes.
             data = self._inflate.decompress(self._ahead, size)
             self._ahead = self._inflate.unconsumed_tail or self._inflate.unused_data
             if data:
@@ -172,6 +174,7 @@ class BoundedReader:
         result = bytearray()
         while len(result) < size:
             try:
+                # In pieces, since a header may name any size: memory grows only with what is really there.
                 chunk = self._stream.read(min(size - len(result), CHUNK))
             except (OSError, EOFError, zlib.error) as error:
                 rule = "a gzip stream is complete and undamaged"
@@ -200,6 +203,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     """
     rule, remedy = "a data file is a regular file that can be opened", "Check the path and its permissions."
     try:
+        # Before it is opened, as opening a pipe waits for a writer.
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError("it is a folder, a pipe or a device")
         stream = path.open("rb")
@@ -227,6 +231,7 @@ def open_bounded(path: Path, limit: int) -> Iterator[tuple[BoundedReader, int]]:
         size = os.fstat(raw.fileno()).st_size
         compressed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
+        # By content, not by name: mirrors serve files under either name.
         yield BoundedReader(Gunzip(raw) if compressed else raw, path, limit), size * (GZIP_RATIO if compressed else 1)
 
 
@@ -293,6 +298,7 @@ def download(
             return Path(verify(str(path), "fetch", None))
         except DataError as error:
             failures.append(str(error))
+    # Mirrors in order; each failure is kept, as the last one need not be the telling one.
     for url in urls:
         try:
             with _progress(filename) as bar, _quiet(pooch.get_logger()):

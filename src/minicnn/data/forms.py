@@ -31,7 +31,7 @@ def as_list(data: Any, count: int = 1) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """What gives batches itself, as opposed to arrays: see `as_data`.
+    """Iterable that gives batches itself, as opposed to arrays: see `as_data`.
 
     Attributes:
         loader: The iterable that the user gave.
@@ -56,13 +56,13 @@ def as_data(x: Any) -> Any:
 
 
 def shuffles(loader: Any) -> bool:
-    """Whether a loader is known to give samples in another order than that of the data."""
+    """True if a loader is known to give samples in another order than that of the data."""
     sampler = getattr(loader, "sampler", None)  # of PyTorch
     return getattr(loader, "shuffle", False) is True or type(sampler).__name__ == "RandomSampler"
 
 
 def _holds_arrays(batch: tuple[Any, ...]) -> bool:
-    parts = [part for given in batch for part in (given if isinstance(given, list | tuple) else [given])]
+    parts = [part for entry in batch for part in (entry if isinstance(entry, list | tuple) else [entry])]
     return any(hasattr(part, "shape") for part in parts)
 
 
@@ -135,7 +135,7 @@ def _single(array: Any) -> Any:
 
 
 def mapped(array: Any) -> bool:
-    """Whether an array's elements are in a file that is mapped into memory, as those of np.memmap."""
+    """True if an array's elements are in a file that is mapped into memory, as those of np.memmap."""
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array.obj if isinstance(array, memoryview) else array, mmap.mmap)

@@ -34,7 +34,7 @@ FILES = {  # attribute of the Dataset: name, dimensions, bytes
 
 
 @dataclass(frozen=True)
-class _Source:
+class _IdxFiles:
     """A data set in IDX files: its mirrors, and the SHA-256 of each file's uncompressed content."""
 
     name: str
@@ -44,7 +44,7 @@ class _Source:
     sha256: dict[str, str]
 
 
-MNIST = _Source(
+MNIST = _IdxFiles(
     "mnist",
     ("mnist", "MNIST/raw"),
     tuple("0123456789"),
@@ -56,7 +56,7 @@ MNIST = _Source(
         "y_test": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
 )
-FASHION_MNIST = _Source(
+FASHION_MNIST = _IdxFiles(
     "fashion_mnist",
     ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
     (
@@ -132,32 +132,33 @@ def read_idx(path: PathLike, ndim: int, *, max_bytes: int = MAX_BYTES) -> npt.ND
         DataError: If the file breaks a rule of the format.
     """
     path = Path(path)
-    again = "Fetch the file again."
+    remedy = "Fetch the file again."
     with open_bounded(path, max_bytes) as (reader, at_most):
         length = 4 * (1 + ndim)
         header = reader.read(length)
         if len(header) < length:
-            raise fail(path, f"IDX {KINDS[ndim]} start with {length} bytes of header", f"{len(header)} bytes", again)
+            raise fail(path, f"IDX {KINDS[ndim]} start with {length} bytes of header", f"{len(header)} bytes", remedy)
         magic, *shape = (int(number) for number in np.frombuffer(header, ">u4"))
         if magic != MAGIC[ndim]:
             rule = f"IDX {KINDS[ndim]} start with the magic number 0x{MAGIC[ndim]:08x}"
             raise fail(path, rule, f"0x{magic:08x}", "Check that it is the right file.")
         if shape[0] < 1 or any(not 1 <= side <= MAX_SIDE for side in shape[1:]):
             rule = f"the header names at least one item, and images of 1 to {MAX_SIDE} pixels a side"
-            raise fail(path, rule, f"shape {tuple(shape)}", again)
+            raise fail(path, rule, f"shape {tuple(shape)}", remedy)
         total = math.prod(shape)
         rule = f"a header of shape {tuple(shape)} is followed by exactly {total:,} bytes"
+        # Before anything is read: a header must not make us ask for memory that the file cannot fill.
         if length + total > at_most:
-            raise fail(path, rule, f"a file that holds at most {at_most:,} bytes", again)
+            raise fail(path, rule, f"a file that holds at most {at_most:,} bytes", remedy)
         content = reader.read(total)
         if len(content) < total:
-            raise fail(path, rule, f"{len(content):,} bytes", again)
+            raise fail(path, rule, f"{len(content):,} bytes", remedy)
         if reader.read(1):
-            raise fail(path, rule, "more", again)
+            raise fail(path, rule, "more", remedy)
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _load(source: _Source, data_dir: PathLike | None, fetch: bool) -> Dataset:
+def _load(source: _IdxFiles, data_dir: PathLike | None, fetch: bool) -> Dataset:
     wanted = f"the files {', '.join(f'{name}[.gz]' for name, *_ in FILES.values())}"
     download = partial(_download, source) if fetch else None
     mirror = f"them from {source.mirrors[0]}"
@@ -178,6 +179,7 @@ def _load(source: _Source, data_dir: PathLike | None, fetch: bool) -> Dataset:
             raise fail(path, rule, f"{y.max()} at index {int(y.argmax())}", "Fetch the file again.")
         header = np.array([MAGIC[1], len(y)], ">u4")
         digest = hashlib.sha256(header.tobytes() + y.tobytes()).hexdigest()
+        # Both have files of the same names: a mixed-up folder would train, to a puzzling accuracy.
         for other in (MNIST, FASHION_MNIST):
             if other is not source and digest in other.sha256.values():
                 remedy = f"Name the folder of {source.name}, or load {other.name!r}."
@@ -192,16 +194,16 @@ def _files_in(folder: Path) -> dict[str, Path] | None:
     paths = {}
     for key, (name, *_) in FILES.items():
         names = (name, f"{name}.gz", name.replace("-idx", ".idx"), name.replace("-idx", ".idx") + ".gz")
-        found = [folder / candidate for candidate in names if (folder / candidate).is_file()]
-        if found:
-            paths[key] = found[0]
+        files = [folder / candidate for candidate in names if (folder / candidate).is_file()]
+        if files:
+            paths[key] = files[0]
     missing = [name for key, (name, *_) in FILES.items() if key not in paths]
     if paths and missing:
         raise fail(folder, "the four IDX files are together", f"no {', '.join(missing)}", "Add what is missing.")
     return paths or None
 
 
-def _download(source: _Source, remedy: str) -> dict[str, Path]:
+def _download(source: _IdxFiles, remedy: str) -> dict[str, Path]:
     return {
         key: download(
             source.name,

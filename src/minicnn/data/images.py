@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from minicnn.data.order import philox
 from minicnn.extras import needing
 from minicnn.machine import total_memory
 
+# Only what is an image by its name is opened: a stray text file in a folder is no error.
 SUFFIXES = {  # all by which Pillow knows these formats
     ".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pfm", ".pgm", ".png", ".pnm", ".ppm",
     ".tif", ".tiff", ".webp",
 }  # fmt: skip
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # all that Pillow may take a file for
+# Conversion of deeper modes clips instead of scaling, so that they are refused rather than made white.
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}  # 8 bits a channel
 SUBFOLDERS = ("tiny_imagenet", "tiny-imagenet-200")  # of Tiny-ImageNet
 MAX_PIXELS = 2**25  # of one image; WebP takes 20 bytes for each while it is decoded
@@ -84,6 +87,7 @@ def image_folder(
     split = _classes(root / "train")
     train_root = root / "train" if split else root
     classes = split or _classes(root)
+    # An unpacked archive often is a folder in a folder, which looks like a single class.
     only = train_root / next(iter(classes), "")
     if len(classes) == 1 and all(path.parent != only for path in classes[only.name]):
         rule, received = "a single class folder holds images itself", f"folders in {only.name!r}"
@@ -96,7 +100,7 @@ def image_folder(
             stacklevel=2,
         )
     test_root, tested = next(
-        ((root / name, found) for name in ("test", "val") if split and (found := _classes(root / name))), (None, {})
+        ((root / name, images) for name in ("test", "val") if split and (images := _classes(root / name))), (None, {})
     )
     if test_root is None:
         train, test = _hold_out(train, test_fraction, seed)
@@ -107,6 +111,34 @@ def image_folder(
             raise fail(test_root, rule, f"{', '.join(unknown)}", "Add it there, or remove it here.")
         test = _samples(test_root, tested, list(classes))
     return _dataset(root.resolve().name, train, test, list(classes), size, channels)
+
+
+@plain_arguments
+def read_images(paths: PathLike | Sequence[PathLike], shape: Sequence[int | None] = (None, None, 3)) -> Images:
+    """Images from files, as a model takes them: `model.predict(read_images("cat.jpg", model.input_shape))`.
+
+    Args:
+        paths: A file, or a list of them.
+        shape: (H, W, C), with the batch axis None before it or without: the size that images are resized to, and 1
+            channel for grey or 3 for RGB. If H and W are None they stay as large as they are, all of one size.
+
+    Returns:
+        uint8 (N, H, W, C), with values from 0 to 255.
+
+    Raises:
+        DataError: If a file is no image, or images that stay as they are have several sizes.
+        ValueError: If there are no paths, or it is another shape.
+        ImportError: If Pillow is missing.
+    """
+    files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    height, width, channels = shape[-3:] if len(shape) in (3, 4) else (0, 0, 0)
+    if not files or channels not in (1, 3) or (height is None) != (width is None):
+        raise ValueError(
+            "Images are read from at least one file, to a shape (H, W, C) of 1 or 3 channels. Received: "
+            f"{len(files)} paths, shape {tuple(shape)}."
+        )
+    size = None if height is None or width is None else (height, width)
+    return _read([Path(path).expanduser() for path in files], size, channels)
 
 
 @plain_arguments
@@ -175,8 +207,8 @@ def _folders(root: Path) -> list[str]:
 
 def _classes(root: Path) -> dict[str, list[Path]]:
     """The images of each folder that has any, in itself or in its folders."""
-    found = {name: _images(root / name) for name in _folders(root)}
-    return {name: images for name, images in found.items() if images}
+    images_of = {name: _images(root / name) for name in _folders(root)}
+    return {name: images for name, images in images_of.items() if images}
 
 
 def _images(folder: Path) -> list[Path]:
@@ -205,6 +237,8 @@ def _hold_out(samples: list[Sample], fraction: float, seed: int) -> tuple[list[S
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         shuffled = philox(seed, int(label)).permutation(members)
+        # By class, so that small classes are in both parts, and by a generator for each, so that what is drawn of one
+        # does not depend on how many images others have.
         held[shuffled[: round(fraction * len(members))]] = True
     train = [sample for sample, out in zip(samples, held, strict=True) if not out]
     return train, [sample for sample, out in zip(samples, held, strict=True) if out]
@@ -218,44 +252,51 @@ def _dataset(
     size: int | tuple[int, int] | None,
     channels: int,
 ) -> Dataset:
-    with needing("Reading images needs", "Pillow"):
-        from PIL import Image
-    from concurrent.futures import ThreadPoolExecutor
-
     if channels not in (1, 3):
         raise ValueError(f"Images have 1 channel (grey) or 3 (RGB). Received: channels={channels}.")
     H, W = (size, size) if isinstance(size, int) else size or (None, None)
     if size is not None and not (H and W and 0 < H * W <= MAX_PIXELS):
         raise ValueError(f"size is a height and a width, of 1 to {MAX_PIXELS:,} pixels in all. Received: {size}.")
     samples = train + test
-    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-        first = _decode(samples[0][0], None if H is None else (H, W), channels)
-        shape = first.shape
-        most = min(MAX_BYTES, total_memory() // 2 or MAX_BYTES)
-        try:
-            if len(samples) * first.size > most:
-                raise MemoryError
-            images = np.empty((len(samples), *shape), np.uint8)
-        except MemoryError as error:
-            raise DataError(
-                f"A Dataset holds at most {most:,} bytes of images, and no more than there is memory for. Received: "
-                f"{len(samples):,} images of shape {shape} in {name!r}. Give a smaller size."
-            ) from error
-
-        def fill(i: int) -> None:
-            image = _decode(samples[i][0], None if H is None else (H, W), channels)
-            if image.shape != shape:
-                rule = f"all images have the same size, {shape[0]}x{shape[1]} as {samples[0][0].name}"
-                received = f"{image.shape[0]}x{image.shape[1]}"
-                raise fail(samples[i][0], rule, received, "Give size= to resize them all.")
-            images[i] = image
-
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(fill, range(len(samples))):
-                pass
+    images = _read([path for path, _ in samples], None if H is None or W is None else (H, W), channels, f" in {name!r}")
     labels = np.array([label for _, label in samples], np.int32)
     n = len(train)
     return Dataset(name, images[:n], labels[:n], images[n:], labels[n:], tuple(class_names))
+
+
+def _read(paths: Sequence[Path], size: tuple[int, int] | None, channels: int, where: str = "") -> Images:
+    """Images of one size, uint8 (N, H, W, channels), decoded side by side."""
+    with needing("Reading images needs", "Pillow"):
+        from PIL import Image
+    from concurrent.futures import ThreadPoolExecutor
+
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+        first = _decode(paths[0], size, channels)
+        shape = first.shape
+        most = min(MAX_BYTES, total_memory() // 2 or MAX_BYTES)
+        try:
+            if len(paths) * first.size > most:
+                raise MemoryError
+            images = np.empty((len(paths), *shape), np.uint8)
+        except MemoryError as error:
+            raise DataError(
+                f"A Dataset holds at most {most:,} bytes of images, and no more than there is memory for. Received: "
+                f"{len(paths):,} images of shape {shape}{where}. Give a smaller size."
+            ) from error
+
+        def fill(i: int) -> None:
+            image = _decode(paths[i], size, channels)
+            if image.shape != shape:
+                rule = f"all images have the same size, {shape[0]}x{shape[1]} as {paths[0].name}"
+                received = f"{image.shape[0]}x{image.shape[1]}"
+                raise fail(paths[i], rule, received, "Give size= to resize them all, or a shape with a size.")
+            images[i] = image
+
+        # Pillow decodes without holding the interpreter's lock, so that threads are enough.
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(fill, range(len(paths))):
+                pass
+    return images
 
 
 class _Pixels:
@@ -289,6 +330,7 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
     try:
         if len(content) > MAX_FILE or content[:2] in (b"P1", b"P2", b"P3"):
             raise ValueError(f"more than {MAX_FILE:,} bytes, or pixels written as text")
+        # Counted in the bytes, because Pillow would go through all scans before it could say how many there are.
         if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
             raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
@@ -299,6 +341,8 @@ def _decode(path: Path, size: Any, channels: int) -> Images:
             if image.mode not in MODES:
                 raise ValueError(f"mode {image.mode}, which has not 8 bits a channel")
             with _pixels.take(width * height):
+                # Cameras store how they were held beside the pixels; viewers turn images, and so a network sees what
+                # people see.
                 decoded = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
         if size is not None:
             decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -23,7 +23,7 @@ MAX_BYTES = 2**27  # Kaggle's file has 77 million
 MAX_LINE = 8192  # characters; 785 values of three digits and their commas are 3,140
 MAX_LINES = MAX_BYTES // (2 * COLUMNS)  # as many as there can be if all values have one digit
 HEADER = ",".join(["label", *(f"pixel{i}" for i in range(SIDE * SIDE))])
-AGAIN = "Fetch the file again."
+REFETCH = "Fetch the file again."
 
 
 @plain_arguments
@@ -83,7 +83,7 @@ def _read(path: Path) -> npt.NDArray[np.uint8]:
             parts.append(_rows(some, number, path))
         number += len(some)
     if not parts:
-        raise fail(path, "there is at least one row below line 1", "none", AGAIN)
+        raise fail(path, "there is at least one row below line 1", "none", REFETCH)
     return np.concatenate(parts)
 
 
@@ -97,14 +97,14 @@ def _lines(path: Path) -> Iterator[str]:
         # Latin-1 decodes any byte, so that damage shows as a value that is not a number.
         header = stream.readline(MAX_LINE).decode("latin-1").rstrip("\r\n")
         if header != HEADER:
-            raise fail(path, f"line 1 is {HEADER[:20]}...pixel{SIDE * SIDE - 1}", f"{header[:40]!r}", AGAIN)
+            raise fail(path, f"line 1 is {HEADER[:20]}...pixel{SIDE * SIDE - 1}", f"{header[:40]!r}", REFETCH)
         for number in itertools.count(2):
             line = stream.readline(MAX_LINE + 1)
             if not line:
                 return
             if len(line) > MAX_LINE or number > MAX_LINES:
                 rule = f"there are at most {MAX_LINES:,} lines of at most {MAX_LINE:,} characters"
-                raise fail(path, rule, f"more on line {number}", AGAIN)
+                raise fail(path, rule, f"more on line {number}", REFETCH)
             yield line.decode("latin-1").rstrip("\r\n")
 
 
@@ -128,7 +128,7 @@ def _rows(lines: list[str], first: int, path: Path) -> npt.NDArray[np.uint8]:
             received = f"{wrong[0][:20]!r} on line {number}"
             break
     rule = f"each line below the first holds {COLUMNS} values from 0 to 255, the first from 0 to 9"
-    raise fail(path, rule, received, AGAIN)
+    raise fail(path, rule, received, REFETCH)
 
 
 def _is_number(field: str, most: int) -> bool:

@@ -113,6 +113,7 @@ class Loader(metaclass=PlainArguments):
         return self._num_batches
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        # Taken now: a consumer may set the next epoch while threads still make batches of this one.
         epoch, shard = self.epoch, self._shard
         order = epoch_order(self.num_samples, shuffle=self.shuffle, seed=self._seed, epoch=epoch)
         batches = batch_indices(order, self.batch_size, self._last_batch)
@@ -137,6 +138,7 @@ class Loader(metaclass=PlainArguments):
         try:
             for number, indices in enumerate(batches):
                 pending.append(executor.submit(self._make, epoch, number, indices, shard))
+                # Enough for all workers, and no more: each batch that waits takes memory.
                 if len(pending) > max(self._prefetch, self._workers):
                     yield pending.popleft().result()
             while pending:
@@ -147,21 +149,22 @@ class Loader(metaclass=PlainArguments):
     def _make(self, epoch: int, number: int, indices: Indices, shard: tuple[int, int]) -> tuple[Array, ...]:
         rows = shard_rows(len(indices), *shard)
         part = getattr(self._transform, "part", None)
+        # A transform that cannot make a part is given the whole batch, so that all ranks draw the same numbers.
         whole = self._transform is not None and part is None and shard != (0, 1)
         x, *rest = (picked(array, indices[rows]) for array in self._arrays)
         if self._transform is None:
             return (x, *rest)
         x = picked(self._arrays[0], indices) if whole else x
-        given, rng = len(x), philox(self._seed, epoch, number + 1)  # part 0 is the order's
+        samples, rng = len(x), philox(self._seed, epoch, number + 1)  # part 0 is the order's
         try:
             x = self._transform(x, rng) if part is None else part(x, rng, rows, len(indices))
         except Exception as error:
             kind = type(error).__name__
             raise RuntimeError(f"The transform failed on batch {number} of epoch {epoch}: {kind}: {error}") from error
-        if not isinstance(x, np.ndarray) or x.shape[:1] != (given,):
+        if not isinstance(x, np.ndarray) or x.shape[:1] != (samples,):
             received = f"shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
             raise ValueError(
-                f"A transform returns a NumPy array with as many samples as it gets, {given}. "
+                f"A transform returns a NumPy array with as many samples as it gets, {samples}. "
                 f"Received on batch {number} of epoch {epoch}: {received}."
             )
         return (x[rows] if whole else x, *rest)

@@ -55,6 +55,7 @@ def epoch_order(n: int, *, shuffle: bool, seed: int, epoch: int) -> Indices:
         raise ValueError(f"An epoch has from 0 to {2**31 - 1} samples. Received: {n}.")
     if not shuffle:
         return np.arange(n, dtype=np.int32)
+    # By epoch, so that a resumed training goes on in the same order without replaying the epochs before.
     return philox(seed, epoch).permutation(n).astype(np.int32)
 
 
@@ -107,6 +108,7 @@ def batch_indices(order: Indices, batch_size: int, last_batch: LastBatch) -> lis
     """
     count = num_batches(len(order), batch_size, last_batch)
     if last_batch == "pad":
+        # Repeats from the beginning: padded samples are real ones.
         order = np.resize(order, count * batch_size)
     return [order[i * batch_size : (i + 1) * batch_size] for i in range(count)]
 

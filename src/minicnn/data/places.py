@@ -1,4 +1,4 @@
-"""Which data sets are there already."""
+"""Places of data sets that are there already."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACES: dict[str, tuple[Sequence[str], Callable[[Path], Any]]] = {
 
 
 def locate(name: str, data_dir: PathLike | None = None) -> Path | None:
-    """Where `load` would find a data set without fetching anything; no file is opened.
+    """Path at which `load` would find a data set without fetching anything; no file is opened.
 
     Args:
         name: Name of a data set that is read from files.
@@ -40,12 +40,12 @@ def locate(name: str, data_dir: PathLike | None = None) -> Path | None:
     subfolders, holds = PLACES[name]
 
     def place(folder: Path) -> Path | None:
-        found = holds(folder)
+        path = holds(folder)
         # MNIST's four files stand for their folder.
-        return folder if isinstance(found, dict) else found
+        return folder if isinstance(path, dict) else path
 
-    found, _ = find(data_dir, subfolders, place)
-    return found or (_downloaded(name) if data_dir is None else None)
+    path, _ = find(data_dir, subfolders, place)
+    return path or (_downloaded(name) if data_dir is None else None)
 
 
 def _downloaded(name: str) -> Path | None:

@@ -134,6 +134,7 @@ def _draw(n: int, size: int, seed: int, stream: int) -> tuple[Images, Labels]:
     y = np.empty(n, np.int32)
     for block, start in enumerate(range(0, n, BLOCK)):
         count = min(BLOCK, n - start)
+        # A stream for each block, so that the first images are the same however many are drawn.
         rng = philox(seed, (stream << 32) + block)
         x[start : start + count, ..., 0], y[start : start + count] = _draw_block(rng, count, size)
     return x, y
@@ -148,6 +149,7 @@ def _draw_block(rng: np.random.Generator, count: int, size: int) -> tuple[Images
     def bell(scale: float, *shape: int) -> Floats:  # triangular on [-scale, scale]: no outliers
         return scale * (rng.random((BLOCK, *shape)) + rng.random((BLOCK, *shape)) - 1)
 
+    # Each ten in a row have all digits: small subsets are balanced, too.
     digits = rng.permuted(np.tile(np.arange(10), (BLOCK // 10, 1)), axis=1).ravel()
     style = rng.random(BLOCK)
     jitter = bell(0.06, MAX_CONTROLS, 2)
@@ -222,6 +224,7 @@ def _distance(lines: Floats, radius: Floats, size: int) -> Floats:
     direction = (
         np.where(length[..., None] > 0, span, np.array([1, 0], np.float32)) / np.where(length > 0, length, 1)[..., None]
     )
+    # In units of the pen's radius, so that a distance below 1 is ink.
     direction = direction / radius[..., None]
     half = length / (2 * radius)
     # With (x, y) seen from the middle: u runs along the segment and v across it.

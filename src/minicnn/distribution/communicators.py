@@ -1,4 +1,4 @@
-"""Who else computes: one process alone, or the ranks of a job; what the engines that connect them have in common."""
+"""Communicators: one process alone, or the ranks of a job; the base of the libraries that connect them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class OneProcess:
 
     rank, size = 0, 1
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        taken[0][...] = given[0]
+        incoming[0][...] = outgoing[0]
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        taken[0][...] = given
+        incoming[0][...] = outgoing
 
     def add(self, array: Host) -> None:
         """See `Communicator`."""
@@ -80,7 +80,7 @@ class Ranks(ABC):
         self._ending = False
 
     @abstractmethod
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
 
     @abstractmethod
@@ -115,14 +115,15 @@ class Ranks(ABC):
     def abort(self) -> None:
         """End the job."""
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        self.exchange([given] * self.size, taken)
+        self.exchange([outgoing] * self.size, incoming)
 
     def share(self, data: bytes) -> list[bytes]:
         """See `Communicator`."""
         lengths = [np.zeros(1, np.int64) for _ in range(self.size)]
         self.gather(np.array([len(data)], np.int64), lengths)
+        # A length that makes no sense is part of another message: the ranks have parted ways.
         if not all(0 <= n[0] <= _LONGEST for n in lengths):
             raise self.apart()
         taken = [np.empty(int(n[0]), np.uint8) for n in lengths]
@@ -131,6 +132,7 @@ class Ranks(ABC):
 
     def wait(self, done: Callable[[], Any]) -> None:
         """Wait until something is done, but not beyond the deadline."""
+        # Looking first, sleeping later: most waits are shorter than a sleep.
         start = heard = time.monotonic()
         while not done():
             now = time.monotonic()
@@ -145,7 +147,7 @@ class Ranks(ABC):
                 os.sched_yield()
 
     def late(self) -> RankError:
-        """What to raise when the deadline has passed: it names who is missing."""
+        """Error for a deadline that has passed: it names the ranks that are missing."""
         missing = self.missing(min(5.0, max(0.5, self.timeout / 10)))
         if not missing:
             return self.apart()
@@ -153,7 +155,7 @@ class Ranks(ABC):
         return self._late(who, "Look at what that rank printed last, and whether its machine and the link to it are up")
 
     def apart(self) -> RankError:
-        """What to raise when another rank gives what is not asked for."""
+        """Error for a rank that computes something else than the others."""
         remedy = "Let every rank call the same methods with the same arguments"
         return self._late("all ranks answer, but do not compute the same", remedy)
 
@@ -178,6 +180,7 @@ class Ranks(ABC):
         """Leave the job without waiting for ranks that may never come."""
         if not self._ending:
             self._ending = True
+            # At exit, so that the user's own handlers still run and print.
             atexit.register(self._leave, after)
 
     def _leave(self, after: float) -> None:
@@ -196,8 +199,9 @@ class StoreRanks(Ranks):
         self._asker = Worker()
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What the store says; a RuntimeError if it says nothing for some time."""
+        """Ask the store; a RuntimeError if it says nothing for some time."""
         try:
+            # In a thread of its own, as a store whose process has died blocks for good.
             return self._asker.begin(lambda: call(*arguments)).result(min(5.0, max(1.0, self.timeout / 10)))
         except TimeoutError as error:
             raise RuntimeError("the process of rank 0, which has the store, does not answer") from error
@@ -208,10 +212,10 @@ class StoreRanks(Ranks):
 
     @abstractmethod
     def _get(self, key: str) -> bytes | None:
-        """What is in the store, without waiting; None if nothing is."""
+        """Read a key of the store without waiting; None if nothing is there."""
 
     def lost(self) -> RankError:
-        """What to raise when a connection is lost: what the other has said, or who it is."""
+        """Error for a lost connection: the other rank's own, or one that names it."""
         time.sleep(FOLLOW / 10)
         try:
             self.listen()
@@ -252,9 +256,10 @@ class StoreRanks(Ranks):
             self._ask(self._set, "failed", text.encode())
 
     def abort(self) -> None:
-        """See `Ranks`: nothing is waited for that threads of the engine still wait for."""
+        """See `Ranks`: nothing is waited for that threads of the library still wait for."""
         if self.rank == 0:  # it has the store, in which the others read
             time.sleep(FOLLOW)
         sys.stdout.flush()
         sys.stderr.flush()
+        # Not sys.exit: threads of the library would be joined, and never end.
         os._exit(1)

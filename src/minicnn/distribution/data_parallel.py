@@ -49,8 +49,9 @@ class DataParallel(metaclass=PlainArguments):
         shards: Parts of each batch, at least as many as ranks. A multiple of the number of ranks shares them evenly.
         timeout: Seconds that a rank waits for the others before it ends the job with an error.
         communicator: What moves the arrays; that of the launcher which started the process if None.
-        deterministic: Whether sums are taken in the fixed tree. If False the engine's own all-reduce takes them, which
-            is faster: with one shard a rank nothing else is computed. Bits then depend on the number of ranks.
+        deterministic: Whether sums are taken in the fixed tree. If False an all-reduce of the library that
+            connects the ranks takes them, which is faster: with one shard a rank nothing else is computed. Bits then
+            depend on the number of ranks.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -102,7 +103,7 @@ class DataParallel(metaclass=PlainArguments):
 
     @property
     def alone(self) -> bool:
-        """Whether there is nothing to share: steps are then those of no distribution. With NCCL it takes part."""
+        """True if there is nothing to share: steps are then those of no distribution. With NCCL it takes part."""
         return self.shards == 1 and not isinstance(self.communicator, NcclCommunicator)
 
     def __deepcopy__(self, memo: Any) -> DataParallel:
@@ -113,7 +114,7 @@ class DataParallel(metaclass=PlainArguments):
         return partial(DataParallel, self.shards, timeout=self.timeout, deterministic=self.deterministic), ()
 
     def describe(self) -> dict[str, Any]:
-        """What decides about the bits of a training, as plain data."""
+        """Settings that decide about the bits of a training, as plain data."""
         return {"shards": self.shards, **({"layout": [list(entry) for entry in self.layout]} if self.layout else {})}
 
     def check_backend(self, name: str) -> None:
@@ -122,6 +123,8 @@ class DataParallel(metaclass=PlainArguments):
         Raises:
             ImportError: If they are connected by NCCL, and nccl4py is missing.
         """
+        # Only now is it known that arrays are on GPUs: the launcher's connection is what NCCL exchanges its first
+        # address by.
         if self.ranks > 1 and name in GPUS and not isinstance(self.communicator, NcclCommunicator):
             self.communicator = NcclCommunicator(self.communicator)
         if self.ranks > 1 and name not in BACKENDS:
@@ -133,17 +136,18 @@ class DataParallel(metaclass=PlainArguments):
     # Shards -------------------------------------------------------------------------------------
 
     def _group(self, batch: int) -> Group:
-        """Who has which shards of a batch; a batch of fewer samples has fewer shards."""
+        """Group that assigns shards of a batch to ranks; a batch of fewer samples has fewer shards."""
         return Group(min(self.shards, batch), self.rank, self.ranks, self.communicator, self.deterministic)
 
     def _shards(self, batch: int) -> list[Shard]:
         """Those of this rank; where there is none for it, it does what the first one needs, and nobody counts it."""
         group = self._group(batch)
+        # An idle rank takes part in all collectives, for which it needs arrays of some shard.
         cuts = [(s, rows(batch, group.shards, s)) for s in group.held() or (0,)]
         return [Shard(s, group.shards, cut.start, len(cut), batch, self.layout, self.groups) for s, cut in cuts]
 
     def part(self, feed: Feed) -> tuple[Feed, Shard]:
-        """What the step on this rank's first shard is given, and that shard."""
+        """Feed of the step on this rank's first shard, and that shard."""
         shard = self._shards(feed.batch)[0]
         return _part(feed, shard.samples), shard
 
@@ -163,7 +167,7 @@ class DataParallel(metaclass=PlainArguments):
         return trace(*self.part(feed))
 
     def weights(self, program: Program) -> int:
-        """How many weights this rank trains with, of what `program` gives."""
+        """Number of weights that this rank trains, of those in what `program` gives."""
         parts = len(self._group(self.shards).held())
         held = [v for v in program.inputs if v.kind in ("parameter", "statistic")]
         return sum(v.size * (parts if v.name in program.parts else 1) for v in held)
@@ -204,33 +208,33 @@ class DataParallel(metaclass=PlainArguments):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What all ranks do at once: where one fails, the others end too."""
+        """Context of what all ranks do at once: where one fails, the others end too."""
         try:
             yield
         except BaseException as error:
             self.communicator.fail(error)
             raise
 
-    def check_finite(self, made: Mapping[str, Array], step: int, backend: Backend) -> None:
+    def check_finite(self, results: Mapping[str, Array], step: int, backend: Backend) -> None:
         """End all ranks alike where the loss of a training step is no finite number any more.
 
         Args:
-            made: What the step has made.
+            results: What the step has made.
             step: Its number.
             backend: Whose arrays these are.
 
         Raises:
             RankError: If it is not, on all ranks with one text, which names those whose samples it comes from.
         """
-        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(made["loss"]))):
+        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(results["loss"]))):
             return
-        levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in made.items()
+        levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in results.items()
                   if name.startswith(ADDED) and not np.isfinite(backend.to_numpy(array)).all()]  # fmt: skip
         told = [int(first or -1) for first in self.communicator.share(str(min(levels, default="")).encode())]
         first = min((level for level in told if level >= 0), default=None)
-        found = [str(rank) for rank, level in enumerate(told) if level == first]
-        whose = f"samples of rank {', '.join(found)}" if found else "samples that go through all ranks"
-        whose = "all ranks, as where weights are not finite" if len(found) == self.ranks else whose
+        culprits = [str(rank) for rank, level in enumerate(told) if level == first]
+        whose = f"samples of rank {', '.join(culprits)}" if culprits else "samples that go through all ranks"
+        whose = "all ranks, as where weights are not finite" if len(culprits) == self.ranks else whose
         message = (
             f"The loss of a training on several ranks is a finite number. Received in step {step}: {loss}, from "
             f"{whose}. Look for NaN and very large numbers in the data, take a smaller learning rate or clip the "
@@ -241,7 +245,7 @@ class DataParallel(metaclass=PlainArguments):
 
     @property
     def loads_parts(self) -> bool:
-        """Whether the rows of each rank are those that `minicnn.data.shard_rows` says, so that it needs no others."""
+        """True if the rows of each rank are those that `minicnn.data.shard_rows` says, so that it needs no others."""
         return self._group(self.shards).ranks == self.ranks > 1 and self.shards % self.ranks == 0
 
     def whole_batch(self, samples: int) -> int:
@@ -255,15 +259,17 @@ class DataParallel(metaclass=PlainArguments):
         """
         told = [np.empty(1, np.int64) for _ in range(self.ranks)]
         self.communicator.gather(np.array([samples], np.int64), told)
-        found = [int(count[0]) for count in told]
-        wanted = [len(rows(sum(found), self.ranks, rank)) for rank in range(self.ranks)]
-        if found != wanted:
+        # All ranks compare all counts, so that all raise the same error, where one alone would leave the others
+        # waiting.
+        counts = [int(count[0]) for count in told]
+        wanted = [len(rows(sum(counts), self.ranks, rank)) for rank in range(self.ranks)]
+        if counts != wanted:
             raise ValueError(
                 f"A loader with set_shard(index, count) gives the rows minicnn.data.shard_rows(samples, index, count) "
-                f"of each batch. Received: {', '.join(map(str, found))} samples on ranks 0 to {self.ranks - 1}, where "
+                f"of each batch. Received: {', '.join(map(str, counts))} samples on ranks 0 to {self.ranks - 1}, where "
                 f"{', '.join(map(str, wanted))} belong together."
             )
-        return sum(found)
+        return sum(counts)
 
     def agree(self, about: Mapping[str, Any]) -> None:
         """Wait for all ranks, and check that they are about to do the same.
@@ -273,6 +279,8 @@ class DataParallel(metaclass=PlainArguments):
         """
         if self.ranks == 1:
             return
+        # What differs would show as other bits or as a rank that waits; a comparison before the first step costs one
+        # message.
         everyone = [json.loads(text) for text in self.communicator.share(json.dumps(dict(about)).encode())]
         for what, value in everyone[0].items():
             different = [str(r) for r, other in enumerate(everyone) if other.get(what) != value]
@@ -312,7 +320,7 @@ def _names(feed: Feed) -> list[str]:
 
 
 def _part(feed: Feed, samples: int) -> Feed:
-    """What a step on a part of the batch is given."""
+    """Feed of a step on so many samples of the batch."""
     if feed.gathered:
         return replace(feed, batch=samples)
     x, y = (tuple(Spec((samples, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))

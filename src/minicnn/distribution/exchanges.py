@@ -15,47 +15,50 @@ from minicnn.program.graph import Node
 Host = np.ndarray[Any, Any]
 
 
-def exchange(node: Node, given: Sequence[Host], group: Group) -> list[Host]:
-    """What a collective of the Program of a shard gives each of this rank's shards.
+def exchange(node: Node, arrays: Sequence[Host], group: Group) -> list[Host]:
+    """Results of a collective of a shard's Program, one for each of this rank's shards.
 
     Args:
         node: The collective, between as many ranks as there are shards.
-        given: The array of each of this rank's shards.
+        arrays: The array of each of this rank's shards.
         group: Who has which shards.
     """
     attrs = {name: value for name, value in node.attrs.items() if name != "group"}
     if node.attrs["group"].stride:
-        return _in_groups(node, given, group, **attrs)
-    return _RULES[node.op.name](given, group, group.communicator or OneProcess(), **attrs)
+        return _in_groups(node, arrays, group, **attrs)
+    return _RULES[node.op.name](arrays, group, group.communicator or OneProcess(), **attrs)
 
 
-def all_gather(given: Sequence[Host], group: Group, communicator: Communicator, *, axis: int) -> list[Host]:
+def all_gather(arrays: Sequence[Host], group: Group, communicator: Communicator, *, axis: int) -> list[Host]:
     """See `minicnn.ops.all_gather`; all shards get the same array."""
-    every = np.empty((group.shards, *given[0].shape), given[0].dtype)
-    taken = [every[group.held(r).start : group.held(r).stop].reshape(-1) for r in range(group.ranks)]
-    communicator.gather(np.concatenate([np.ravel(array) for array in given]), taken)
-    return [np.concatenate(list(every), axis=axis)] * len(given)
+    every = np.empty((group.shards, *arrays[0].shape), arrays[0].dtype)
+    received = [every[group.held(r).start : group.held(r).stop].reshape(-1) for r in range(group.ranks)]
+    communicator.gather(np.concatenate([np.ravel(array) for array in arrays]), received)
+    return [np.concatenate(list(every), axis=axis)] * len(arrays)
 
 
-def all_to_all(given: Sequence[Host], group: Group, communicator: Communicator, *, split: int, join: int) -> list[Host]:
+def all_to_all(
+    arrays: Sequence[Host], group: Group, communicator: Communicator, *, split: int, join: int
+) -> list[Host]:
     """See `minicnn.ops.all_to_all`."""
-    pieces = [np.split(array, group.shards, axis=split) for array in given]
-    taken = _each_to_its_rank(pieces, [len(group.held(r)) for r in range(group.ranks)], group, communicator)
-    return [np.concatenate(each, axis=join) for each in taken]
+    pieces = [np.split(array, group.shards, axis=split) for array in arrays]
+    received = _each_to_its_rank(pieces, [len(group.held(r)) for r in range(group.ranks)], group, communicator)
+    return [np.concatenate(each, axis=join) for each in received]
 
 
-def reduce_scatter(given: Sequence[Host], group: Group, communicator: Communicator, *, axis: int) -> list[Host]:
+def reduce_scatter(arrays: Sequence[Host], group: Group, communicator: Communicator, *, axis: int) -> list[Host]:
     """See `minicnn.ops.reduce_scatter`; a rank adds up the largest parts of the tree within its shards."""
     first = group.held().start
-    sums = [group.total_of(span, {(first + s, first + s + 1): a for s, a in enumerate(given)}, np.add)
+    # Whole branches are added before anything is sent: less goes over the network, and the order is that of the tree.
+    sums = [group.total_of(span, {(first + s, first + s + 1): a for s, a in enumerate(arrays)}, np.add)
             for span in group.spans()]  # fmt: skip
     pieces = [np.split(array, group.shards, axis=axis) for array in sums]
-    taken = _each_to_its_rank(pieces, [len(group.spans(r)) for r in range(group.ranks)], group, communicator)
+    received = _each_to_its_rank(pieces, [len(group.spans(r)) for r in range(group.ranks)], group, communicator)
     spans: list[Span] = [span for r in range(group.ranks) for span in group.spans(r)]
-    return [np.ascontiguousarray(group.total(dict(zip(spans, each, strict=True)), np.add)) for each in taken]
+    return [np.ascontiguousarray(group.total(dict(zip(spans, each, strict=True)), np.add)) for each in received]
 
 
-def _in_groups(node: Node, given: Sequence[Host], group: Group, **attrs: int) -> list[Host]:
+def _in_groups(node: Node, operands: Sequence[Host], group: Group, **attrs: int) -> list[Host]:
     """A collective within each of several groups of shards, of which a rank may have any."""
     each: Group = node.attrs["group"]
     tree = Group(each.shards)
@@ -67,18 +70,23 @@ def _in_groups(node: Node, given: Sequence[Host], group: Group, **attrs: int) ->
         return np.ascontiguousarray(tree.total({(s, s + 1): array for s, array in enumerate(arrays)}, np.add))
 
     if node.op.name == "all_gather":
-        return [np.concatenate(found, axis=attrs["axis"]) for found in swap([[a] * each.shards for a in given])]
+        return [
+            np.concatenate(gathered, axis=attrs["axis"]) for gathered in swap([[a] * each.shards for a in operands])
+        ]
     if node.op.name == "all_to_all":
-        found = swap([np.split(a, each.shards, axis=attrs["split"]) for a in given])
-        return [np.concatenate(arrays, axis=attrs["join"]) for arrays in found]
+        gathered = swap([np.split(a, each.shards, axis=attrs["split"]) for a in operands])
+        return [np.concatenate(arrays, axis=attrs["join"]) for arrays in gathered]
     if node.op.name == "reduce_scatter":
-        return [total(arrays) for arrays in swap([np.split(a, each.shards, axis=attrs["axis"]) for a in given])]
+        return [total(arrays) for arrays in swap([np.split(a, each.shards, axis=attrs["axis"]) for a in operands])]
+    # In two rounds, since every shard then sends twice its array in all, whatever the number of shards.
     # all_reduce: each reduces its share, and gives it to all.
-    size, share = given[0].size, -(-given[0].size // each.shards)
-    filled = [np.pad(np.ravel(a), (0, share * each.shards - size)) for a in given]
+    size, share = operands[0].size, -(-operands[0].size // each.shards)
+    filled = [np.pad(np.ravel(a), (0, share * each.shards - size)) for a in operands]
     shares = [total(arrays) for arrays in swap([np.split(a, each.shards) for a in filled])]
-    joined = [np.concatenate(arrays)[:size] for arrays in swap([[own] * each.shards for own in shares])]
-    return [array.reshape(given[0].shape) for array in joined]
+    joined = [
+        np.concatenate(arrays)[:size] for arrays in swap([[share_of_rank] * each.shards for share_of_rank in shares])
+    ]
+    return [array.reshape(operands[0].shape) for array in joined]
 
 
 def _swapped(pieces: Sequence[Sequence[Host]], group: Group, each: Group) -> list[list[Host]]:
@@ -94,7 +102,8 @@ def _swapped(pieces: Sequence[Sequence[Host]], group: Group, each: Group) -> lis
     def letters(source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
         return [(s, t) for s in source for t in each.peers(s) if t in target]
 
-    given = [
+    # One array for each rank: a message costs more than its bytes.
+    outgoing = [
         np.concatenate(
             [
                 like.reshape(-1)[:0],
@@ -104,12 +113,14 @@ def _swapped(pieces: Sequence[Sequence[Host]], group: Group, each: Group) -> lis
         for r in range(group.ranks)
     ]
     coming = [letters(group.held(r), held) for r in range(group.ranks)]
-    taken = [np.empty((len(each_of), *like.shape), like.dtype) for each_of in coming]
-    (group.communicator or OneProcess()).exchange(given, [array.reshape(-1) for array in taken])
-    found = {
-        letter: a for arrays, names in zip(taken, coming, strict=True) for letter, a in zip(names, arrays, strict=True)
+    incoming = [np.empty((len(each_of), *like.shape), like.dtype) for each_of in coming]
+    (group.communicator or OneProcess()).exchange(outgoing, [array.reshape(-1) for array in incoming])
+    pieces_by_shards = {
+        letter: a
+        for arrays, names in zip(incoming, coming, strict=True)
+        for letter, a in zip(names, arrays, strict=True)
     }
-    return [[found[s, t] for s in each.peers(t)] for t in held]
+    return [[pieces_by_shards[s, t] for s in each.peers(t)] for t in held]
 
 
 def _each_to_its_rank(
@@ -123,14 +134,14 @@ def _each_to_its_rank(
         group: Who has which shards.
         communicator: Moves them.
     """
-    like, own = pieces[0][0], len(group.held())
-    given = [
+    like, held = pieces[0][0], len(group.held())
+    outgoing = [
         np.concatenate([np.ravel(piece[s]) for piece in pieces for s in group.held(r)]) for r in range(group.ranks)
     ]
-    taken = [np.empty(count * own * math.prod(like.shape), like.dtype) for count in counts]
-    communicator.exchange(given, taken)
-    arrays = [t.reshape(count, own, *like.shape) for t, count in zip(taken, counts, strict=True)]
-    return [[array[i, s] for array in arrays for i in range(len(array))] for s in range(own)]
+    incoming = [np.empty(count * held * math.prod(like.shape), like.dtype) for count in counts]
+    communicator.exchange(outgoing, incoming)
+    arrays = [t.reshape(count, held, *like.shape) for t, count in zip(incoming, counts, strict=True)]
+    return [[array[i, s] for array in arrays for i in range(len(array))] for s in range(held)]
 
 
 _RULES: dict[str, Callable[..., list[Host]]] = {

@@ -30,19 +30,19 @@ class TorchCommunicator(StoreRanks):
 
     Args:
         timeout: Seconds after which a rank that waits asks the others, and ends the job.
-        engine: "nccl" or "gloo" for sums of tensors on a GPU, of which gloo takes them in the host's memory; None is
+        transport: "nccl" or "gloo" for sums of tensors on a GPU, of which gloo takes them in the host's memory; None is
             NCCL where PyTorch has it. Tensors of the CPU always go by gloo.
 
     Raises:
         ImportError: If PyTorch is missing.
-        ValueError: If there is no such engine.
+        ValueError: If there is no such transport.
         RuntimeError: If the ranks do not meet within the time.
     """
 
-    def __init__(self, timeout: float = 300.0, engine: str | None = None) -> None:
-        if engine not in (None, "gloo", "nccl"):
+    def __init__(self, timeout: float = 300.0, transport: str | None = None) -> None:
+        if transport not in (None, "gloo", "nccl"):
             raise ValueError(
-                f"engine is 'gloo', 'nccl' or None, which chooses by the device. Received: engine={engine!r}."
+                f"transport is 'gloo', 'nccl' or None, which chooses by the device. Received: transport={transport!r}."
             )
         try:
             import torch
@@ -73,21 +73,22 @@ class TorchCommunicator(StoreRanks):
                 "MASTER_ADDR and MASTER_PORT to a name and a free port of the machine of rank 0."
             ) from error
         self._torch, self._dist = torch, dist
-        self._on_gpus = engine == "nccl" or (engine is None and dist.is_nccl_available())
+        self._on_gpus = transport == "nccl" or (transport is None and dist.is_nccl_available())
         self._of_gpus: Any = None  # the group that NCCL connects
-        self._given: list[Any] = []  # what others may not have taken yet
+        self._sending: list[Any] = []  # what others may not have taken yet
         atexit.register(self._hand_over)
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
         tensor = self._torch.from_numpy
-        sent = np.concatenate([_bytes(array) for array in given])
-        received = np.empty(sum(array.nbytes for array in taken), np.uint8)
-        lengths = [[array.nbytes for array in arrays] for arrays in (taken, given)]
+        # As bytes, since gloo does not know all types of NumPy.
+        sent = np.concatenate([_bytes(array) for array in outgoing])
+        received = np.empty(sum(array.nbytes for array in incoming), np.uint8)
+        lengths = [[array.nbytes for array in arrays] for arrays in (incoming, outgoing)]
         self._done(self._dist.all_to_all_single, tensor(received), tensor(sent), *lengths, group=self._group)
         start = 0
-        for array, own in zip(taken, given, strict=True):
-            if array is not own:
+        for array, source in zip(incoming, outgoing, strict=True):
+            if array is not source:
                 _bytes(array)[...] = received[start : start + array.nbytes]
             start += array.nbytes
 
@@ -98,12 +99,12 @@ class TorchCommunicator(StoreRanks):
     # Tensors where they are ---------------------------------------------------------------------
 
     def takes(self, backend: Backend) -> bool:
-        """Whether sums of a backend's arrays are taken where these are, by `total`."""
+        """True if sums of a backend's arrays are taken where these are, by `total`."""
         on_gpu = backend.device.startswith("cuda")
         return backend.name == "torch" and (self._on_gpus if on_gpu else backend.device == "cpu")
 
     def total(self, arrays: Sequence[Any], group: Group) -> list[Any]:
-        """Sums over all ranks, as `all_reduce` takes them: in the tree, or as the engine likes to.
+        """Sums over all ranks, as `all_reduce` takes them: in the tree, or as the transport likes to.
 
         Args:
             arrays: Tensors of one dtype and device: those of the first of the rank's sums, then of the next, and so on.
@@ -112,11 +113,11 @@ class TorchCommunicator(StoreRanks):
         torch, count = self._torch, len(arrays) // group.parts
         first = arrays[:count]
         joined = [torch.cat([a.reshape(-1) for a in arrays[i : i + count]]) for i in range(0, len(arrays), count)]
-        whole = self._in_tree(joined, group) if group.deterministic else self._by_engine(joined, group)
+        whole = self._in_tree(joined, group) if group.deterministic else self._by_library(joined, group)
         sizes = [a.numel() for a in first]
         return [part.reshape(a.shape) for part, a in zip(torch.split(whole, sizes), first, strict=True)]
 
-    def _by_engine(self, joined: Sequence[Any], group: Group) -> Any:
+    def _by_library(self, joined: Sequence[Any], group: Group) -> Any:
         whole = sum(joined[1:], start=joined[0]) if group.held() else self._torch.zeros_like(joined[0])
         self._done(self._dist.all_reduce, whole, group=self._connected(whole))
         return whole
@@ -126,17 +127,17 @@ class TorchCommunicator(StoreRanks):
         torch, size, like = self._torch, joined[0].numel(), joined[0]
         share = -(-size // group.ranks)
         held = [torch.nn.functional.pad(flat, (0, share * group.ranks - size)) for flat in joined[: len(group.spans())]]
-        given = torch.stack(held).reshape(len(held), group.ranks, share).movedim(0, 1) if held else like[:0]
+        outgoing = torch.stack(held).reshape(len(held), group.ranks, share).movedim(0, 1) if held else like[:0]
         counts = [len(group.spans(rank)) * share for rank in range(group.ranks)]
         taken, connected = like.new_empty(sum(counts)), self._connected(like)
         lengths = counts, [len(held) * share] * group.ranks
-        self._done(self._dist.all_to_all_single, taken, given.reshape(-1), *lengths, group=connected)
+        self._done(self._dist.all_to_all_single, taken, outgoing.reshape(-1), *lengths, group=connected)
         spans = [span for rank in range(group.ranks) for span in group.spans(rank)]
-        own = group.total(dict(zip(spans, taken.reshape(-1, share), strict=True)), lambda a, b: a + b)
+        share_total = group.total(dict(zip(spans, taken.reshape(-1, share), strict=True)), lambda a, b: a + b)
         whole = like.new_empty(share * group.ranks)
         # PyTorch 2.13's name, and the one before it
         gather = getattr(self._dist, "all_gather_single", None) or self._dist.all_gather_into_tensor
-        self._done(gather, whole, own.contiguous(), group=connected)
+        self._done(gather, whole, share_total.contiguous(), group=connected)
         return whole[:size]
 
     def _connected(self, like: Any) -> Any:
@@ -147,11 +148,12 @@ class TorchCommunicator(StoreRanks):
 
             def connect() -> Any:
                 self._torch.cuda.set_device(like.device)
-                made = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=2 * self.timeout + 60))
-                self._dist.all_reduce(self._torch.zeros(1, device=like.device), group=made)
+                group = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=2 * self.timeout + 60))
+                self._dist.all_reduce(self._torch.zeros(1, device=like.device), group=group)
                 self._torch.cuda.synchronize(like.device)
-                return made
+                return group
 
+            # Connecting blocks without a deadline of its own.
             begun = Worker().begin(connect)
             self.wait(begun.done)
             try:
@@ -160,7 +162,7 @@ class TorchCommunicator(StoreRanks):
                 raise RuntimeError(
                     f"Ranks of the backend torch on GPUs have one each, which NCCL connects. Received by rank "
                     f"{self.rank} on {like.device}: {str(error)[:300]}. Start as many processes as there are GPUs, or "
-                    "give communicator=TorchCommunicator(engine='gloo'), which sums in the host's memory."
+                    "give communicator=TorchCommunicator(transport='gloo'), which sums in the host's memory."
                 ) from error
         return self._of_gpus
 
@@ -178,14 +180,14 @@ class TorchCommunicator(StoreRanks):
 
     def send(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""
-        if len(self._given) > 1000:  # the others have long taken the first
-            del self._given[:500]
-        self._given.append((self._dist.isend(self._torch.from_numpy(_bytes(array)), rank, tag=tag), array))
+        if len(self._sending) > 1000:  # the others have long taken the first
+            del self._sending[:500]
+        self._sending.append((self._dist.isend(self._torch.from_numpy(_bytes(array)), rank, tag=tag), array))
 
     def _hand_over(self) -> None:
         """Stay until others have taken what was sent: gloo keeps it here until they ask for it."""
         with suppress(RuntimeError):  # a rank that has gone; who waits for it says so
-            for work, _ in [] if self._ending else self._given:
+            for work, _ in [] if self._ending else self._sending:
                 work.wait(timedelta(seconds=self.timeout))
 
     def receive(self, array: Host, rank: int, tag: int) -> None:

@@ -48,6 +48,7 @@ class JaxCommunicator(StoreRanks):
         from jax._src.distributed import global_state  # JAX has no public name for its store
 
         self._jax, self._store = jax, global_state.client
+        # One device a process: a rank is one, as with every other communicator.
         devices = [next(d for d in jax.devices() if d.process_index == r) for r in range(size)]
         self.mesh = Mesh(np.array(devices), (AXIS,))
         self.cut, self.same = (NamedSharding(self.mesh, PartitionSpec(*axes)) for axes in ((AXIS,), ()))
@@ -85,7 +86,8 @@ class JaxCommunicator(StoreRanks):
         return self._jax.make_array_from_single_device_arrays(shape, sharding, [array])
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function with collectives in it gives, within the deadline."""
+        """Run a function with collectives in it, within the deadline."""
+        # In a thread, as JAX waits without a deadline.
         done = self._worker.begin(lambda: self._jax.block_until_ready(function(*arguments)))
         self.wait(done.done)
         try:
@@ -97,27 +99,28 @@ class JaxCommunicator(StoreRanks):
 
     def _moved(self, function: Callable[[Any], Any], block: Host) -> Host:
         device = self.mesh.devices.flat[self.rank]
-        given = self.spread(self._jax.device_put(block[None], device), cut=True)
-        return np.asarray(self.run(function, given).addressable_data(0))[0]
+        spread_block = self.spread(self._jax.device_put(block[None], device), cut=True)
+        return np.asarray(self.run(function, spread_block).addressable_data(0))[0]
 
     def _longest(self, nbytes: int) -> int:
         """The most bytes that any rank gives another: XLA moves pieces of one length."""
-        found = int(self._moved(self._gather, np.array([nbytes], np.int32)).max())
-        return found if found > _EXACT else 1 << max(6, (found - 1).bit_length())
+        longest = int(self._moved(self._gather, np.array([nbytes], np.int32)).max())
+        # JAX compiles for each length: small ones are rounded up to powers of two.
+        return longest if longest > _EXACT else 1 << max(6, (longest - 1).bit_length())
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        block = np.zeros((self.size, self._longest(max(a.nbytes for a in (*given, *taken)))), np.uint8)
-        for row, array in zip(block, given, strict=True):
+        block = np.zeros((self.size, self._longest(max(a.nbytes for a in (*outgoing, *incoming)))), np.uint8)
+        for row, array in zip(block, outgoing, strict=True):
             row[: array.nbytes] = array.view(np.uint8)
-        others = [a[:0] if a is g else a for a, g in zip(taken, given, strict=True)]
+        others = [a[:0] if a is g else a for a, g in zip(incoming, outgoing, strict=True)]
         self._take(self._moved(self._exchange, block), others)
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        block = np.zeros(self._longest(max(a.nbytes for a in taken)), np.uint8)
-        block[: given.nbytes] = given.view(np.uint8)
-        self._take(self._moved(self._gather, block), taken)
+        block = np.zeros(self._longest(max(a.nbytes for a in incoming)), np.uint8)
+        block[: outgoing.nbytes] = outgoing.view(np.uint8)
+        self._take(self._moved(self._gather, block), incoming)
 
     def add(self, array: Host) -> None:
         """See `Communicator`."""

@@ -23,18 +23,19 @@ Array = Any
 
 
 def _normalizes(node: Node) -> bool:
-    """Whether a node is of what divides elements by a sum of some of them, within a sample."""
+    """True if a node divides elements by a sum of some of them, within a sample, or is a part of that."""
     if node.op.name == "sum" and node.attrs["keepdims"]:
         return 0 not in normalize_axes("axes", node.attrs["axes"], node.inputs[0].ndim)
     return node.op.name in ("normalize", "normalize_gradient")
 
 
 def fits(programs: Mapping[int, Program], group: Group) -> bool:
-    """Whether every rank computes the same on arrays of the same shapes, which is what XLA compiles.
+    """True if every rank computes the same on arrays of the same shapes, which is what XLA compiles.
 
     All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone. Nor is
     there a normalisation within a shard: XLA fuses what it is made of otherwise for one shard a rank than for several.
     """
+    # XLA would fuse a division into what follows, with other roundings for one shard than for several.
     if any(_normalizes(n) for p in programs.values() for n in p.nodes):
         return False
     alike = {(len(group.held(r)), len(group.spans(r))) for r in range(group.ranks)}
@@ -67,14 +68,14 @@ class JittedStep(ShardedStep):
     ) -> None:  # fmt: skip
         self._start, self._rows = shards[0].start, sum(shard.samples for shard in shards)
         self._batch = shards[0].batch
-        own = [replace(shard, start=shard.start - self._start) for shard in shards]
-        super().__init__(programs, own, group, data, cut, backend)
+        local_shards = [replace(shard, start=shard.start - self._start) for shard in shards]
+        super().__init__(programs, local_shards, group, data, cut, backend)
         program = next(iter(programs.values()))
         self._inputs, self._carried = {v.name for v in program.inputs}, set(program.updates)
         self._communicator = communicator
         specs = (communicator.same.spec, communicator.same.spec, communicator.cut.spec)
         mapped = jax.shard_map(
-            lambda *given: super(JittedStep, self).__call__(given[0] | given[1] | given[2]),
+            lambda *groups: super(JittedStep, self).__call__(groups[0] | groups[1] | groups[2]),
             mesh=communicator.mesh, in_specs=specs, out_specs=communicator.same.spec, check_vma=False,
         )  # fmt: skip
         self._jitted = jax.jit(mapped, donate_argnums=0)
@@ -83,21 +84,22 @@ class JittedStep(ShardedStep):
     def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
         """See `ShardedStep`."""
         rows = slice(self._start, self._start + self._rows)
-        given = {name: arrays[name] for name in self._inputs if name in arrays}
+        inputs = {name: arrays[name] for name in self._inputs if name in arrays}
         cut = {
             name: array[rows] if array.shape[0] == self._batch else array  # else it is these rows
-            for name, array in given.items() if name in self._cut
+            for name, array in inputs.items() if name in self._cut
         }  # fmt: skip
         if "rows" in self._cut:
             cut["rows"] = self._backend.asarray(np.arange(rows.start, rows.stop, dtype=np.int32))
         spread = self._communicator.spread
         groups: list[Arrays] = [{}, {}, {n: spread(a, cut=True) for n, a in cut.items()}]
-        for name in given.keys() - cut.keys():
-            groups[name not in self._carried][name] = spread(given[name], cut=False)
+        for name in inputs.keys() - cut.keys():
+            groups[name not in self._carried][name] = spread(inputs[name], cut=False)
+        # At the first call, when the shardings of the arrays are known.
         if self._compiled is None:
             self._compiled = self._jitted.lower(*groups).compile()
-        made = self._communicator.run(self._compiled, *groups)
-        return {name: array.addressable_data(0) for name, array in made.items()}
+        results = self._communicator.run(self._compiled, *groups)
+        return {name: array.addressable_data(0) for name, array in results.items()}
 
     def _run(self, part: _Part, arrays: Arrays) -> Arrays:
         return _apart(super()._run(part, _apart({name: arrays[name] for name in part.inputs})))
@@ -106,24 +108,25 @@ class JittedStep(ShardedStep):
         names, group = partial.names, self._group
         if not names:
             return {}
-        ((_, totals),) = partial.found
+        ((_, totals),) = partial.partial_sums
         flat = jnp.concatenate([jnp.ravel(a) for a in totals])
         if group.deterministic:
             pieces = jnp.pad(flat, (0, -flat.size % group.ranks)).reshape(group.ranks, -1)
             taken = jax.lax.all_to_all(pieces, AXIS, 0, 0)
-            own = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, jnp.add)
-            whole = jax.lax.all_gather(own, AXIS, tiled=True)
+            share_total = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, jnp.add)
+            whole = jax.lax.all_gather(share_total, AXIS, tiled=True)
         else:
             whole = jax.lax.psum(flat, AXIS)
-        made, start = {}, 0
+        totals_by_name, start = {}, 0
         for name, array in zip(names, totals, strict=True):
-            made[name] = whole[start : start + array.size].reshape(array.shape)
+            totals_by_name[name] = whole[start : start + array.size].reshape(array.shape)
             start += array.size
-        return made
+        return totals_by_name
 
 
 def _apart(arrays: Arrays) -> Arrays:
     """The arrays at a place over which XLA fuses nothing, in row-major order, as they are between two jits."""
     rows = {n: with_layout_constraint(a, Layout(tuple(range(a.ndim)))) for n, a in arrays.items()}
+    # Without it XLA fuses parts of different shards, and bits would depend on how many a rank has.
     kept: Arrays = jax.lax.optimization_barrier(rows)
     return kept

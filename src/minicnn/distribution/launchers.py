@@ -1,4 +1,4 @@
-"""Which launcher has started this process, and with how many others; and what starts processes on this machine."""
+"""Launchers: detection of the one that has started this process, and one for processes on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mpiexec() -> str | None:
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int]:
-    """What has started this process, "mpi", "torchrun", "jax" or nothing; its number, and how many there are."""
+    """Launcher of this process, "mpi", "torchrun", "jax" or nothing; its number, and the number of processes."""
     for launcher, names in _LAUNCHED.items():
         for rank, size in names:
             if int(environment.get(size) or "1") > 1 and rank in environment:

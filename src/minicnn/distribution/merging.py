@@ -41,15 +41,16 @@ class _Merge:
 
     Attributes:
         new: For each shard the merged Program's Value by the id of that of the shard's Program.
-        own: Ids of Values of the merged Program that depend on a shard's data.
+        per_shard: Ids of Values of the merged Program that depend on a shard's data.
         known: Results of the nodes that do not, by what they compute.
     """
 
     def __init__(self, programs: Sequence[Program], group: Group, cut: frozenset[str]) -> None:
         self.programs, self.group, self.cut = programs, group, cut
-        self.made = Program(programs[0].name)
+        self.merged = Program(programs[0].name)
         self.new: list[dict[int, Value]] = [{} for _ in programs]
-        self.own: set[int] = set()
+        self.per_shard: set[int] = set()
+        # What all shards compute alike is there once: equal nodes on equal inputs are one node.
         self.known: dict[Any, tuple[Value, ...]] = {}
 
     def run(self) -> Program:
@@ -63,34 +64,35 @@ class _Merge:
                 stop = self._walk(s, walk)
                 stops.append(stop)
                 if stop is not None and stop.op.name == "all_reduce":
-                    with self.made.scope_of(stop, stop.phase):
+                    with self.merged.scope_of(stop, stop.phase):
                         sums.add(first + s, [self.value(s, v) for v in stop.inputs])
+            # All shards have come to their end.
             if not any(stops):
                 break
             self._collective([_checked(stop, stops[0]) for stop in stops], sums)
         for results in ("outputs", "updates"):
-            getattr(self.made, results).update(
+            getattr(self.merged, results).update(
                 {n: self._result(results, n) for n in getattr(self.programs[0], results)}
             )
-        return self.made
+        return self.merged
 
     def _inputs(self) -> None:
         for value in self.programs[0].inputs:
             each = [p.value(value.name) for p in self.programs]
             if value.name not in self.cut:
-                shared = self.made.input(value.name, value.shape, value.dtype, kind=value.kind)
-                for new, own in zip(self.new, each, strict=True):
-                    new[id(own)] = shared
+                shared = self.merged.input(value.name, value.shape, value.dtype, kind=value.kind)
+                for new, old in zip(self.new, each, strict=True):
+                    new[id(old)] = shared
                 continue
             lengths = [v.shape[0] for v in each]
-            whole = self.made.input(value.name, (sum(lengths), *value.shape[1:]), value.dtype, kind=value.kind)
-            self.own.add(id(whole))
+            whole = self.merged.input(value.name, (sum(lengths), *value.shape[1:]), value.dtype, kind=value.kind)
+            self.per_shard.add(id(whole))
             start = 0
-            for new, own, length in zip(self.new, each, lengths, strict=True):
-                with self.made.scope("data"):
+            for new, old, length in zip(self.new, each, lengths, strict=True):
+                with self.merged.scope("data"):
                     part = whole if length == whole.shape[0] else whole[start : start + length]
-                self.own.add(id(part))
-                new[id(own)], start = part, start + length
+                self.per_shard.add(id(part))
+                new[id(old)], start = part, start + length
 
     def value(self, shard: int, old: Value) -> Value:
         """The merged Program's Value for one of a shard's."""
@@ -98,7 +100,7 @@ class _Merge:
         if id(old) not in new and old.data is not None:  # a constant; all else was made before it is read
             key = ("constant", old.data.tobytes(), old.spec)
             if key not in self.known:
-                self.known[key] = (self.made.constant(old.data, old.dtype),)
+                self.known[key] = (self.merged.constant(old.data, old.dtype),)
             new[id(old)] = self.known[key][0]
         return new[id(old)]
 
@@ -109,14 +111,15 @@ class _Merge:
             if node.op.name in COLLECTIVES:
                 return node
             inputs = [self.value(shard, v) for v in node.inputs]
-            mine = any(id(v) in self.own for v in inputs)
+            # Nodes of a shard's own data are never merged, equal as they may look.
+            mine = any(id(v) in self.per_shard for v in inputs)
             key = (node.op.name, tuple(map(id, inputs)), repr(node.attrs), tuple(v.spec for v in node.outputs))
             outputs = None if mine else self.known.get(key)
             if outputs is None:
-                with self.made.scope_of(node, node.phase):
-                    outputs = self.made.append(node.op, inputs, [v.spec for v in node.outputs], node.attrs).outputs
+                with self.merged.scope_of(node, node.phase):
+                    outputs = self.merged.append(node.op, inputs, [v.spec for v in node.outputs], node.attrs).outputs
                 if mine:
-                    self.own.update(map(id, outputs))
+                    self.per_shard.update(map(id, outputs))
                 else:
                     self.known[key] = outputs
             new |= {id(old): value for old, value in zip(node.outputs, outputs, strict=True)}
@@ -124,30 +127,30 @@ class _Merge:
 
     def _collective(self, nodes: Sequence[Node], sums: RunningSums) -> None:
         node, group = nodes[0], self.group
-        with self.made.scope_of(node, node.phase):
+        with self.merged.scope_of(node, node.phase):
             if node.op.name == "all_reduce":
                 totals = sums.arrays
                 if group.ranks > 1:
                     reduced = ops.all_reduce(*totals, group=group)
                     totals = list(reduced) if isinstance(reduced, tuple) else [reduced]
-                made = [totals] * len(nodes)
+                results = [totals] * len(nodes)
             elif group.ranks == 1:
                 rule = _LOCALLY[node.op.name]
-                given = [self.value(s, n.inputs[0]) for s, n in enumerate(nodes)]
-                made = [[value] for value in rule(given, {k: v for k, v in node.attrs.items() if k != "group"})]
+                operands = [self.value(s, n.inputs[0]) for s, n in enumerate(nodes)]
+                results = [[value] for value in rule(operands, {k: v for k, v in node.attrs.items() if k != "group"})]
             else:
                 raise ValueError(
                     f"Of collectives only all_reduce runs with several shards in each of several processes. Received: "
                     f"{node.op.name} with {group}. Use as many ranks as shards, or one."
                 )
-        for new, old, values in zip(self.new, nodes, made, strict=True):
+        for new, old, values in zip(self.new, nodes, results, strict=True):
             new |= {id(a): b for a, b in zip(old.outputs, values, strict=True)}
         if node.op.name in EACH_ITS_OWN:
-            self.own.update(id(v) for values in made for v in values)
+            self.per_shard.update(id(v) for values in results for v in values)
 
     def _result(self, results: str, name: str) -> Value:
         each = [self.value(s, getattr(p, results)[name]) for s, p in enumerate(self.programs)]
-        if id(each[0]) in self.own or any(v is not each[0] for v in each):
+        if id(each[0]) in self.per_shard or any(v is not each[0] for v in each):
             raise ValueError(
                 f"What a step on several shards hands back is the same for all of them. Received: {name!r}, which "
                 "depends on the samples of a shard. Layers may assign what all samples have in common, such as the "
@@ -162,8 +165,8 @@ def _checked(node: Node | None, first: Node | None) -> Node:
     return node
 
 
-def _tree_sum(given: Sequence[Value]) -> Value:
-    return Group(len(given)).total({(s, s + 1): v for s, v in enumerate(given)}, lambda a, b: a + b)
+def _tree_sum(values: Sequence[Value]) -> Value:
+    return Group(len(values)).total({(s, s + 1): v for s, v in enumerate(values)}, lambda a, b: a + b)
 
 
 def _pieces(x: Value, axis: int, count: int) -> list[Value]:
@@ -172,21 +175,21 @@ def _pieces(x: Value, axis: int, count: int) -> list[Value]:
     return [x[(*key[: axis % x.ndim], slice(i * n, i * n + n), ...)] for i in range(count)]
 
 
-def _gathered(given: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
-    return [ops.concat(*given, axis=attrs["axis"])] * len(given)
+def _gathered(values: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
+    return [ops.concat(*values, axis=attrs["axis"])] * len(values)
 
 
-def _scattered(given: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
-    return _pieces(_tree_sum(given), attrs["axis"], len(given))
+def _scattered(values: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
+    return _pieces(_tree_sum(values), attrs["axis"], len(values))
 
 
-def _exchanged(given: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
-    pieces = [_pieces(x, attrs["split"], len(given)) for x in given]
+def _exchanged(values: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
+    pieces = [_pieces(x, attrs["split"], len(values)) for x in values]
     return [ops.concat(*each, axis=attrs["join"]) for each in zip(*pieces, strict=True)]
 
 
-def _broadcast(given: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
-    return [given[attrs["root"]]] * len(given)
+def _broadcast(values: Sequence[Value], attrs: Mapping[str, Any]) -> list[Value]:
+    return [values[attrs["root"]]] * len(values)
 
 
 # What a collective is where all shards are in one Program: from the array of each shard to the result of each.

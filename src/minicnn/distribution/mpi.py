@@ -61,13 +61,14 @@ class MPICommunicator(Ranks):
         self._mpi = MPI
         world = MPI.COMM_WORLD if comm is None else comm
         super().__init__(world.rank, world.size, timeout)
-        made: list[tuple[Any, Any]] = [world.Idup(), world.Idup()]
-        self._wait_for_all(lambda: all(request.Test() for _, request in made))
-        self._comm, self._control = (communicator for communicator, _ in made)
+        # Communicators of its own: messages of the user's program cannot be taken for ours, nor reports for data.
+        duplicates: list[tuple[Any, Any]] = [world.Idup(), world.Idup()]
+        self._wait_for_all(lambda: all(request.Test() for _, request in duplicates))
+        self._comm, self._control = (communicator for communicator, _ in duplicates)
         # MPI has some 2,000 communicators; at the end of the process it frees them by itself.
         weakref.finalize(self, _free, self._comm, self._control).atexit = False
         self._sent: list[Any] = []  # messages that others may not have taken yet, and arrays
-        self._given: list[Any] = []
+        self._sending: list[Any] = []
         self._here: set[int] = set()  # who has said that it is there
 
     def _wait_for_all(self, done: Callable[[], Any]) -> None:
@@ -79,13 +80,14 @@ class MPICommunicator(Ranks):
                 raise RankError(_NOBODY.format(self.timeout, f"by rank {self.rank}"))
             time.sleep(1e-4)
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
         others = [(self.rank + k) % self.size for k in range(1, self.size)]  # not all at rank 0 first
-        requests = [self._comm.Irecv(_bytes(taken[r]), r) for r in others if taken[r].size]
-        requests += [self._comm.Isend(_bytes(given[r]), r) for r in others if given[r].size]
-        if taken[self.rank] is not given[self.rank]:
-            taken[self.rank][...] = given[self.rank]
+        # Receives first: a message that finds its buffer is not copied.
+        requests = [self._comm.Irecv(_bytes(incoming[r]), r) for r in others if incoming[r].size]
+        requests += [self._comm.Isend(_bytes(outgoing[r]), r) for r in others if outgoing[r].size]
+        if incoming[self.rank] is not outgoing[self.rank]:
+            incoming[self.rank][...] = outgoing[self.rank]
         self.wait(lambda: self._mpi.Request.Testall(requests))
 
     def add(self, array: Host) -> None:
@@ -94,8 +96,8 @@ class MPICommunicator(Ranks):
 
     def send(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""
-        self._given = [kept for kept in self._given if not kept[0].Test()]
-        self._given.append((self._comm.Isend(_bytes(array), rank, tag), array))
+        self._sending = [kept for kept in self._sending if not kept[0].Test()]
+        self._sending.append((self._comm.Isend(_bytes(array), rank, tag), array))
 
     def receive(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""

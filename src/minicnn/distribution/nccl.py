@@ -51,28 +51,28 @@ class NcclCommunicator:
         self._nccl = nccl
         self._connected: Any = None
 
-    def enqueue(self, collective: str, given: Array, made: Array, runtime: Runtime) -> None:
+    def enqueue(self, collective: str, source: Array, target: Array, runtime: Runtime) -> None:
         """Put a collective into the stream that computes; can be captured.
 
         Args:
             collective: "all_reduce", which is NCCL's own sum, "all_gather" along the first axis, or "all_to_all", which
                 gives each rank a row.
-            given: Contiguous array on the device.
-            made: Likewise, for the result.
+            source: Contiguous array on the device.
+            target: Likewise, for the result.
             runtime: The device.
         """
         # By addresses: nccl4py's own methods ask the driver for the device of an array, which may answer another, and
         # not every library exports an array without waiting for the device.
         connected, bindings = self._connection(runtime), self._nccl.bindings.nccl
-        dtype = int(self._nccl.core.NcclDataType.from_numpy_dtype(given.dtype))
-        buffers = runtime.address(given), runtime.address(made)
+        dtype = int(self._nccl.core.NcclDataType.from_numpy_dtype(source.dtype))
+        buffers = runtime.address(source), runtime.address(target)
         to = bindings.Comm(connected.ptr), runtime.current()
         if collective == "all_reduce":
-            bindings.all_reduce(*buffers, given.size, dtype, int(self._nccl.core.SUM), *to)
+            bindings.all_reduce(*buffers, source.size, dtype, int(self._nccl.core.SUM), *to)
         elif collective == "all_gather":
-            bindings.all_gather(*buffers, given.size, dtype, *to)
+            bindings.all_gather(*buffers, source.size, dtype, *to)
         else:
-            bindings.allto_all(*buffers, given.size // self.size, dtype, *to)
+            bindings.allto_all(*buffers, source.size // self.size, dtype, *to)
 
     def prepare(self, arrays: Sequence[Array], runtime: Runtime) -> None:
         """Connect the ranks, which cannot be captured: sum something small between two arrays.
@@ -88,6 +88,7 @@ class NcclCommunicator:
     def _connection(self, runtime: Runtime) -> Any:
         """NCCL's communicator; the first time all ranks wait for each other, within the deadline."""
         if self._connected is None:
+            # The ranks know each other by another way already; NCCL needs a name in common.
             first = self.share(bytes(self._nccl.core.get_unique_id()) if self.rank == 0 else b"")[0]
             name = self._nccl.core.UniqueId.from_bytes(first)
 
@@ -105,6 +106,7 @@ class NcclCommunicator:
         """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""
         if not isinstance(self.host, Ranks):
             return
+        # Waiting for an event can be given up; waiting for the device cannot.
         event = runtime.event()
         runtime.record(event)
         try:

@@ -23,7 +23,7 @@ from minicnn.program.memory import Buffer, assign
 
 
 def fits(group: Group) -> bool:
-    """Whether each rank makes one sum by itself, so that all give arrays of one size."""
+    """True if each rank makes one sum by itself, so that all give arrays of one size."""
     return all(len(group.spans(r)) == 1 for r in range(group.ranks))
 
 
@@ -31,7 +31,7 @@ def summed(values: Sequence[Value], group: Group) -> list[Value]:
     """Sums over all ranks, by collectives that only move elements, and additions.
 
     Each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to all; in
-    the fast mode the engine adds.
+    the fast mode the communication library adds.
 
     Args:
         values: What this rank adds to each sum; of one dtype.
@@ -39,25 +39,27 @@ def summed(values: Sequence[Value], group: Group) -> list[Value]:
     """
     flat = ops.concat(*(ops.reshape(v, shape=(v.size,)) for v in values), axis=0)
     if group.deterministic:
+        # NCCL moves equal pieces.
         rest = -flat.size % group.ranks
         padded = ops.pad(flat, widths=((0, rest),)) if rest else flat
         pieces = ops.reshape(padded, shape=(group.ranks, -(-flat.size // group.ranks)))
         taken = ops.all_to_all(pieces, split=0, join=0, group=group)
-        own = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, lambda a, b: a + b)
-        whole = ops.all_gather(own, axis=0, group=group)
+        share_total = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, lambda a, b: a + b)
+        whole = ops.all_gather(share_total, axis=0, group=group)
     else:
         whole = ops.all_reduce(flat, group=group)
-    made, start = [], 0
+    totals, start = [], 0
     for value in values:
-        made.append(ops.reshape(whole[start : start + value.size], shape=value.shape))
+        totals.append(ops.reshape(whole[start : start + value.size], shape=value.shape))
         start += value.size
-    return made
+    return totals
 
 
 def lower(program: Program, group: Group) -> None:
     """Take the sums of the Program of a shard by collectives that the GPU runs; each rank has one shard."""
 
     def rule(node: Node) -> Sequence[Value] | None:
+        # Those that `summed` emits itself have a communicator, and stay.
         known = node.op.name == "all_reduce" and node.attrs["group"].communicator is None
         return summed(node.inputs, group) if known else None
 
@@ -77,6 +79,7 @@ class DeviceStep(ShardedStep):
         self._communicator, self._runtime = communicator, backend.runtime
         sums: list[_Sums] = []
         if communicator is not None:
+            # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
             sums = [each for level, _ in self._collectives for each in level if each.names]
         compiled = backend.compile_each([self._program(each) for each in sums])
@@ -84,9 +87,9 @@ class DeviceStep(ShardedStep):
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `ShardedStep`."""
-        made = super().__call__(arrays)
+        results = super().__call__(arrays)
         self._finish()
-        return made
+        return results
 
     def _finish(self) -> None:
         """Wait for the device, and with it for the other ranks."""
@@ -97,15 +100,15 @@ class DeviceStep(ShardedStep):
     def _program(self, sums: _Sums) -> Program:
         """One that adds up what the ranks give."""
         program = Program("sums")
-        given = [program.input(f"given {n}", s.shape, s.dtype) for n, s in zip(sums.names, sums.specs, strict=True)]
-        program.outputs = dict(zip(sums.names, summed(given, self._group), strict=True))
+        summands = [program.input(f"given {n}", s.shape, s.dtype) for n, s in zip(sums.names, sums.specs, strict=True)]
+        program.outputs = dict(zip(sums.names, summed(summands, self._group), strict=True))
         return program
 
     def _total(self, partial: _Partial) -> Arrays:
         names = partial.names
         if not names or self._communicator is None:
             return super()._total(partial)
-        ((_, totals),) = partial.found
+        ((_, totals),) = partial.partial_sums
         return self._call(self._sums[names[0]], {f"given {n}": a for n, a in zip(names, totals, strict=True)})
 
 
@@ -124,17 +127,19 @@ class GraphStep(DeviceStep):
         sums = [each for level, _ in self._collectives for each in level if each.names] if len(shards) > 1 else []
         compiled = backend.compile_each([_additions(each) for each in sums])
         self._additions = {each.names[0]: run for each, run in zip(sums, compiled, strict=True)}
-        parts = [*self._common, *(part for levels in self._own.values() for pieces in levels for part in pieces)]
+        parts = [*self._common, *(part for levels in self._per_shard.values() for pieces in levels for part in pieces)]
         runs: list[Any] = [part.compiled for part in parts if part.compiled is not None]
-        given = {v.name for program in programs.values() for v in program.inputs}
-        self._moved = {v.name: v.spec for run in runs for v in run.inputs.moved if v.name in given}
-        self._stays = sorted({v.name for run in runs for v in run.inputs.bound if v.name in given})
+        names = {v.name for program in programs.values() for v in program.inputs}
+        self._moved = {v.name: v.spec for run in runs for v in run.inputs.moved if v.name in names}
+        self._stays = sorted({v.name for run in runs for v in run.inputs.bound if v.name in names})
         self._in_place = {name for name, _ in self._updates} & {*self._stays}
         self._captures = all(run.captures for run in (*runs, *self._sums.values(), *compiled))
         first, last = shards[0], shards[-1]
         self._whole = replace(first, samples=last.start + last.samples - first.start)  # all of this rank's
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
+        # The step runs once with placeholders, in the order of `ShardedStep`; what it would have run is captured
+        # afterwards.
         self._tape: list[tuple[Any, Arrays, Arrays]] = []  # an Executable, what it is given, and what it makes
         self._places: dict[int, Any] = {}  # of results, by id
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
@@ -145,17 +150,20 @@ class GraphStep(DeviceStep):
         runtime = self._runtime
         with runtime.active(), self._arena.lock:
             self._bring(arrays)
-            run, found = self._graph(arrays)
+            run, arrays_of_graph = self._graph(arrays)
             run()
-            made = {name: arrays[name] if name in self._in_place else array for name, array in found.items()}
-            made |= {name: self._copy(found[name]) for name, _ in self._results}  # which the next step overwrites
+            results = {
+                name: arrays[name] if name in self._in_place else array for name, array in arrays_of_graph.items()
+            }
+            # Copies, since the next step overwrites them.
+            results |= {name: self._copy(arrays_of_graph[name]) for name, _ in self._results}
             self._finish()
-        return made
+        return results
 
     def _copy(self, array: Any) -> Any:
-        made = self._runtime.empty(array.shape, str(array.dtype))
-        self._runtime.copy(array, made)
-        return made
+        target = self._runtime.empty(array.shape, str(array.dtype))
+        self._runtime.copy(array, target)
+        return target
 
     def _bring(self, arrays: Mapping[str, Any]) -> None:
         """Copy what lies somewhere else in each step, of the shards their rows."""
@@ -165,18 +173,18 @@ class GraphStep(DeviceStep):
         for name, spec in self._moved.items():
             if name not in arrays:  # the numbers of the rows, which are always the same
                 continue
-            given = arrays[name]
+            data = arrays[name]
             if name in self._cut:
-                given = given[own_rows(given, self._whole, self._shards[0]), ...]
+                data = data[own_rows(data, self._whole, self._shards[0]), ...]
             if name not in self._fixed:
-                self._fixed[name] = runtime.empty(given.shape if name in self._cut else spec.shape, spec.dtype)
+                self._fixed[name] = runtime.empty(data.shape if name in self._cut else spec.shape, spec.dtype)
             target = self._fixed[name]
             row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
-            upload.bring(name, given, row, 1, self._backend.owns(given))
+            upload.bring(name, data, row, 1, self._backend.owns(data))
         upload.end()
 
     def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
-        """What runs a step on arrays that begin where these do, and where it leaves the results."""
+        """Graph of a step on arrays that begin where these do, and the arrays in which it leaves the results."""
         if not self._tape:
             self._record()
         allocation = self._arena.reserve(0)
@@ -184,53 +192,56 @@ class GraphStep(DeviceStep):
             self._graphs.clear()
             self._allocation = allocation
         addresses = tuple(self._runtime.address(arrays[name]) for name in self._stays)
-        found = self._graphs.pop(addresses, None) or self._bound(arrays)
-        self._graphs[addresses] = found  # the last one used comes last
+        graph = self._graphs.pop(addresses, None) or self._bound(arrays)
+        self._graphs[addresses] = graph  # the last one used comes last
         while len(self._graphs) > BINDINGS:
             del self._graphs[next(iter(self._graphs))]
-        return found
+        return graph
 
     def _record(self) -> None:
         """Write down what a step runs on what, and find a place for what one hands to another."""
         stays = {name: _Given(name) for name in self._stays}
-        self._found = super(DeviceStep, self).__call__(stays | self._fixed)
+        self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
         used: dict[int, list[Any]] = {}  # by id a result, the call that makes it, and the last that reads it
-        for at, (_, given, made) in enumerate(self._tape):
-            used |= {id(each): [each, at, at] for each in made.values()}
-            for each in given.values():
+        for at, (_, operands, results) in enumerate(self._tape):
+            used |= {id(each): [each, at, at] for each in results.values()}
+            for each in operands.values():
                 if id(each) in used:
                     used[id(each)][2] = at
-        for each in self._found.values():
+        # Results live to the end of the step.
+        for each in self._returned.values():
             if id(each) in used:
                 used[id(each)][2] = len(self._tape)
         buffers = assign([Buffer(str(key), "", each.spec.nbytes, *lives) for key, (each, *lives) in used.items()])
         self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
         for buffer in buffers:
-            made = used[int(buffer.name)][0].spec
-            view = self._runtime.view(self._memory, buffer.offset, made.shape, stored(made.dtype))
+            results = used[int(buffer.name)][0].spec
+            view = self._runtime.view(self._memory, buffer.offset, results.shape, stored(results.dtype))
             self._places[int(buffer.name)] = view
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
-        def there(given: Mapping[str, Any]) -> Arrays:
+        def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
                 name: arrays[each.name] if isinstance(each, _Given) else self._places.get(id(each), each)
-                for name, each in given.items()
+                for name, each in recorded.items()
             }
 
-        launches = [launch for run, given, made in self._tape for launch in run.bind(there(given), there(made))]
+        launches = [
+            launch for run, recorded, results in self._tape for launch in run.bind(there(recorded), there(results))
+        ]
         run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
-        return run, there(self._found)
+        return run, there(self._returned)
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead, in the order of `ShardedStep`."""
-        made: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
-        self._tape.append((run, arrays, made))
-        return made | run.updated(arrays)
+        results: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
+        self._tape.append((run, arrays, results))
+        return results | run.updated(arrays)
 
     def _plus(self, sums: _Sums) -> Callable[[list[Any], list[Any]], list[Any]]:
         def plus(a: list[Any], b: list[Any]) -> list[Any]:
-            given = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
-            return list(self._call(self._additions[sums.names[0]], given).values()) if given else []
+            operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
+            return list(self._call(self._additions[sums.names[0]], operands).values()) if operands else []
 
         return plus
 
@@ -281,19 +292,19 @@ class WholeStep:
         connect(communicator, backend)
         total = summed_loss(program)
         if total is not None and total.node is not None:
-            own = {id(a): b for a, b in zip(total.node.outputs, total.node.inputs, strict=True)}
-            program.outputs[f"{ADDED}0.0"] = own[id(total)]
+            summands = {id(a): b for a, b in zip(total.node.outputs, total.node.inputs, strict=True)}
+            program.outputs[f"{ADDED}0.0"] = summands[id(total)]
         lower(program, group)
         self._run = backend.compile(program)
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """Outputs and updates by name; inputs that are updated are donated."""
         known = {**arrays, **self._numbers}
-        own = {n: known[n][own_rows(known[n], self._shard, self._shard), ...] for n in self._inputs if n in self._cut}
-        made = self._run({n: own[n] if n in own else known[n] for n in self._inputs})
+        cut = {n: known[n][own_rows(known[n], self._shard, self._shard), ...] for n in self._inputs if n in self._cut}
+        results = self._run({n: cut[n] if n in cut else known[n] for n in self._inputs})
         with self._runtime.active():
             self._communicator.finish(self._runtime)
-        return made
+        return results
 
 
 def step(
@@ -302,6 +313,8 @@ def step(
 ) -> ShardedStep | WholeStep:  # fmt: skip
     """The step of a rank, as much of it on the GPU as can be: see `ShardedStep`. One rank needs no communicator."""
     program = programs[shards[0].samples]
+    # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
+    # between.
     if communicator is not None and group.shards == group.ranks and not group.deterministic and not program.parts:
         return WholeStep(program, shards[0], group, cut, backend, communicator)
     if fits(group) and not program.parts:

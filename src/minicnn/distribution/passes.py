@@ -79,9 +79,10 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name != "normalize" or not {0, -node.inputs[0].ndim} & set(node.attrs["axes"]):
             return None
+        # Statistics of a shard alone; only their running means are shared.
         if id(node) in by_shard:
-            y, *own = node.op(*node.inputs, **node.attrs)
-            return y, *(total * (1.0 / shard.count) for total in ops.all_reduce(*own, group=shard.group))
+            y, *statistics = node.op(*node.inputs, **node.attrs)
+            return y, *(total * (1.0 / shard.count) for total in ops.all_reduce(*statistics, group=shard.group))
         x, scale, offset = node.inputs
         axes, each = node.attrs["axes"], 1.0 / (x.size // node.outputs[1].size * shard.batch // shard.samples)
 
@@ -89,6 +90,7 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
             return ops.all_reduce(ops.sum(value, axes=axes, keepdims=True), group=shard.group) * each
 
         mean = mean_of(x)
+        # Two sums one after the other: squares of x itself would lose digits where the mean is large.
         centred = x - mean
         small, epsilon = in_units(node)
         variance = mean_of(ops.square(small(centred)))
@@ -108,11 +110,11 @@ def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) 
     """
     if shard.count == 1:
         return
-    own: set[int] = set()  # ids of Values that depend on samples
+    dependent: set[int] = set()  # ids of Values that depend on samples
     for node in nodes:
         kinds = {v.kind for v in node.inputs if v.node is None}
-        if name is not None or "input" in kinds or any(id(v) in own for v in node.inputs):
-            own.update(map(id, node.outputs))
+        if name is not None or "input" in kinds or any(id(v) in dependent for v in node.inputs):
+            dependent.update(map(id, node.outputs))
         elif node.op.name not in _REDUCTIONS:
             continue
         if node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
@@ -129,16 +131,17 @@ def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) 
 def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[Value]:
     """Sums over all shards, in the order in which a step makes the summands: the first may go while it makes others."""
     place = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
-    waiting, found = list[Value](), dict[int, Value]()
+    waiting, reduced = list[Value](), dict[int, Value]()
+    # Gradients of the last layers come first in the backward pass: their sums may go while the others are computed.
     ordered = sorted(values, key=lambda v: place.get(id(v), -1))
     for value, after in zip_longest(ordered, ordered[1:]):
         waiting.append(value)
         # One that is large by itself is not joined with others, which would copy it.
         if after is None or max(sum(v.nbytes for v in waiting), after.nbytes) >= BUCKET:
-            made = ops.all_reduce(*waiting, group=shard.group)
-            found |= zip(map(id, waiting), made if isinstance(made, tuple) else (made,), strict=True)
+            totals = ops.all_reduce(*waiting, group=shard.group)
+            reduced |= zip(map(id, waiting), totals if isinstance(totals, tuple) else (totals,), strict=True)
             waiting.clear()
-    return [found[id(v)] for v in values]
+    return [reduced[id(v)] for v in values]
 
 
 def summed_loss(program: Program) -> Value | None:
@@ -171,15 +174,16 @@ def reduce_totals(
     """
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
     with program.scope("shards", "backward" if gradients else "forward"):
-        common = [g for g, own in zip(gradients, split, strict=True) if not own]
+        common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
         reduced = iter(_in_buckets(program, shard, [loss, *(new for _, new in added.values()), *common]))
+        # After the sum, so that each shard adds plain sums whatever its size.
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, _) in added.items():
             program.updates[name] = old + next(reduced)
 
-        def total(own: Value) -> Value:
-            made: Value = ops.all_reduce(own, group=shard.alike) if shard.groups > 1 else own
-            return made
+        def total(gradient: Value) -> Value:
+            summed: Value = ops.all_reduce(gradient, group=shard.alike) if shard.groups > 1 else gradient
+            return summed
 
-        return [(total(g) if own else next(reduced)) * scale for g, own in zip(gradients, split, strict=True)]
+        return [(total(g) if is_part else next(reduced)) * scale for g, is_part in zip(gradients, split, strict=True)]

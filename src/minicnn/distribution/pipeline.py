@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minicnn.distribution.data_parallel import DataParallel
-from minicnn.distribution.hands import OnArrays, OnValues
+from minicnn.distribution.executors import ArrayExecutor, ProgramWriter
 from minicnn.distribution.passes import Shard
+from minicnn.distribution.pipeline_schedule import PipelineSchedule, Places
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.stages import Stages
-from minicnn.distribution.walk import Places, Walk
 from minicnn.layers.cell import Parts
 from minicnn.ops.groups import Communicator, Group
 from minicnn.program.graph import MOST_NODES, Program, Spec, Value
@@ -64,6 +64,7 @@ class Pipeline(DataParallel):
         super().__init__(shards, timeout=timeout, communicator=communicator)
 
     def _check_ranks(self) -> None:
+        # More ranks than stages make several pipelines, each of which needs a shard at least.
         count = len(self.stages) + 1
         if self.ranks > count * self.shards:
             raise ValueError(
@@ -96,53 +97,57 @@ class Pipeline(DataParallel):
         return Group(min(self.shards, batch), places.pipeline, places.pipelines)
 
     def _cut(self, programs: Mapping[int, Program], data: Collection[str], shards: int) -> dict[int, Stages]:
-        made = {n: Stages(Segments(p, frozenset(data), n, shards), self.stages) for n, p in programs.items()}
-        if len({tuple(piece.order for piece in stages.pieces) for stages in made.values()}) > 1:
+        stages_by_size = {n: Stages(Segments(p, frozenset(data), n, shards), self.stages) for n, p in programs.items()}
+        # One schedule is made for all shards of a step, and it names pieces by their order.
+        if len({tuple(piece.order for piece in stages.pieces) for stages in stages_by_size.values()}) > 1:
             raise ValueError(
                 "Shards of any size go through the stages alike. Received: layers that do otherwise for other "
                 "numbers of samples. Choose a batch size that the number of shards divides, and last_batch='drop'."
             )
-        return made
+        return stages_by_size
 
     def _step(
         self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend
     ) -> Any:
         group, places = self._group(feed.batch), self._places
-        hands = OnArrays(backend, self._ranks)
+        executor = ArrayExecutor(backend, self._ranks)
         stages = self._cut(programs, data, group.shards)
-        walk = Walk(stages, self._shards(feed.batch), group, places, frozenset(cut), hands)
-        return PipelineStep(walk, places, self.communicator, backend)
+        schedule = PipelineSchedule(stages, self._shards(feed.batch), group, places, frozenset(cut), executor)
+        return PipelineStep(schedule, places, self.communicator, backend)
 
     def program(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Program:
         """See `DataParallel`: with all shards of this rank; on one rank, as if each stage had a rank of its own."""
         programs, data, cut = self._programs(trace, feed)
         group, places = self._group(feed.batch), [self._places]
+        # On one rank the Program shows what each of several would do: that is what readers ask for.
         if self.ranks == 1:
             places = [Places(places[0].stages, places[0].stages, s) for s in range(places[0].stages)]
         first, stages = next(iter(programs.values())), self._cut(programs, data, group.shards)
-        made = Program(first.name, most_nodes=MOST_NODES * group.shards)
-        ranks, tickets = self._ranks, dict[tuple[int, int, int], Value]()
-        walks = [
-            Walk(
+        program = Program(first.name, most_nodes=MOST_NODES * group.shards)
+        ranks, tokens = self._ranks, dict[tuple[int, int, int], Value]()
+        schedules = [
+            PipelineSchedule(
                 stages, self._shards(feed.batch), group, place, frozenset(cut),
-                OnValues(made, ranks, place.rank, tickets),
+                ProgramWriter(program, ranks, place.rank, tokens),
             )
             for place in places
         ]  # fmt: skip
-        read = {name for walk in walks for name in walk.read}
-        read |= first.updates.keys() - walks[0].carried.keys()
+        read = {name for schedule in schedules for name in schedule.read}
+        read |= first.updates.keys() - schedules[0].carried.keys()
         arrays: Arrays = {}
         for value in first.inputs:
             if value.name in read - {"rows"}:  # these are constants here
                 shape = (feed.batch, *value.shape[1:]) if value.name in cut else value.shape
-                arrays[value.name] = made.input(value.name, shape, value.dtype, kind=value.kind)
+                arrays[value.name] = program.input(value.name, shape, value.dtype, kind=value.kind)
         results: Arrays = {}
-        for _ in zip(*[walk.run(arrays, results) for walk in walks], strict=True):
+        # Schedules run side by side, a step of each in turn, so that what one sends is there when another takes it.
+        for _ in zip(*[schedule.run(arrays, results) for schedule in schedules], strict=True):
             pass
-        made.outputs = {name: results[name] for name in first.outputs}
-        made.updates = {name: results[name] for name in first.updates if name in results}
-        remove_dead_nodes(made)
-        return made
+        program.outputs = {name: results[name] for name in first.outputs}
+        program.updates = {name: results[name] for name in first.updates if name in results}
+        # Tokens that nobody reads, and inputs that only other ranks use.
+        remove_dead_nodes(program)
+        return program
 
     def __repr__(self) -> str:
         return f"Pipeline({self.stages}, shards={self.shards}, timeout={self.timeout:g})"
@@ -152,28 +157,30 @@ class PipelineStep:
     """An Executable that computes the stages of this rank.
 
     Args:
-        walk: What the rank does.
+        schedule: What the rank does.
         places: Which rank has which stages.
         communicator: Connects the ranks.
         backend: What runs the pieces.
     """
 
-    def __init__(self, walk: Walk, places: Places, communicator: Communicator, backend: Backend) -> None:
-        self._walk, self._communicator, self._backend = walk, communicator, backend
+    def __init__(
+        self, schedule: PipelineSchedule, places: Places, communicator: Communicator, backend: Backend
+    ) -> None:
+        self._schedule, self._communicator, self._backend = schedule, communicator, backend
         self._holders = places.holders(0)
 
     def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
         """Outputs and updates by name; inputs that are updated are donated."""
-        walk, made = self._walk, dict[str, Array]()
+        schedule, results = self._schedule, dict[str, Array]()
         held = {name: a.array if isinstance(a, StageParts) else a for name, a in arrays.items()}
-        for _ in walk.run(held, made):
+        for _ in schedule.run(held, results):
             pass
-        for name in walk.program.updates:
-            if name in walk.carried:
-                holder = self._holders[walk.stage_of(name)]
-                spec = walk.carried[name].spec
-                made[name] = StageParts(made.get(name), spec, holder, self._communicator, self._backend)
-        return made
+        for name in schedule.program.updates:
+            if name in schedule.carried:
+                holder = self._holders[schedule.stage_of(name)]
+                spec = schedule.carried[name].spec
+                results[name] = StageParts(results.get(name), spec, holder, self._communicator, self._backend)
+        return results
 
 
 class StageParts(Parts):
@@ -194,10 +201,10 @@ class StageParts(Parts):
     def whole(self) -> Host:
         """See `Parts`."""
         size, rank, nothing = self._communicator.size, self._communicator.rank, np.empty(0, self._spec.dtype)
-        own = nothing
+        outgoing = nothing
         if rank == self._root:
-            own = np.ascontiguousarray(self._backend.to_numpy(self.array)).reshape(-1)
-        made = np.empty(self._spec.size, self._spec.dtype)
-        taken = [made if r == self._root else nothing.copy() for r in range(size)]
-        self._communicator.exchange([own] * size, taken)
-        return made.reshape(self._spec.shape)
+            outgoing = np.ascontiguousarray(self._backend.to_numpy(self.array)).reshape(-1)
+        flat = np.empty(self._spec.size, self._spec.dtype)
+        incoming = [flat if r == self._root else nothing.copy() for r in range(size)]
+        self._communicator.exchange([outgoing] * size, incoming)
+        return flat.reshape(self._spec.shape)

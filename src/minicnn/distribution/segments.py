@@ -28,7 +28,7 @@ class Segments:
 
     Attributes:
         common: Nodes of each level that are the same for all shards.
-        own: Nodes of each level that are not.
+        per_shard: Nodes of each level that are not.
         collectives: What ends each level; the last level has none.
         names: What values are called that parts hand to each other: in Programs of other sizes likewise, if they are
             the same for all shards.
@@ -41,19 +41,21 @@ class Segments:
         self.program, self.samples = program, samples
         # Ids of values of this shard alone; of a single one all others know as much.
         mine = {*data, *program.parts}
-        self._own = self._of_shard({id(v) for v in program.inputs if v.name in mine}) if shards > 1 else set[int]()
+        self._dependent = (
+            self._of_shard({id(v) for v in program.inputs if v.name in mine}) if shards > 1 else set[int]()
+        )
         self._level = {id(v): 0 for v in (*program.inputs, *program.constants)}
-        self.common, self.own, self.collectives = ([list[Node]()] for _ in range(3))
+        self.common, self.per_shard, self.collectives = ([list[Node]()] for _ in range(3))
         self.names: Names = {id(v): v.name for v in program.inputs}
         for node in program.nodes:
             self._place(node)
         self._delay()
         self._read: dict[int, int] = {}  # first level that reads a Value, by id
-        for level, lists in enumerate(zip(self.common, self.own, self.collectives, strict=True)):
+        for level, lists in enumerate(zip(self.common, self.per_shard, self.collectives, strict=True)):
             for node in (n for nodes in lists for n in nodes):
                 self._read |= {id(v): level for v in node.inputs if id(v) not in self._read}
         for name, value in (program.outputs | program.updates).items():
-            if id(value) in self._own and name not in program.parts:
+            if id(value) in self._dependent and name not in program.parts:
                 raise ValueError(
                     f"What a step on several shards hands back is the same for all of them. Received: {name!r}, which "
                     "depends on the samples of a shard. Layers may assign what all samples have in common, such as the "
@@ -61,22 +63,24 @@ class Segments:
                 )
 
     def _place(self, node: Node) -> None:
+        # A node runs as soon as all collectives before it are done: on the level behind the last of them.
         level = max((self._level[id(v)] for v in node.inputs), default=0)
-        made = node.outputs
+        results = node.outputs
         if node.op.name in COLLECTIVES:
             place, kind, after = self.collectives, "r", level + 1
             if _each_its_own(node):
                 kind = ""
-        elif id(made[0]) in self._own:
-            place, kind, after = self.own, "", level
+        elif id(results[0]) in self._dependent:
+            place, kind, after = self.per_shard, "", level
         else:
             place, kind, after = self.common, "c", level
         while len(self.common) <= after:
-            for part in (self.common, self.own, self.collectives):
+            for part in (self.common, self.per_shard, self.collectives):
                 part.append([])
-        for i, value in enumerate(made):
+        for i, value in enumerate(results):
             self._level[id(value)] = after
             # Names of inputs have no "#".
+            # Values in common are named by their place, the same in the Programs of shards of all sizes.
             self.names[id(value)] = f"{kind}{level}.{len(place[level])}.{i}#" if kind else f"{value.name}#"
         place[level].append(node)
 
@@ -94,20 +98,22 @@ class Segments:
         self.common = [[node for node in nodes if id(node) not in delayed] for nodes in self.common]
         self.common[-1] += reversed(late)
 
-    def _of_shard(self, own: set[int]) -> set[int]:
+    def _of_shard(self, dependent: set[int]) -> set[int]:
         """Ids of the values that depend on what has the given ids, and of those that only such values read.
 
         The others are the same for all shards but for their size: repeated for each sample, or made of constants.
         """
+        # Ones like zeros of a shard's shape depend on no sample, and yet have a shard's number of rows: whoever reads
+        # them decides.
         undecided: set[int] = set()
         for node in self.program.nodes:
             if _each_its_own(node):
-                own.update(map(id, node.outputs))
+                dependent.update(map(id, node.outputs))
             if node.op.name in COLLECTIVES:
                 continue
             repeated = node.op.name == "broadcast_to" and node.outputs[0].shape[:1] == (self.samples,)
-            if any(id(v) in own for v in node.inputs):
-                own.update(map(id, node.outputs))
+            if any(id(v) in dependent for v in node.inputs):
+                dependent.update(map(id, node.outputs))
             elif (
                 repeated
                 or any(id(v) in undecided for v in node.inputs)
@@ -117,13 +123,13 @@ class Segments:
         shared = {id(v) for v in self.program.results}
         for node in reversed(self.program.nodes):
             if id(node.outputs[0]) in undecided and not any(id(v) in shared for v in node.outputs):
-                own.update(map(id, node.outputs))
-            elif node.op.name not in COLLECTIVES and id(node.outputs[0]) not in own:
+                dependent.update(map(id, node.outputs))
+            elif node.op.name not in COLLECTIVES and id(node.outputs[0]) not in dependent:
                 shared.update(map(id, node.inputs))
-        return own
+        return dependent
 
     def differs(self, other: Segments) -> str | None:
-        """What two shards do not have in common although they should, in words."""
+        """The difference of two shards that should have the same segments, in words; None if there is none."""
         for ours, theirs in ((self.common, other.common), (self.collectives, other.collectives)):
             if len(ours) != len(theirs):
                 return f"{len(ours)} and {len(theirs)} levels"
@@ -144,44 +150,47 @@ class Segments:
 
         Those of a group begin when the shard's nodes have made them.
         """
-        found: list[list[Node]] = [[]]
+        buckets: list[list[Node]] = [[]]
         for node in self.collectives[level]:
             if is_sum(node):
-                filled, own = (sum(v.nbytes for n in nodes for v in n.outputs) for nodes in (found[-1], [node]))
-                apart = max(filled, own) >= passes.BUCKET or self.needed([node]) != self.needed(found[-1])
-                if found[-1] and apart:
-                    found.append([])
-                found[-1].append(node)
-        return found
+                filled, size = (sum(v.nbytes for n in nodes for v in n.outputs) for nodes in (buckets[-1], [node]))
+                # A large sum by itself may begin early; small ones together save a collective each.
+                apart = max(filled, size) >= passes.BUCKET or self.needed([node]) != self.needed(buckets[-1])
+                if buckets[-1] and apart:
+                    buckets.append([])
+                buckets[-1].append(node)
+        return buckets
 
     def _pieces(self, level: int) -> list[list[Node]]:
         """The shard's own nodes of a level, cut where the sums of each bucket can begin."""
-        nodes, start, found = self.own[level], 0, list[list[Node]]()
+        nodes, start, pieces = self.per_shard[level], 0, list[list[Node]]()
         place = {id(v): i + 1 for i, node in enumerate(nodes) for v in node.outputs}
         for bucket in self.buckets(level)[:-1]:
+            # A piece ends where the last summand of a bucket is there.
             stop = max((place.get(id(v), 0) for node in bucket for v in node.inputs), default=0)
-            found.append(nodes[start : max(start, stop)])
+            pieces.append(nodes[start : max(start, stop)])
             start = max(start, stop)
-        return [*found, nodes[start:]]
+        return [*pieces, nodes[start:]]
 
     def parts(self) -> tuple[list[Program], list[list[Program]]]:
         """The Programs of all levels: of what is the same for all shards, and of pieces of the shard's own nodes."""
-        pieces = [self._pieces(level) for level in range(len(self.own))]
+        pieces = [self._pieces(level) for level in range(len(self.per_shard))]
         levels = zip(self.common, pieces, self.collectives, strict=True)
-        order = [nodes for common, own, collectives in levels for nodes in (common, *own, collectives)]
+        order = [nodes for common, per_shard, collectives in levels for nodes in (common, *per_shard, collectives)]
         results = {name: id(v) for name, v in self.program.updates.items()}
         read_after: list[set[int]] = []  # ids of values that are read after each part
         read = {id(v) for v in self.program.outputs.values()} | set(results.values())
+        # From the end, since what is read later must be handed on.
         for nodes in reversed(order):
             read_after.append(set(read))
             read |= {id(v) for n in nodes for v in n.inputs}
-        made = iter([self._part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
-        common, own = list[Program](), list[list[Program]]()
+        programs = iter([self._part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
+        common, per_shard = list[Program](), list[list[Program]]()
         for each in pieces:
-            common.append(next(made))
-            own.append([next(made) for _ in each])
-            next(made)
-        return common, own
+            common.append(next(programs))
+            per_shard.append([next(programs) for _ in each])
+            next(programs)
+        return common, per_shard
 
     def _part(self, nodes: Sequence[Node], read_after: Collection[int]) -> Program:
         """Some nodes as a Program: inputs are what others made, outputs what others read.
@@ -200,13 +209,14 @@ class Segments:
                     node.op, [new[id(v)] for v in node.inputs], [v.spec for v in node.outputs], node.attrs
                 ).outputs
             new |= {id(a): b for a, b in zip(node.outputs, outputs, strict=True)}
-        made = {id(v) for n in nodes for v in n.outputs}
+        results = {id(v) for n in nodes for v in n.outputs}
         for name, value in self.program.updates.items():
             old = self.program.value(name)
+            # An update may overwrite its input only in the last part that reads it.
             last = id(old) in new and id(old) not in read_after
-            if id(value) in made and last and name not in program.updates:
+            if id(value) in results and last and name not in program.updates:
                 program.updates[name] = new[id(value)]
-        for key in made & set(read_after):
+        for key in results & set(read_after):
             program.outputs[self.names[key]] = new[key]
         return program
 
@@ -214,22 +224,22 @@ class Segments:
         if old.data is not None:
             return program.constant(old.data, old.dtype)
         # What all shards share does not have their samples along an axis, whatever its shape.
-        kind = old.kind if old.node is None else "input" if id(old) in self._own else "activation"
+        kind = old.kind if old.node is None else "input" if id(old) in self._dependent else "activation"
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
 
 
 def is_sum(node: Node) -> bool:
-    """Whether a node is a sum over all shards, which is the same for all of them."""
+    """True if a node is a sum over all shards, which is the same for all of them."""
     return node.op.name == "all_reduce" and not node.attrs["group"].stride
 
 
 def _each_its_own(node: Node) -> bool:
-    """Whether a node gives shards different things, as far as it is a collective."""
+    """True if a node gives shards different things, as far as it is a collective."""
     group = node.attrs.get("group")
     return node.op.name in EACH_ITS_OWN or (isinstance(group, Group) and group.stride > 0)
 
 
 def _described(node: Node) -> tuple[object, ...]:
-    """What a node gives, and the constants that it reads, unless it is a collective: these are given each its own."""
+    """Description of a node's results and the constants that it reads; a collective's are each shard's own."""
     numbers = [] if node.op.name in COLLECTIVES else [v.data.tobytes() for v in node.inputs if v.data is not None]
     return node.op.name, [v.spec for v in node.outputs], numbers

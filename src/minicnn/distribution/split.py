@@ -43,7 +43,7 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
                 f"{', '.join(names[:8]) or 'none'}{', ...' * (len(names) > 8)}. "
                 "Mend it, or use DataParallel, which splits no kernel."
             )
-    count, readers, found = shard.split.shards, Readers(program), list[str]()
+    count, readers, kernels = shard.split.shards, Readers(program), list[str]()
     if count == 1:
         return []
     most = -(-shard.batch // shard.count)
@@ -64,36 +64,36 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
             return None
         # Nothing else has read its shape.
         kernel.spec = type(kernel.spec)((*kernel.shape[:-1], kernel.shape[-1] // count), kernel.dtype)
-        found.append(kernel.name)
+        kernels.append(kernel.name)
         if rows > x.shape[first]:
             frame = [(0, rows - x.shape[first] if axis == first else 0) for axis in range(x.ndim)]
             x = ops.pad(x, widths=tuple(frame))
         whole = ops.all_gather(x, axis=first, group=shard.split)
         y = node.op(whole, kernel, **node.attrs)
         y = ops.all_to_all(y, split=first, join=channels, group=shard.split)
-        own = node.outputs[0].shape[first]
-        return [y[(*[slice(None)] * first, slice(0, own), ...)] if own < rows else y]
+        kept = node.outputs[0].shape[first]
+        return [y[(*[slice(None)] * first, slice(0, kept), ...)] if kept < rows else y]
 
     program.replace(rule)
-    program.parts = dict.fromkeys(found, count)
-    return found
+    program.parts = dict.fromkeys(kernels, count)
+    return kernels
 
 
-def sum_parts(program: Program, shard: Shard, given: Collection[Value]) -> None:
+def sum_parts(program: Program, shard: Shard, gradients: Collection[Value]) -> None:
     """Make sums over all elements of a split gradient, as for its norm, sums over all shards.
 
     Args:
         program: Program with the nodes of the update.
         shard: The shard.
-        given: Split kernels, their state and their gradients.
+        gradients: Split kernels, their state and their gradients.
 
     Raises:
         ValueError: If the update of an element depends on other elements otherwise.
     """
-    own = {id(v) for v in given}
+    dependent = {id(v) for v in gradients}
 
     def rule(node: Node) -> Sequence[Value] | None:
-        if node.phase != "update" or not any(id(v) in own for v in node.inputs):
+        if node.phase != "update" or not any(id(v) in dependent for v in node.inputs):
             return None
         if node.op.name == "sum" and node.outputs[0].size == 1:
             total = ops.all_reduce(node.op(*node.inputs, **node.attrs), group=shard.group)
@@ -104,7 +104,7 @@ def sum_parts(program: Program, shard: Shard, given: Collection[Value]) -> None:
                 f"Received: {node.scope}, in which {node.op.name} mixes elements. Choose an optimizer such as SGD or "
                 "Adam, or DataParallel."
             )
-        own.update(map(id, node.outputs))
+        dependent.update(map(id, node.outputs))
         return None
 
     program.replace(rule)

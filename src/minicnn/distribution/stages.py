@@ -13,7 +13,7 @@ FREE = -1  # the stage of what depends on counters and data alone: every rank co
 
 
 def stays(value: Value) -> bool:
-    """Whether an input stays with one stage: a weight, or an optimizer's state; single numbers all ranks have."""
+    """True if an input stays with one stage: a weight, or an optimizer's state; single numbers all ranks have."""
     return value.kind in ("parameter", "statistic", "optimizer") and value.ndim > 0
 
 
@@ -81,9 +81,10 @@ class Stages:
                 self.readers.setdefault(id(value), set()).add(stage)
                 at = wave.get(id(value))
                 if at is not None and at[:2] == (level, shared) and self.stage[id(value)] != FREE:
+                    # A wave ends where values cross from one stage to another.
                     before = max(before, at[2] + (self.stage[id(value)] != stage))
-            made = Piece(level, shared, FREE if stage == FREE else before, stage)
-            pieces.setdefault(made.order, made).nodes.append(node)
+            new_piece = Piece(level, shared, FREE if stage == FREE else before, stage)
+            pieces.setdefault(new_piece.order, new_piece).nodes.append(node)
             wave |= {id(v): (level, shared, before) for v in node.outputs}
         self.pieces = [pieces[order] for order in sorted(pieces)]
         read = {id(v) for v in program.results} | {
@@ -101,6 +102,7 @@ class Stages:
 
         def settle(value: Value, stage: int) -> None:
             """Give a stage to a value that has none, and to what it was computed from."""
+            # A weight belongs to the stage that first reads it, and so does what is computed from it alone.
             if unknown.pop(id(value), None) is not None:
                 self.stage[id(value)] = stage
                 for part in (*value.node.outputs, *value.node.inputs) if value.node else ():
@@ -126,15 +128,16 @@ class Stages:
             settle(value, 0)
 
     def _where_it_is_read(self) -> None:
-        """What every rank could compute, such as bytes of images as numbers, one stage does if it alone reads it."""
+        """Give to one stage what it alone reads, though every rank could compute it, such as images as numbers."""
         results, readers = {id(v) for v in self.segments.program.results}, dict[int, set[int]]()
         for _, _, node in reversed(list(_placed(self.segments))):
             stages = [self.stage[id(v)] for v in node.outputs]
             if stages[0] == FREE and not any(id(v) in results for v in node.outputs):
-                found = set[int]().union(*(readers.get(id(v), ()) for v in node.outputs))
-                if len(found) == 1:
-                    self.stage |= dict.fromkeys(map(id, node.outputs), *found)
-                    stages = [*found] * len(stages)
+                reading = set[int]().union(*(readers.get(id(v), ()) for v in node.outputs))
+                # Otherwise all ranks would convert all images, of which only the first stage makes use.
+                if len(reading) == 1:
+                    self.stage |= dict.fromkeys(map(id, node.outputs), *reading)
+                    stages = [*reading] * len(stages)
             summed = node.op.name in COLLECTIVES
             for i, value in enumerate(node.inputs):
                 readers.setdefault(id(value), set()).add(stages[i if summed else 0])
@@ -156,13 +159,13 @@ class Stages:
 
 
 def _stays(program: Program, result: str) -> bool:
-    """Whether a result is an update of what stays with one stage."""
+    """True if a result is an update of what stays with one stage."""
     return result in program.updates and result not in program.outputs and stays(program.value(result))
 
 
 def _placed(segments: Segments) -> Iterator[tuple[int, bool, Node]]:
     """All nodes in an order in which they can be computed, with their level and whether all shards share them."""
-    for level, parts in enumerate(zip(segments.common, segments.own, segments.collectives, strict=True)):
+    for level, parts in enumerate(zip(segments.common, segments.per_shard, segments.collectives, strict=True)):
         for shared, nodes in zip((True, False, True), parts, strict=True):
             for node in nodes:
                 yield level, shared, node
@@ -170,21 +173,21 @@ def _placed(segments: Segments) -> Iterator[tuple[int, bool, Node]]:
 
 def _layers(program: Program, cuts: Sequence[str]) -> dict[str, int]:
     """The stage of each layer, by its name."""
-    found: dict[str, int] = {}
+    stages: dict[str, int] = {}
     stage = 0
     for node in program.nodes:
         name = node.scope.split("/")[0]
-        if node.phase != "forward" or name in found or not _is_layer(name, program.inputs):
+        if node.phase != "forward" or name in stages or not _is_layer(name, program.inputs):
             continue
         if stage < len(cuts) and name == cuts[stage]:
             stage += 1
-        found[name] = stage
+        stages[name] = stage
     if stage < len(cuts):
         raise ValueError(
             "A stage begins with a layer of the model, and stages come in the order of the layers. Received: "
-            f"{cuts[stage]!r}. Layers that compute: {', '.join(found)}."
+            f"{cuts[stage]!r}. Layers that compute: {', '.join(stages)}."
         )
-    return found
+    return stages
 
 
 def _is_layer(name: str, inputs: Collection[Value]) -> bool:

@@ -62,13 +62,17 @@ class ShardedStep:
                     f"otherwise for {first.samples} than for {other.samples} samples: {different:.200}. Choose a batch "
                     "size that the number of shards divides, and last_batch='drop'."
                 )
+        # A last batch may leave shards of two sizes, each of which has a Program of its own.
         held = {shard.samples for shard in shards}
         parts = {n: segments.parts() for n, segments in every.items() if n in held}
         shared, _ = next(iter(parts.values()))
-        programs_of_parts = [*shared, *(p for _, own in parts.values() for pieces in own for p in pieces)]
+        programs_of_parts = [*shared, *(p for _, per_shard in parts.values() for pieces in per_shard for p in pieces)]
+        # All at once, so that compilers can work in parallel.
         compiled = iter(_Part.of_each(programs_of_parts, backend))
         self._common = [next(compiled) for _ in shared]
-        self._own = {n: [[next(compiled) for _ in pieces] for pieces in own] for n, (_, own) in parts.items()}
+        self._per_shard = {
+            n: [[next(compiled) for _ in pieces] for pieces in per_shard] for n, (_, per_shard) in parts.items()
+        }
         self._collectives = [
             (_sums(level, every, group, backend), _exchanges(level, every, group, backend))
             for level in range(len(shared))
@@ -90,63 +94,70 @@ class ShardedStep:
         ]
 
     def _key(self, name: str, samples: int, segments: Segments) -> str:
-        in_place = any(name in part.updates for pieces in self._own[samples] for part in pieces)
+        # A part that updates a kernel in place hands it back under its own name.
+        in_place = any(name in part.updates for pieces in self._per_shard[samples] for part in pieces)
         return name if in_place else segments.names[id(segments.program.updates[name])]
 
     def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
         """Outputs and updates by name; inputs that are updated are donated."""
         not_shared = {*self._cut, *self._parts}
         known: Arrays = {name: array for name, array in arrays.items() if name not in not_shared}
-        found: list[Arrays] = [self._given(shard, arrays) for shard in self._shards]
+        by_shard: list[Arrays] = [self._inputs_of(shard, arrays) for shard in self._shards]
         if self._group.shards == 1:  # what it is given is the same for all there are
-            known |= found[0]
+            known |= by_shard[0]
         updated: Arrays = {}
         pending: list[_Partial] = []
         for level, common in enumerate(self._common):
             known |= self._finished(pending, level)
-            made = self._run(common, known)
+            results = self._run(common, known)
             for name in common.updates:
-                updated[name] = made.pop(name)
-            known |= made
+                updated[name] = results.pop(name)
+            known |= results
             sums, exchanges = self._collectives[level]
             buckets = [_Partial(each, self._plus(each)) for each in sums]
-            for shard, own in zip(self._shards, found, strict=True):
-                for part, bucket in zip(self._own[shard.samples][level], buckets, strict=True):
-                    own |= self._run(part, known | own)
-                    bucket.add(shard.number, bucket.sums.given(shard.samples, known, own))
+            # Shards one after the other: activations of one at a time are in memory.
+            for shard, values in zip(self._shards, by_shard, strict=True):
+                for part, bucket in zip(self._per_shard[shard.samples][level], buckets, strict=True):
+                    values |= self._run(part, known | values)
+                    bucket.add(shard.number, bucket.sums.summands(shard.samples, known, values))
+                    # With the last shard a sum is complete on this rank, and others may be waiting for it.
                     if shard is self._shards[-1] and self._worker is not None:
                         bucket.begin(self._worker)
             pending += buckets
+            # Exchanges move arrays on this thread, in the order of the ranks' Programs: nothing may be under way beside
+            # them.
             if self._worker is None or exchanges:
                 known |= self._finished(pending)
             for one in exchanges:
-                one.run(self._shards, known, found)
+                one.run(self._shards, known, by_shard)
         known |= self._finished(pending)
-        made = {name: known[key] for name, key in self._results}
-        made |= {name: array for name, array in known.items() if name.startswith(ADDED)}
-        made |= {name: updated[name] if name in updated else known[key] for name, key in self._updates}
+        results = {name: known[key] for name, key in self._results}
+        results |= {name: array for name, array in known.items() if name.startswith(ADDED)}
+        results |= {name: updated[name] if name in updated else known[key] for name, key in self._updates}
         for name, keys in self._kept.items():
-            parts = [own[keys[shard.samples]] for shard, own in zip(self._shards, found, strict=True)]
-            made[name] = KernelParts(parts, self._group, self._backend, self._columns[name])
-        return made
+            parts = [values[keys[shard.samples]] for shard, values in zip(self._shards, by_shard, strict=True)]
+            results[name] = KernelParts(parts, self._group, self._backend, self._columns[name])
+        return results
 
     def _finished(self, pending: list[_Partial], level: float = math.inf) -> Arrays:
         """The sums under way that a level needs, which are waited for; and what this rank has added to some."""
-        made: Arrays = {}
+        totals: Arrays = {}
+        # In the order in which they were begun, the same on all ranks; others may go on.
         for bucket in [bucket for bucket in pending if bucket.sums.needed <= level]:
             pending.remove(bucket)
-            made |= self._total(bucket)
+            totals |= self._total(bucket)
             if self._group.ranks > 1 and self._group.held():
-                made |= self._added(bucket)
-        return made
+                totals |= self._added(bucket)
+        return totals
 
     def _added(self, bucket: _Partial) -> Arrays:
         """The loss of this rank's samples, and what comes before it: batch normalisations hand NaN on to others."""
+        # NaN of one rank reaches all: what this rank has added itself tells which one it comes from.
         few = self.watches and sum(spec.nbytes for spec in bucket.specs) < BUCKET
         names = [self._loss] if self._loss in bucket.names else bucket.names if few else []
         return {
             f"{ADDED}{bucket.sums.level}.{i}.{name}": arrays[bucket.names.index(name)]
-            for name in names for i, (_, arrays) in enumerate(bucket.found)
+            for name in names for i, (_, arrays) in enumerate(bucket.partial_sums)
         }  # fmt: skip
 
     def _run(self, part: _Part, arrays: Arrays) -> Arrays:
@@ -159,25 +170,25 @@ class ShardedStep:
         return partial.total()
 
     def _plus(self, sums: _Sums) -> Callable[[list[Array], list[Array]], list[Array]] | None:
-        """What adds what two shards give; as arrays do, if None."""
+        """Function that adds what two shards give; None for addition of arrays."""
         return None
 
-    def _given(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
-        given = {n: arrays[n][own_rows(arrays[n], shard, self._shards[0]), ...] for n in self._cut if n in arrays}
-        if "rows" in self._cut - given.keys():
+    def _inputs_of(self, shard: Shard, arrays: Mapping[str, Array]) -> Arrays:
+        inputs = {n: arrays[n][own_rows(arrays[n], shard, self._shards[0]), ...] for n in self._cut if n in arrays}
+        if "rows" in self._cut - inputs.keys():
             numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
-            given["rows"] = self._backend.asarray(numbers)
+            inputs["rows"] = self._backend.asarray(numbers)
         held = self._group.held()
         for name in self._parts:
             array = arrays[name]
             if isinstance(array, KernelParts):
-                given[name] = array.arrays[shard.number - held.start]
+                inputs[name] = array.arrays[shard.number - held.start]
             else:
                 count = self._columns[name]
                 columns, place = array.shape[-1] // count, shard.number % count
-                own = slice(place * columns, (place + 1) * columns)
-                given[name] = self._backend.asarray(self._backend.to_numpy(array)[..., own].copy())
-        return given
+                columns_of_part = slice(place * columns, (place + 1) * columns)
+                inputs[name] = self._backend.asarray(self._backend.to_numpy(array)[..., columns_of_part].copy())
+        return inputs
 
 
 def own_rows(array: Array, shard: Shard, first: Shard) -> slice:
@@ -202,6 +213,7 @@ class _Part:
 
     @classmethod
     def of_each(cls, programs: Sequence[Program], backend: Backend) -> list[_Part]:
+        # A level may have nothing to compute; backends need not know empty Programs.
         busy = [program for program in programs if program.nodes]
         compiled = {id(p): run for p, run in zip(busy, backend.compile_each(busy), strict=True)}
         return [cls(compiled.get(id(p)), [v.name for v in p.inputs], list(p.updates)) for p in programs]
@@ -243,19 +255,19 @@ class _Exchange:
         self._nodes, self._group, self._backend = nodes, group, backend
         self._names = {n: [every[n].names[id(v)] for v in (node.inputs[0], *node.outputs)] for n, node in nodes.items()}
 
-    def run(self, shards: Sequence[Shard], known: Arrays, found: Sequence[Arrays]) -> None:
+    def run(self, shards: Sequence[Shard], known: Arrays, by_shard: Sequence[Arrays]) -> None:
         """Add what it gives to what all shards know, or to what each has found."""
-        backend, given = self._backend, []
-        for shard, own in zip(shards, found, strict=True):
+        backend, operands = self._backend, []
+        for shard, values in zip(shards, by_shard, strict=True):
             name, _ = self._names[shard.samples]
-            given.append(backend.to_numpy(own[name] if name in own else known[name]))
+            operands.append(backend.to_numpy(values[name] if name in values else known[name]))
         node = self._nodes[shards[0].samples]
-        made = exchange(node, given, self._group)
+        results = exchange(node, operands, self._group)
         if node.op.name == "all_gather" and not node.attrs["group"].stride:
-            known[self._names[shards[0].samples][1]] = backend.asarray(made[0], node.outputs[0].dtype)
+            known[self._names[shards[0].samples][1]] = backend.asarray(results[0], node.outputs[0].dtype)
             return
-        for shard, own, array in zip(shards, found, made, strict=True):
-            own[self._names[shard.samples][1]] = backend.asarray(array, node.outputs[0].dtype)
+        for shard, values, array in zip(shards, by_shard, results, strict=True):
+            values[self._names[shard.samples][1]] = backend.asarray(array, node.outputs[0].dtype)
 
 
 def _exchanges(level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> list[_Exchange]:
@@ -270,12 +282,12 @@ class _Sums:
 
     def __init__(self, level: int, bucket: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> None:
         self.group, self.backend, self.level = group, backend, level
-        self._given: dict[int, list[str | Array]] = {}  # for each size names of what is summed, or a constant
+        self._sources: dict[int, list[str | Array]] = {}  # for each size names of what is summed, or a constant
         for samples, segments in every.items():
             nodes = segments.buckets(level)[bucket]
             self.needed = segments.needed(nodes)
             values = [v for node in nodes for v in node.inputs]
-            self._given[samples] = [self._source(v, segments) for v in values]
+            self._sources[samples] = [self._source(v, segments) for v in values]
             names = [segments.names[id(v)] for node in nodes for v in node.outputs]
             self.names, self.specs = names, [v.spec for v in values]
 
@@ -284,13 +296,13 @@ class _Sums:
             return self.backend.asarray(value.data, value.dtype)
         return segments.names[id(value)]
 
-    def given(self, samples: int, known: Arrays, own: Arrays) -> list[Array]:
-        """What a shard adds."""
-        found = []
-        for source in self._given[samples]:
+    def summands(self, samples: int, known: Arrays, of_shard: Arrays) -> list[Array]:
+        """Summands of a shard."""
+        summands = []
+        for source in self._sources[samples]:
             named = isinstance(source, str)
-            found.append((own[source] if source in own else known[source]) if named else source)
-        return found
+            summands.append((of_shard[source] if source in of_shard else known[source]) if named else source)
+        return summands
 
 
 def _sums(level: int, every: Mapping[int, Segments], group: Group, backend: Backend) -> list[_Sums]:
@@ -322,12 +334,14 @@ class _Partial(RunningSums):
             return {}
         totals = self.arrays
         if self.sums.group.ranks > 1:
-            made = self._between_ranks()() if self._done is None else self._done.result()
-            totals = [self.sums.backend.asarray(a) for a in (made if isinstance(made, tuple | list) else (made,))]
+            outcome = self._between_ranks()() if self._done is None else self._done.result()
+            totals = [
+                self.sums.backend.asarray(a) for a in (outcome if isinstance(outcome, tuple | list) else (outcome,))
+            ]
         return dict(zip(self.names, totals, strict=True))
 
     def _between_ranks(self) -> Callable[[], Any]:
-        """What sums over ranks: arrays of the host, but where the communicator takes those of the backend."""
+        """Sum over ranks, not yet taken: of arrays on the host, unless the communicator takes the backend's."""
         backend, group = self.sums.backend, self.sums.group
         if isinstance(group.communicator, TorchCommunicator) and group.communicator.takes(backend):
             return partial(group.communicator.total, self.arrays, group)

@@ -26,10 +26,10 @@ class Worker:
 
 
 def _work(waiting: queue.SimpleQueue[Any]) -> None:
-    while (given := waiting.get()) is not None:
-        work, done = given
+    while (task := waiting.get()) is not None:
+        work, done = task
         try:
             done.set_result(work())
         except BaseException as error:  # whoever waits for it gets it
             done.set_exception(error)
-        del given, work, done  # which would keep their arrays
+        del task, work, done  # which would keep their arrays

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from minicnn.bench.worker import ended
 from minicnn.exercises import wire
 from minicnn.exercises.exercise import WrongError
+from minicnn.measure.worker import ended
 
 PRINTED, PIECE = 8, 1000  # pieces kept of what a submission prints, and characters of each
 WORKER = Path(__file__).with_name("worker.py")

@@ -142,7 +142,7 @@ def _layer(entry: Config, reading: Reading) -> Config:
 
 
 def _arguments(kind: type[Layer], config: Config) -> dict[str, Any]:
-    known = {*inspect.signature(kind.__init__).parameters, *kind.limit_names()}
+    known = {*inspect.signature(kind.__init__).parameters, *kind._limit_names()}
     arguments = {}
     for name, value in config.items():
         if _PASSED_OVER.fullmatch(name):

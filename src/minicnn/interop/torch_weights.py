@@ -134,7 +134,7 @@ def _layouts(model: Model) -> list[_Layout]:
     layers = model._with_sublayers()
     owners = {weight: layer for layer in layers for weight in weights_of(layer)}
     images: dict[Layer | None, tuple[int, ...]] = {
-        layer: image for graph in layers if isinstance(graph, Graph) for layer, image in _flattened(graph)
+        layer: image for held in layers if held._wired is not None for layer, image in _flattened(held._wired)
     }
     return [_layout(p, w, owners.get(w), images.get(owners.get(w))) for w, p in paths_of(model).items()]
 
@@ -162,7 +162,7 @@ def _layout(path: str, weight: Weight, layer: Layer | None, image: tuple[int, ..
 
 def _flattened(graph: Graph) -> Iterable[tuple[Layer, tuple[int, ...]]]:
     """Dense layers that are given a flattened image with channels last, each with the image's shape (H, W, C)."""
-    for call in graph._calls:
+    for call in graph.calls:
         if isinstance(call.layer, Dense):
             source = call.inputs[0].source
             while source is not None and not isinstance(source.layer, Flatten) and not _has_weights(source.layer):

@@ -1,1 +1,1 @@
-"""One training as the command line and the studies carry it out: its settings, data and model, and what must agree."""
+"""One training as the command line and the studies carry it out: its settings, data and model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +18,21 @@ from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Timer
 from minicnn.distribution import DataParallel
 from minicnn.jobs.settings import Settings
-from minicnn.layers import Layer, Normalization, Rescaling
+from minicnn.layers import Layer, Normalization, RandomFlip, RandomRotation, RandomTranslation, RandomZoom, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import Model
-from minicnn.optimizers import SGD
+from minicnn.optimizers import OPTIMIZERS, SGD, Optimizer
 
 # Of an epoch: losses in nats, accuracies as shares, times in seconds.
 COLUMNS = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "time_s", "samples_per_s")
+
+# What may be done to training images at random, each time that they are seen.
+AUGMENTATIONS: dict[str, Callable[[], Layer]] = {
+    "flip": lambda: RandomFlip("horizontal"),
+    "shift": lambda: RandomTranslation(0.1, 0.1, fill_mode="constant"),
+    "rotate": lambda: RandomRotation(0.03, fill_mode="constant"),
+    "zoom": lambda: RandomZoom(0.1, fill_mode="constant"),
+}
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -35,10 +44,12 @@ class Samples:
     Attributes:
         arrays: "x_train", "y_train", "x_val", "y_val", "x_test" and "y_test".
         num_classes: Number of classes.
+        class_names: Their names, where they are known.
     """
 
     arrays: Arrays
     num_classes: int
+    class_names: tuple[str, ...] | None = None
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         return self.arrays[name]
@@ -80,6 +91,12 @@ def load_samples(settings: Settings) -> Samples:
         ImportError: If a library is missing that its files need.
     """
     options: dict[str, Any] = {}
+    if settings.size is not None:
+        if settings.data not in ("image_folder", "tiny_imagenet"):
+            raise ValueError(
+                f"--size is for images in files of their own. Received: it with {settings.data}. Leave it out."
+            )
+        options = {"size": settings.size}
     if settings.data == "synthetic_digits" and settings.samples is not None:
         wanted = settings.samples + settings.hold_out
         options = {"n_train": min(60_000, wanted), "n_test": min(10_000, settings.samples)}
@@ -102,7 +119,7 @@ def load_samples(settings: Settings) -> Samples:
         raise ValueError(
             f"There are samples to validate on. Received: {settings.data} without test images. Give --hold-out."
         )
-    return Samples(arrays, found.num_classes)
+    return Samples(arrays, found.num_classes, found.class_names)
 
 
 def batches(settings: Settings, count: int, epoch: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -110,6 +127,16 @@ def batches(settings: Settings, count: int, epoch: int = 0) -> list[np.ndarray[A
     batch = settings.batch_size or count
     order = data.epoch_order(count, shuffle=batch < count, seed=settings.seed, epoch=epoch)
     return data.batch_indices(order, batch, settings.last_batch)
+
+
+def probed(settings: Settings, count: int, epoch: int = 0) -> np.ndarray[Any, Any]:
+    """Indices of a batch by which candidates are compared: the first of an epoch.
+
+    Where a batch is the whole training set, those of later epochs are one half of it and the other, as nothing else
+    would be new.
+    """
+    first = batches(settings, count, epoch)[0]
+    return first if not epoch or (settings.batch_size or count) < count else first[epoch % 2 :: 2]
 
 
 def drawn(total: int, count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -148,9 +175,10 @@ def open_backend(name: str | None, precision: str) -> Backend:
 
 def make_model(
     settings: Settings, samples: Samples, backend: Backend, metrics: Sequence[str] = ("accuracy",),
-    distribution: DataParallel | None = None, *, normalised: bool = False, frozen: str = "", **options: Any,
+    distribution: DataParallel | None = None, *, normalised: bool = False, frozen: str = "",
+    build: Callable[..., Model] = zoo.get_model, **options: Any,
 ) -> Model:  # fmt: skip
-    """The network, compiled: SGD on the mean cross-entropy of logits.
+    """The network, compiled for the mean cross-entropy of logits.
 
     Args:
         settings: What is trained and how.
@@ -160,6 +188,7 @@ def make_model(
         distribution: How it is trained by several processes, if it is.
         normalised: Whether pixels are normalised by the mean and deviation of the training set's.
         frozen: Layers whose names begin so are not trained; none if empty.
+        build: Makes the network from its name, as `minicnn.zoo.get_model` does.
         options: Of the network.
     """
     kind = samples["x_train"].dtype.name
@@ -168,15 +197,22 @@ def make_model(
     if normalised:
         x = samples["x_train"]
         first.append(Normalization(None, x.mean(dtype=np.float64) / scale, x.var(dtype=np.float64) / scale**2))
-    model = zoo.get_model(
+    first += [AUGMENTATIONS[name]() for name in settings.augment]
+    model = build(
         settings.network, num_classes=samples.num_classes, input_shape=samples.input_shape, backend=backend,
         seed=settings.seed, preprocessing=first, input_dtype=kind, **options,
     )  # fmt: skip
     for layer in model.layers:
         if frozen and model.layer_name(layer).startswith(frozen):
             layer.trainable = False
+    model.class_names = samples.class_names
+    optimizer: Optimizer
+    if settings.optimizer == "sgd":
+        optimizer = SGD(settings.learning_rate, momentum=settings.momentum)
+    else:
+        optimizer = OPTIMIZERS[settings.optimizer](learning_rate=settings.learning_rate)
     model.compile(
-        SGD(settings.learning_rate, momentum=settings.momentum), SparseCategoricalCrossentropy(from_logits=True),
+        optimizer, SparseCategoricalCrossentropy(from_logits=True),
         list(metrics), precision=settings.precision, distribution=distribution,
     )  # fmt: skip
     return model
@@ -185,6 +221,27 @@ def make_model(
 def concrete(settings: Settings, samples: Samples) -> Settings:
     """The settings with the batch size as a number."""
     return settings if settings.batch_size else replace(settings, batch_size=len(samples["x_train"]))
+
+
+def estimated(model: Model, settings: Settings, samples: Samples) -> float:
+    """Seconds that the training will take, by its first step done twice; the model stays as it is.
+
+    Nothing, if the backend takes many steps at once: one alone would have to be compiled for its own sake.
+    """
+    if model.backend.steps_at_once > 1:
+        return 0.0
+    count = len(samples["x_train"])
+    batch = min(settings.batch_size or count, count)
+    x, y = samples["x_train"][:batch], samples["y_train"][:batch]
+    before = model.get_state()
+    with np.errstate(all="ignore"):  # the training itself will say it
+        model.train_on_batch(x, y)  # compiles it
+        start = time.perf_counter()
+        model.train_on_batch(x, y)
+    seconds = time.perf_counter() - start
+    model.set_state(before)
+    validated = len(samples["x_val"]) / 3  # whose forward pass is about a third of a step
+    return settings.epochs * (count + validated) / batch * seconds
 
 
 def fit(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from minicnn.optimizers import OPTIMIZERS
+from minicnn.zoo import ALIASES
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -32,13 +35,14 @@ DEFAULT = Recipe()
 # As the studies define them; one step of the study `mlp` is one epoch.
 RECIPES = {
     "mlp": Recipe(batch_size=None, learning_rate=0.1, momentum=0.0, epochs=500, hold_out=1000),
-    "platforms": Recipe(batch_size=512, learning_rate=0.01, momentum=0.9, epochs=10, last_batch="pad"),
-    "kernels": Recipe(batch_size=64, learning_rate=0.01, momentum=0.0, epochs=5),
+    "lenet_3x3": Recipe(batch_size=512, learning_rate=0.01, momentum=0.9, epochs=10, last_batch="pad"),
+    "two_convs": Recipe(batch_size=64, learning_rate=0.01, momentum=0.0, epochs=5),
     "resnet18": Recipe(batch_size=128, epochs=1),
     "resnet50": Recipe(batch_size=128, epochs=1),
     "mobilenet_v2": Recipe(batch_size=128, epochs=1),
     "squeezenet1_1": Recipe(batch_size=64, epochs=1),
 }
+RECIPES |= {alias: RECIPES[name] for alias, name in ALIASES.items()}
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class Settings:
         samples: The most samples of the training set, and of the test set, that are used; None for all.
         hold_out: Training samples held out for validation; 0 validates on the test set.
         last_batch: What becomes of a last batch that is not full.
+        optimizer: Name of the optimizer.
+        augment: What is done at random to training images: see `minicnn.jobs.job.AUGMENTATIONS`.
+        size: Height and width that the images of a folder are resized to.
     """
 
     network: str
@@ -72,10 +79,25 @@ class Settings:
     samples: int | None
     hold_out: int
     last_batch: Literal["keep", "drop", "pad"]
+    optimizer: str = "sgd"
+    augment: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
 
     @classmethod
     def resolve(cls, network: str, **given: Any) -> Settings:
-        """Settings as given; the network's recipe where None is given for what it knows."""
-        recipe = vars(RECIPES.get(network, DEFAULT))
+        """Settings as given; the network's recipe where None is given for what it knows.
+
+        Recipes are for plain gradient descent: another optimizer has its own learning rate unless one is given.
+
+        Raises:
+            ValueError: If momentum is given for another optimizer.
+        """
+        recipe = dict(vars(RECIPES.get(network, DEFAULT)))
+        optimizer = given.get("optimizer", "sgd")
+        if optimizer != "sgd":
+            if given.get("momentum"):
+                raise ValueError(f"Momentum is that of sgd. Received: --momentum with {optimizer}. Leave it out.")
+            made: Any = OPTIMIZERS[optimizer]()  # type: ignore[call-arg]  # each has defaults
+            recipe |= {"learning_rate": made.learning_rate, "momentum": 0.0}
         chosen = {k: recipe[k] if k in recipe and v is None else v for k, v in given.items()}
         return cls(network=network, last_batch=recipe["last_batch"], **chosen)

@@ -1,1 +1,1 @@
-"""How primitives are computed, as data: expressions, statements, lowering, interpreter. No device, no language."""
+"""Kernels as data: expressions, statements, lowering of primitives, interpreter. No device, no language."""

@@ -1,4 +1,4 @@
-"""What one element of each primitive's result is: the one table of it, for every engine that writes kernels.
+"""Elements of each primitive's result: the one table of them, for every engine.
 
 `element(node, result)` is an expression tree in `i`, the place of the element, in terms of elements of the node's
 inputs. To add a kernel for a primitive, add its tree here. The CPU engine takes the elementwise ones.
@@ -59,7 +59,7 @@ def _shortens_or_widens(node: Node) -> bool:
 
 
 def widens(node: Node | None, *formats: str) -> bool:
-    """Whether a node makes float32 of numbers that are stored in 16 bits, in one of some formats."""
+    """True if a node makes float32 of numbers that are stored in 16 bits, in one of some formats."""
     return node is not None and node.op.name == "cast" and node.inputs[0].dtype in (formats or SHORT)
 
 
@@ -69,7 +69,7 @@ def element(node: Node, result: int) -> Expr:
 
 
 def same_index(node: Node, value: Value) -> bool:
-    """Whether element i of each result needs element i of an input, and no other."""
+    """True if element i of each result needs element i of an input, and no other."""
     return (node.op.elementwise and value.shape == node.outputs[0].shape) or node.op.name == "reshape"
 
 
@@ -78,6 +78,7 @@ def same_index(node: Node, value: Value) -> bool:
 
 def affine(shape: Sequence[int], strides: Sequence[int], i: Expr, offset: int = 0) -> Expr:
     """The place that index i of an array of some shape stands for, given its step along each axis."""
+    # Axes that lie one after the other are one: each more is a division.
     sizes, (steps,) = collapse(shape, [strides])
     terms, inner = list[Expr](), 1
     for k, (n, s) in reversed(list(enumerate(zip(sizes, steps, strict=True)))):
@@ -146,7 +147,7 @@ def _gelu(node: Node, result: int) -> Expr:
 
 
 class _Update:
-    """What the optimizers' updates share: attributes as numbers of the parameter's type, functions in it."""
+    """Base of the optimizers' updates: attributes as numbers of the parameter's type, functions in it."""
 
     def __init__(self, node: Node) -> None:
         self.attrs, self.dtype = node.attrs, node.outputs[0].dtype
@@ -224,6 +225,7 @@ def _pad(node: Node, result: int) -> Expr:
         if y.shape[axis] != n:
             inside += [place >= before] * (before > 0) + [place < before + n] * (before + n < y.shape[axis])
         terms.append((place - before) * s)
+    # Nothing is padded: no condition, and the index as it is.
     if not inside:
         return Element(0, I)
     return Select(functools.reduce(both, inside), Element(0, _sum(terms)), Number(node.attrs["value"], y.dtype))
@@ -239,10 +241,10 @@ def _concat(node: Node, result: int) -> Expr:
         at = I // (inner * n) * (inner * m) + (place - start) * inner + I % inner
         start += m
         parts.append((start, Element(k, at)))
-    _, found = parts.pop()
+    _, selected = parts.pop()
     for end, one in reversed(parts):
-        found = Select(place < end, one, found)
-    return found
+        selected = Select(place < end, one, selected)
+    return selected
 
 
 def _repeat(node: Node, result: int) -> Expr:
@@ -259,10 +261,11 @@ def _take(node: Node, result: int) -> Expr:
 
 
 def row_place(take: Node, r: Expr) -> Expr:
-    """Which row of its input row r of a gather is; the nearest, where an index that nobody has checked is outside."""
+    """Row of the input that row r of a gather is; the nearest, where an index that nobody has checked is outside."""
     index: Expr = Element(1, r)
     if take.inputs[1].kind != "input":
         first, last = Number(0, "int32"), Number(take.inputs[0].shape[0] - 1, "int32")
+        # Inputs are checked on the host before the step; what the step itself computes nobody has seen.
         index = Select(index > first, Select(index < last, index, last), first)
     return Cast(index, "place" if take.inputs[0].size <= MOST_ELEMENTS else "wide_place")
 

@@ -36,8 +36,8 @@ def changed(part: X, change: Callable[[Expr], Expr | None]) -> X:
         return tuple(changed(one, change) for one in part)  # type: ignore[return-value]
     if not isinstance(part, Syntax):
         return part
-    this: Any = part  # a dataclass, as all are
-    return replace(this, **{f.name: changed(getattr(this, f.name), change) for f in fields(this)})
+    node: Any = part  # a dataclass, as all are
+    return replace(node, **{f.name: changed(getattr(node, f.name), change) for f in fields(node)})
 
 
 class Syntax:
@@ -53,10 +53,12 @@ class Expr(Syntax):
 
     @property
     def is_index(self) -> bool:
-        """Whether it is an index."""
+        """True if the expression is an index."""
         return getattr(self, "dtype", None) == INDEX
 
     def __add__(self, other: Expr | float) -> Expr:
+        # What adds nothing is left out here, so that every printer gets short text and no compiler has to be trusted
+        # with it.
         return self if other in (0, ZERO, NO_INDEX) else Binary("+", self, of(other, self))
 
     def __sub__(self, other: Expr | float) -> Expr:
@@ -92,7 +94,7 @@ class Expr(Syntax):
         return Binary("<=", self, of(other, self))
 
     def equals(self, other: Expr | float) -> Expr:
-        """Whether both are the same number."""
+        """Condition that both are the same number."""
         return Binary("==", self, of(other, self))
 
 
@@ -224,7 +226,7 @@ def of(x: Expr | float, like: Expr = ZERO) -> Expr:
 
 
 def both(left: Expr, right: Expr) -> Expr:
-    """Whether both conditions hold."""
+    """Conjunction of two conditions."""
     return Binary("and", left, right)
 
 

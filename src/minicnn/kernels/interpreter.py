@@ -79,7 +79,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 class KernelError(Exception):
-    """What a kernel did that none may do."""
+    """Error for what no kernel may do: an access beyond an array, a race, a number that its type cannot hold."""
 
 
 @dataclass
@@ -136,6 +136,8 @@ class Interpreter:
 
     def _block(self, part: Part, block: int, number: int) -> None:
         self._shared = {}
+        # Threads are generators that stop at barriers, so that all run up to one before any goes on, without threads of
+        # the system.
         running = []
         for k in range(self._kernel.threads):
             thread = _Thread(number, k, part.width, {"block": block, "thread": k, "row": self._row})
@@ -195,6 +197,7 @@ class Interpreter:
         if x.symbol == "and":
             return self._holds(x.left, thread) and self._holds(x.right, thread)
         left, right = self._value(x.left, thread), self._value(x.right, thread)
+        # C++ rounds to zero, Python down: a kernel that meets either is wrong in one of the languages.
         if x.symbol in ("//", "%") and (left < 0 or right <= 0):
             raise KernelError(f"Languages round negative quotients differently. Received: {left} {x.symbol} {right}.")
         return _OPERATIONS[x.symbol](left, right)
@@ -236,7 +239,7 @@ class Interpreter:
         return self._as(x.dtype, self._value(x.result, inner), inner)
 
     def _holds(self, x: Expr, thread: _Thread) -> bool:
-        """Whether a condition holds, which is the same for neighbours."""
+        """True if a condition holds, which is the same for neighbours."""
         value = self._value(x, thread)
         if isinstance(value, np.ndarray):
             raise KernelError(f"A condition of statements is the same for neighbours. Received: {value}. Use `chosen`.")

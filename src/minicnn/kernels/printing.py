@@ -100,8 +100,8 @@ class Printer:
         return f"{x.function}({', '.join(map(self.place, x.arguments))})", 9
 
     def _within(self, x: Expr, binds: int) -> str:
-        text, own = self._show(x)
-        return text if own >= binds else f"({text})"
+        text, strength = self._show(x)
+        return text if strength >= binds else f"({text})"
 
     # Statements ---------------------------------------------------------------------------------
 

@@ -102,8 +102,8 @@ def _argmax(dtype: str, length: int, term: Expr) -> Body:
 def pick(dtype: str, length: int, term: Expr, at: Expr) -> Body:
     """Element `at` of a row that is there already."""
     value = Name("value", dtype)
-    this = Assign(value, chosen(at.equals(Cast(R, _LABEL)), term, value, dtype))
-    loop = [Loop(R, length, (this,), length, 1)] if length > 1 else []
+    keep = Assign(value, chosen(at.equals(Cast(R, _LABEL)), term, value, dtype))
+    loop = [Loop(R, length, (keep,), length, 1)] if length > 1 else []
     return Body((Variable(value, _at(term, ZERO)), *loop), value, dtype)
 
 

@@ -17,7 +17,7 @@ T = "T"  # the type in which a function computes
 
 
 @dataclass(frozen=True)
-class Function:
+class ScalarFunction:
     """A function: its parameters, what it computes first, by name, and its result."""
 
     parameters: tuple[str, ...]
@@ -29,13 +29,13 @@ def _call(name: str, *arguments: Expr) -> Expr:
     return Call(name, arguments, T)
 
 
-def _function(make: Callable[..., Expr], *parameters: str, **first: Expr) -> Function:
-    return Function(parameters, first, make(*map(Name, (*parameters, *first))))
+def _function(make: Callable[..., Expr], *parameters: str, **first: Expr) -> ScalarFunction:
+    return ScalarFunction(parameters, first, make(*map(Name, (*parameters, *first))))
 
 
 _X, _N, _HALF, _LEAST = Name("x"), Name("n"), Number(0.5), Number(-FAR)
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, ScalarFunction] = {
     "square": _function(lambda x: x * x, "x"),
     "relu": _function(lambda x: _call("maximum", x, ZERO), "x"),
     "relu_gradient": _function(lambda dy, y: Select(y > ZERO, dy, ZERO), "dy", "y"),
@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda x, n, rest: Select(rest < n, rest, n + n - rest) - _HALF, "x", "n",
         rest=_X + _HALF - _call("floor", (_X + _HALF) * (ONE / (_N + _N))) * (_N + _N),
     ),
-    "again": _function(lambda x, n: Select(x < n, x, x - n), "x", "n"),
+    "wrapped_once": _function(lambda x, n: Select(x < n, x, x - n), "x", "n"),
     "clipped": _function(lambda x, last: Select(x > ZERO, Select(x < last, x, last), ZERO), "x", "last"),
     "spread": _function(lambda v, a: _call("maximum", v - a * a, ZERO), "v", "a"),  # a variance
 }  # fmt: skip

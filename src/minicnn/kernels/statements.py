@@ -125,7 +125,7 @@ class Function(Syntax):
 
 @dataclass
 class Part:
-    """What some blocks of a kernel do.
+    """Part of a kernel: the operations of some of its blocks.
 
     Attributes:
         title: The operations.
@@ -168,6 +168,7 @@ def loop(
     if stop <= start:
         return ()
     if stop - start == 1:
+        # A loop of one round is written without one, so that numbers stay constants and indices fold.
         only: dict[Expr, Expr] = {variable: Number(start, INDEX)}
         return tuple(statement.replaced(only) for statement in body(only[variable]))
     return (Loop(variable, stop, tuple(body(variable)), unroll, start),)

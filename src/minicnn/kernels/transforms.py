@@ -1,4 +1,4 @@
-"""What one element of an image is that is read at the places of an affine map."""
+"""Element of an image that is resampled at the places of an affine map."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def affine_transform(node: Node, result: int) -> Expr:
         low: Expr = Call("floor", (at + half if nearest else at,), dtype)
         corners = [(low, one - (at - low)), (low + one, at - low)][: 1 if nearest else 2]
         if mode == "wrap":
-            corners = [(Call("again", (p, Number(n, dtype)), dtype), weight) for p, weight in corners]
+            corners = [(Call("wrapped_once", (p, Number(n, dtype)), dtype), weight) for p, weight in corners]
         within = [Call("clipped", (p, Number(n - 1, dtype)), dtype) for p, _ in corners]
         axes.append([(p, q, weight) for (p, weight), q in zip(corners, within, strict=True)])
     parts = []
     for row, y, vertical in axes[0]:
         for column, x, horizontal in axes[1]:
             pixel = (sample * h + Cast(y, "int32", dtype)) * w + Cast(x, "int32", dtype)
-            found: Expr = Element(0, pixel * c + I % c)
+            pixel_value: Expr = Element(0, pixel * c + I % c)
             if mode == "constant":
                 inside = both(row.equals(y), column.equals(x))
-                found = Select(inside, found, Number(node.attrs["fill_value"], node.outputs[0].dtype))
-            parts.append(found if nearest else found * (vertical * horizontal))
+                pixel_value = Select(inside, pixel_value, Number(node.attrs["fill_value"], node.outputs[0].dtype))
+            parts.append(pixel_value if nearest else pixel_value * (vertical * horizontal))
     return functools.reduce(Expr.__add__, parts)

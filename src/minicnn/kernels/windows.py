@@ -36,7 +36,9 @@ def _coordinates(names: Sequence[Name], shape: Sequence[int], place: Expr) -> li
     """The coordinates of a place in an array of some shape, by these names."""
     lets, inner = list[Let](), 1
     for k, (name, size) in reversed(list(enumerate(zip(names, shape, strict=True)))):
+        # From the last axis on, which is the nearest in memory: its divisor is 1.
         at = place // inner
+        # The first axis needs no remainder, as places end with the array.
         lets.append(Let(name, Cast(at % size if k else at, INDEX)))
         inner *= size
     return lets
@@ -135,12 +137,13 @@ class Windows:
         return at * s.strides[axis] + tap * s.dilation[axis] - s.before[axis]
 
     def _inside(self, axis: int, at: Expr) -> list[Expr]:
-        """What must hold for such a coordinate to lie within x, less what always holds."""
+        """Conditions for such a coordinate to lie within x, less what always holds."""
         s, (x, y) = self.window, ((self.x.h, self.y.h), (self.x.w, self.y.w))[axis]
+        # Without padding no window leaves the image: then there is no condition, and no branch in the kernel.
         last = (y - 1) * s.strides[axis] + (s.kernel[axis] - 1) * s.dilation[axis] - s.before[axis]
         return [at >= 0] * (s.before[axis] > 0) + [at < x] * (last >= x)
 
-    def _sliding(self, axis: int, body: Statements, *, unroll: bool = False) -> tuple[Statement, ...]:
+    def sliding(self, axis: int, body: Statements, *, unroll: bool = False) -> tuple[Statement, ...]:
         """A loop over the taps of an axis; the body gets one, and the coordinate under it lies within x."""
         at, window, tap = ((H, U, A), (W, V, B))[axis]
 
@@ -153,6 +156,7 @@ class Windows:
         """A loop over the taps of an axis; under the one that the body gets a window has a coordinate of x."""
         s, (x, y) = self.window, ((self.x.h, self.y.h), (self.x.w, self.y.w))[axis]
         (at, window, tap), step, before = ((H, U, A), (W, V, B))[axis], s.strides[axis], s.before[axis]
+        # Of strided windows only every step-th place has one: the division is exact where the remainder is 0.
         first = Name(f"{window.name}0", INDEX) if step > 1 else window  # before it is divided by the stride
 
         def one(tap: Expr) -> tuple[Statement, ...]:
@@ -181,11 +185,12 @@ class Windows:
 
         return self._covering(0, rows, unroll=unroll)
 
-    def _sum(self, *statements: Statement) -> Body:
-        """What statements add to a total."""
+    def summed(self, *statements: Statement) -> Body:
+        """Body whose value is the total that statements add up."""
         return Body((Variable(self.total, self.number(0)), *statements), self.total, self.dtype)
 
-    def _add(self, term: Expr) -> Assign:
+    def added(self, term: Expr) -> Assign:
+        """A statement that adds a term to the total."""
         return Assign(self.total, self.total + term)
 
     # Convolution --------------------------------------------------------------------------------
@@ -196,15 +201,16 @@ class Windows:
 
     def conv2d(self) -> Body:
         """Sum over taps and channels of x * w."""
+        # A single group begins at 0: the printed kernel then shows no groups at all.
         first = F // self.f * self.c if self.groups > 1 else NO_INDEX
 
         def row(a: Expr) -> tuple[Statement, ...]:
-            return self._sliding(1, lambda b: loop(C, self.c, lambda c: [self._add(term(self._tap(a, b), c))]))
+            return self.sliding(1, lambda b: loop(C, self.c, lambda c: [self.added(term(self._tap(a, b), c))]))
 
         def term(tap: Expr, c: Expr) -> Expr:
             return Element(0, self.x.at(N, H, W, first + c)) * self._weight(tap, c, F)
 
-        return self._sum(*self.y.coordinates(N, U, V, F), *self._sliding(0, row))
+        return self.summed(*self.y.coordinates(N, U, V, F), *self.sliding(0, row))
 
     def conv2d_input_gradient(self) -> Body:
         """Sum over the windows that an element is in, and their filters, of dy * w."""
@@ -215,9 +221,9 @@ class Windows:
             return Element(0, self.y.at(N, U, V, first + f)) * self._weight(tap, channel, first + f)
 
         def filters(tap: Expr) -> tuple[Statement, ...]:
-            return loop(F, self.f, lambda f: [self._add(term(tap, f))])
+            return loop(F, self.f, lambda f: [self.added(term(tap, f))])
 
-        return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(filters))
+        return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(filters))
 
     def conv2d_weight_gradient(self) -> Body:
         """Sum over images and positions of x * dy."""
@@ -230,21 +236,23 @@ class Windows:
             return lambda n: loop(window, count, lambda _: (here, *when(self._inside(k, at), body(n))))
 
         def term(n: Expr) -> tuple[Statement, ...]:
-            return (self._add(Element(1, self.x.at(n, H, W, c)) * Element(0, self.y.at(n, U, V, F))),)
+            return (self.added(Element(1, self.x.at(n, H, W, c)) * Element(0, self.y.at(n, U, V, F))),)
 
-        return self._sum(
+        return self.summed(
             *_coordinates((A, B, C, F), (rows, columns, self.c, self.y.c), I),
             *loop(N, self.x.n, axis(0, self.y.h, axis(1, self.y.w, term))),
         )
 
     def depthwise_conv2d_weight_gradient_term(self) -> Body:
-        """What position r of dy adds to element i; positions are in the order in which they lie in memory."""
+        """Term of position r of dy in element i; positions are in the order in which they lie in memory."""
         rows, columns = self.window.kernel
         order = [(N, self.y.n), (U, self.y.h), (V, self.y.w)]
         if self.y.data_format == "HWCN":
             order = [*order[1:], order[0]]
         inside, value = [*self._inside(0, H), *self._inside(1, W)], Name("value", self.dtype)
         place = self.x.at(N, H, W, F // self.f)
+        # The place is chosen, not the loaded number: a load outside of the image would be an error even if nobody used
+        # it.
         x = Element(1, Select(reduce(both, inside), place, Number(0, PLACE)) if inside else place)
         return Body(
             (
@@ -261,8 +269,8 @@ class Windows:
     def depthwise_conv2d_weight_gradient(self) -> Body:
         """Sum over images and positions of x * dy."""
         term = self.depthwise_conv2d_weight_gradient_term()
-        add = (*term.statements, self._add(term.result))
-        return self._sum(Loop(R, self.y.n * self.y.h * self.y.w, add, unroll=4))
+        add = (*term.statements, self.added(term.result))
+        return self.summed(Loop(R, self.y.n * self.y.h * self.y.w, add, unroll=4))
 
     # Pooling ------------------------------------------------------------------------------------
 
@@ -281,6 +289,7 @@ class Windows:
             inner = loop(B, columns, lambda b: (Let(W, self._under(1, V, b)), larger), columns)
             return (Let(H, self._under(0, U, a)), *inner)
 
+        # Below every element, so that padding is never the maximum.
         begin = Variable(best, self.number(-math.inf))
         return Body((*self.y.coordinates(N, U, V, C), begin, *loop(A, rows, row, rows)), best, self.dtype)
 
@@ -315,12 +324,12 @@ class Windows:
 
         def add(tap: Expr) -> tuple[Statement, ...]:
             statements, winner = self._find(1)
-            return (*statements, self._add(self._from(winner, Cast(tap, "int32"), self.y.at(N, U, V, C))))
+            return (*statements, self.added(self._from(winner, Cast(tap, "int32"), self.y.at(N, U, V, C))))
 
-        return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
+        return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
 
     def _from(self, winner: Expr, tap: Expr, place: Expr) -> Expr:
-        """What an element gets of dy at a place, if the maximum there is under its tap."""
+        """Share of an element in dy at a place: all of it, if the maximum there is under its tap."""
         return chosen(winner.equals(tap), Element(0, place), self.number(0), self.dtype)
 
     def max_pool2d_scatter(self) -> Body:
@@ -330,11 +339,12 @@ class Windows:
 
             def add(tap: Expr) -> tuple[Statement, ...]:
                 here = self._from(Element(1, place), Cast(tap, "uint8"), place)
-                return Let(place, self.y.at(N, U, V, C)), self._add(here)
+                return Let(place, self.y.at(N, U, V, C)), self.added(here)
 
-            return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
+            return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
         # No overlap: an element is in one window at most, and there are no branches.
         u, v = Let(U, H // rows), Let(V, W // columns)
+        # Rows behind the last whole window belong to none.
         inside = [u.name < self.y.h] * (self.x.h > rows * self.y.h)
         inside += [v.name < self.y.w] * (self.x.w > columns * self.y.w)
         at, value = self.y.at(N, U, V, C), Name("value", self.dtype)
@@ -361,15 +371,15 @@ class Windows:
 
     def average_pool2d(self) -> Body:
         """Mean under each window."""
-        add = self._add(Element(0, self.x.at(N, H, W, C)))
-        rows = self._sliding(0, lambda a: self._sliding(1, lambda b: [add], unroll=True), unroll=True)
+        add = self.added(Element(0, self.x.at(N, H, W, C)))
+        rows = self.sliding(0, lambda a: self.sliding(1, lambda b: [add], unroll=True), unroll=True)
         begin = Variable(self.total, self.number(0))
         return Body((*self.y.coordinates(N, U, V, C), begin, *rows), self._share(self.total), self.dtype)
 
     def average_pool2d_gradient(self) -> Body:
         """Sum of dy over the windows that an element is in, each divided by the window's count."""
-        add = self._add(self._share(Element(0, self.y.at(N, U, V, C))))
-        return self._sum(*self.x.coordinates(N, H, W, C), *self._over_windows(lambda _: [add], unroll=True))
+        add = self.added(self._share(Element(0, self.y.at(N, U, V, C))))
+        return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(lambda _: [add], unroll=True))
 
 
 NAMES = (

@@ -108,7 +108,7 @@ class PReLU(Layer):
         ValueError: If an axis is none of a sample's.
     """
 
-    limited = (("alpha", "alpha"),)
+    _limited = (("alpha", "alpha"),)
 
     def __init__(
         self,

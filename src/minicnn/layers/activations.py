@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from minicnn import ops
-from minicnn.names import look_up
+from minicnn.configured import FUNCTIONS
+from minicnn.names import look_up, stood_for
 from minicnn.program.graph import Value
 
-ActivationArgument = str | None | Callable[[Any], Any]
+ActivationName = Literal[
+    "linear", "relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "swish", "sigmoid", "tanh", "selu", "celu", "mish",
+    "softplus", "softsign", "hard_sigmoid", "hard_silu", "hard_swish", "log_sigmoid", "exponential", "softmax",
+    "log_softmax",
+]  # fmt: skip
+ActivationArgument = ActivationName | str | None | Callable[[Any], Any]  # str: a name that is computed
 
 
 def _linear(x: Value) -> Value:
@@ -72,6 +78,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "softmax": ops.softmax,
     "log_softmax": ops.log_softmax,
 }
+FUNCTIONS |= ACTIVATIONS
 
 
 def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
@@ -91,7 +98,8 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
 def known_activation(given: ActivationArgument) -> ActivationArgument:
     """What is given for an activation, if there is one of that name."""
     get_activation(given)
-    return given
+    known: ActivationArgument = stood_for(given)
+    return known
 
 
 def finish(y: Value, bias: Value | None, activation: ActivationArgument, *, axis: int) -> Value:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from minicnn.names import meant
 from minicnn.ops.checks import as_integer, one_of
 from minicnn.ops.windows import Axes, Padding, Pair
 
-PaddingArgument = str | int | tuple[int, int] | Padding
+PaddingArgument = Literal["valid", "same"] | str | int | tuple[int, int] | Padding
 
 LAYOUTS = {"channels_last": "NHWC", "channels_first": "NCHW"}
 

@@ -33,7 +33,7 @@ class Convolution(ImageLayer):
         (N, OH, OW, filters), or (N, filters, OH, OW).
     """
 
-    limited: tuple[tuple[str, str], ...] = (("kernel", "kernel"), ("bias", "bias"))
+    _limited: tuple[tuple[str, str], ...] = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class DepthwiseConv2D(Convolution):
         <DepthwiseConv2D None>
     """
 
-    limited = (("kernel", "depthwise"), ("bias", "bias"))
+    _limited = (("kernel", "depthwise"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class SeparableConv2D(Convolution):
         pointwise_initializer: First values of pointwise_kernel (1, 1, C * depth_multiplier, filters).
     """
 
-    limited = (("depthwise_kernel", "depthwise"), ("pointwise_kernel", "pointwise"), ("bias", "bias"))
+    _limited = (("depthwise_kernel", "depthwise"), ("pointwise_kernel", "pointwise"), ("bias", "bias"))
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 from minicnn import ops
@@ -38,7 +38,7 @@ class Dense(Layer):
         <Dense None>
     """
 
-    limited = (("kernel", "kernel"), ("bias", "bias"))
+    _limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,
@@ -114,6 +114,8 @@ class Lambda(Layer):
 
     Args:
         function: Composes primitives from `minicnn.ops`; takes the input, or a list of inputs.
+        output_shape: Taken as scripts for Keras give it, and without effect: shapes follow from tracing.
+        arguments: Further arguments of the function, by name.
 
     Output shape:
         That of the function's result, whose first axis is the batch.
@@ -126,13 +128,20 @@ class Lambda(Layer):
         <Lambda None>
     """
 
-    def __init__(self, function: Callable[[Any], Any], **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        output_shape: Any = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
         super().__init__(**options)
         if not callable(function):
             raise TypeError(
                 f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
             )
-        self.function = function
+        self.function, self.output_shape, self.arguments = function, output_shape, dict(arguments or {})
 
     def call(self, inputs: Any) -> Any:
-        return self.function(inputs)
+        return self.function(inputs, **self.arguments)

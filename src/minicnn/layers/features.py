@@ -1,4 +1,4 @@
-"""Features made ready within the model: normalised by statistics of the data, or class numbers as rows."""
+"""Features made ready within the model: normalised by statistics of the data, or numbers of classes as rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.data.forms import Batches, as_data, host, numeric
+from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of
 from minicnn.layers.layer import Layer, Options
 from minicnn.ops.checks import positive
@@ -82,7 +83,7 @@ class Normalization(Layer):
         count, first, mean, squares = 0, np.zeros(()), np.zeros(()), np.zeros(())
         for batch in data.loader if isinstance(data, Batches) else [(data,)]:
             samples = np.atleast_1d(host(numeric(batch[0] if isinstance(batch, tuple | list) else batch, "Samples")))
-            self.build_once((None, *samples.shape[1:]))
+            self._build_once((None, *samples.shape[1:]))
             axes = self._axes(samples.ndim)
             rest = tuple(axis for axis in range(samples.ndim) if axis not in axes)
             rows = max(1, BLOCK // max(1, math.prod(samples.shape[1:])))
@@ -152,3 +153,42 @@ class CategoryEncoding(Layer):
             return ops.reshape(rows, shape=(*inputs.shape[:-1], self.num_tokens)) if last else rows
         counts = ops.sum(rows, axes=-2) if inputs.ndim > 1 else rows
         return ops.minimum(counts, 1.0) if self.output_mode == "multi_hot" else counts
+
+
+class Embedding(Layer):
+    """The row of a table for each whole number: a gather, whose gradient adds up what goes to one row.
+
+    Args:
+        input_dim: Number of rows.
+        output_dim: Length of a row.
+        embeddings_initializer: First values of the table (input_dim, output_dim).
+
+    Input shape:
+        (N, ...), numbers from 0 to input_dim - 1; others are an error only where the array library checks.
+
+    Output shape:
+        (N, ..., output_dim).
+
+    Example:
+        >>> from minicnn.layers import Input
+        >>> Embedding(10, 4)(Input((3,))).shape
+        (None, 3, 4)
+    """
+
+    _limited = (("embeddings", "embeddings"),)
+
+    def __init__(
+        self, input_dim: int, output_dim: int, embeddings_initializer: str | Initializer = "uniform", **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.input_dim, self.output_dim = positive("input_dim", input_dim), positive("output_dim", output_dim)
+        self.embeddings_initializer = known_initializer(embeddings_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        """Declare the table."""
+        self.embeddings = self.add_weight("embeddings", (self.input_dim, self.output_dim), self.embeddings_initializer)
+
+    def call(self, inputs: Any) -> Any:
+        """Gather."""
+        rows = ops.reshape(ops.cast(inputs, dtype="int32"), shape=(inputs.size,))
+        return ops.reshape(ops.take(self.embeddings, rows), shape=(*inputs.shape, self.output_dim))

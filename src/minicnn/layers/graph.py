@@ -1,187 +1,96 @@
-"""Layers wired together: a graph of them, which is itself a layer."""
+"""Graph: layers wired together between symbolic inputs and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from minicnn.layers.layer import Layer
-from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
 from minicnn.layers.trace import Trace
 from minicnn.program.graph import Value
 
 
-class Graph(Layer):
-    """Layers between given inputs and outputs; itself a layer.
+class Graph:
+    """Layers wired together between symbolic inputs and outputs: what a model computes.
 
     Args:
         inputs: Symbolic tensor or list of them; the result of a layer also, to cut a part out of a network.
         outputs: Symbolic tensor or list of them, made from the inputs.
-        name: Name in the model.
+
+    Attributes:
+        inputs: The symbolic tensors that it begins with.
+        outputs: Those that it ends with.
+        one_input: Whether it was given a tensor as input, and not a list; `one_output` likewise.
+        calls: Applications of layers, each after those that it depends on.
+        names: Name of each layer within the graph.
 
     Raises:
-        TypeError: If inputs or outputs are something else; where a subclass is defined that overrides `call`.
+        TypeError: If inputs or outputs are something else.
         ValueError: If an output depends on an input that is not given, or two layers have one name.
     """
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if cls.call is not Graph.call:
-            raise TypeError(
-                "A model computes what its layers do, in the order of its graph, and is saved as such. Received: "
-                f"{cls.__name__} with a call of its own, which would not be run. Derive it from Layer, which can hold "
-                "other layers."
-            )
-
-    def __init__(self, inputs: Tensors, outputs: Tensors, *, name: str | None = None) -> None:
-        super().__init__(name=name)
-        self._wire(inputs, outputs)
-
-    def _wire(self, inputs: Tensors, outputs: Tensors) -> None:
-        self._one_input = isinstance(inputs, SymbolicTensor)
-        self._one_output = isinstance(outputs, SymbolicTensor)
-        self._inputs = _tensors("inputs", inputs)
-        self._outputs = _tensors("outputs", outputs)
-        self._calls = _in_order(self._inputs, self._outputs)
-        self._layer_names = _names([c.layer for c in self._calls])
-        for layer, known in self._layer_names.items():
-            layer._found_as = layer._found_as or known
-
-    @property
-    def _default_name(self) -> str:
-        return "model"  # one for all kinds: a nested model is saved as the graph that it is
-
-    @property
-    def inputs(self) -> list[SymbolicTensor]:
-        """The symbolic tensors that it begins with."""
-        return list(self._inputs)
-
-    @property
-    def outputs(self) -> list[SymbolicTensor]:
-        """The symbolic tensors that it ends with."""
-        return list(self._outputs)
-
-    @property
-    def input(self) -> Any:
-        """The symbolic tensor that it begins with; a list if it was made of one."""
-        return self._inputs[0] if self._one_input else self.inputs
-
-    @property
-    def output(self) -> Any:
-        """The symbolic tensor that it ends with; a list if it was made of one."""
-        return self._outputs[0] if self._one_output else self.outputs
+    def __init__(self, inputs: Tensors, outputs: Tensors) -> None:
+        self.one_input = isinstance(inputs, SymbolicTensor)
+        self.one_output = isinstance(outputs, SymbolicTensor)
+        self.inputs = _tensors("inputs", inputs)
+        self.outputs = _tensors("outputs", outputs)
+        self.calls = _in_order(self.inputs, self.outputs)
+        self.names = _names([c.layer for c in self.calls])
+        for layer, name in self.names.items():
+            layer._found_as = layer._found_as or name
 
     @property
     def layers(self) -> list[Layer]:
         """The layers, in the order in which they run."""
-        return list(dict.fromkeys(c.layer for c in self._calls))
+        return list(dict.fromkeys(c.layer for c in self.calls))
 
-    def layer_name(self, layer: Layer) -> str:
-        """Name of a layer within this graph."""
-        return self._layer_names[layer]
-
-    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
-        """A layer by its name within this graph, or by its place among `layers`.
+    def trace(self, trace: Trace, inputs: Sequence[Value], path: str = "") -> list[Value]:
+        """Emit the nodes of all layers into the trace's Program; returns the outputs.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there are more or fewer inputs.
         """
-        layers = self.layers
-        if index is not None and name is None and -len(layers) <= index < len(layers):
-            return layers[index]
-        found = [layer for layer in layers if name is not None and self._layer_names[layer] == name]
-        if len(found) != 1:
+        if len(inputs) != len(self.inputs):
             raise ValueError(
-                f"get_layer takes the name of a layer, or its index from 0 to {len(layers) - 1}. Received: "
-                f"name={name!r}, index={index}. Names: {', '.join(self._layer_names[layer] for layer in layers)}."
+                f"A model is called on as many inputs as it has: {len(self.inputs)}. Received: {len(inputs)}."
             )
-        return found[0]
-
-    def call(self, inputs: Any) -> Any:
-        """Run all layers."""
-        given = [inputs] if isinstance(inputs, Value) else list(inputs)
-        values = self.trace_graph(self._tracing(), given, self._path)
-        return values[0] if self._one_output else values
-
-    def trace_graph(self, trace: Trace, inputs: Sequence[Value], path: str = "") -> list[Value]:
-        """Emit the nodes of all layers; returns the outputs."""
-        if len(inputs) != len(self._inputs):
-            raise ValueError(
-                f"A model is called on as many inputs as it has: {len(self._inputs)}. Received: {len(inputs)}."
-            )
-        made = {tensor.key: given for tensor, given in zip(self._inputs, inputs, strict=True)}
+        values = {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
         results: dict[int, Sequence[Value]] = {}
 
         def value(tensor: SymbolicTensor) -> Value:
-            return made[tensor.key] if tensor.key in made else results[id(tensor.source)][tensor.index]
+            return values[tensor.key] if tensor.key in values else results[id(tensor.source)][tensor.index]
 
-        for call in self._calls:
-            arguments = [value(t) for t in call.inputs]
-            name = self._layer_names[call.layer]
-            result = call.layer.trace_call(
-                trace, f"{path}/{name}" if path else name, arguments if call.as_list else arguments[0], call.training
-            )
+        for call in self.calls:
+            arguments = call.arguments([value(t) for t in call.inputs])
+            name = self.names[call.layer]
+            result = call.layer._emit(trace, f"{path}/{name}" if path else name, arguments, call.training)
             results[id(call)] = result if isinstance(result, list | tuple) else [result]
-        return [value(t) for t in self._outputs]
-
-    @classmethod
-    def saved_as(cls) -> str:
-        """The name of the class in plain data: a nested model is saved as the graph that it is."""
-        return "Graph"
-
-    def get_config(self) -> dict[str, Any]:
-        """Name and structure as plain data."""
-        config = {"name": self._name, **graph_to_config(self)}
-        return config if self.trainable else config | {"trainable": False}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """A graph with the structure that `get_config` gave."""
-        graph = cls(*graph_from_config(config, custom_objects), name=config.get("name"))
-        graph._trainable = config.get("trainable", True) is not False  # and not of the layers, which have their own
-        return graph
-
-    def _held(self) -> list[Any]:
-        return self.layers if "_calls" in vars(self) else []
+        return [value(t) for t in self.outputs]
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and pickle: flat, because tensors know calls that know tensors, to any depth."""
-        state = super().__getstate__()
-        if "_calls" not in state:
-            return state
-        every = {t.key: t for t in (*self._inputs, *(t for c in self._calls for t in c.inputs), *self._outputs)}
+        every = {t.key: t for t in (*self.inputs, *(t for c in self.calls for t in c.inputs), *self.outputs)}
         place = {key: i for i, key in enumerate(every)}
-        number = {id(call): i for i, call in enumerate(self._calls)}
-        given = {t.key for t in self._inputs}
-        made = [(replace(t, source=None), None if t.key in given else number[id(t.source)]) for t in every.values()]
+        number = {id(call): i for i, call in enumerate(self.calls)}
+        begin = {t.key for t in self.inputs}
+        tensors = [(replace(t, source=None), None if t.key in begin else number[id(t.source)]) for t in every.values()]
         calls = [
-            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several)
-            for c in self._calls
+            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several, c.form)
+            for c in self.calls
         ]
-        ends = [[place[t.key] for t in tensors] for tensors in (self._inputs, self._outputs)]
-        for name in ("_inputs", "_outputs", "_calls"):
-            del state[name]
-        return state | {"_flat": (made, calls, ends)}
+        ends = [[place[t.key] for t in tensors] for tensors in (self.inputs, self.outputs)]
+        return {"tensors": tensors, "calls": calls, "ends": ends, "names": self.names,
+                "one_input": self.one_input, "one_output": self.one_output}  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        flat = state.pop("_flat", None)
-        vars(self).update(state)
-        if flat is None:
-            return
-        made, calls, ends = flat
-        tensors = [t for t, _ in made]
-        self._calls = [Call(layer, [tensors[i] for i in given], *rest) for layer, given, *rest in calls]
-        for tensor, source in made:
-            tensor.source = None if source is None else self._calls[source]
-        self._inputs, self._outputs = ([tensors[i] for i in numbers] for numbers in ends)
-
-    def _bind(self, trace: Trace, path: str) -> Any:
-        # Its layers are reached through the calls; what else a model holds is not part of the Program.
-        bound = self._shallow()
-        bound._trace, bound._path, bound._origin = trace, path, self
-        return bound
+        self.names, self.one_input, self.one_output = state["names"], state["one_input"], state["one_output"]
+        tensors = [t for t, _ in state["tensors"]]
+        self.calls = [Call(layer, [tensors[i] for i in inputs], *rest) for layer, inputs, *rest in state["calls"]]
+        for tensor, source in state["tensors"]:
+            tensor.source = None if source is None else self.calls[source]
+        self.inputs, self.outputs = ([tensors[i] for i in numbers] for numbers in state["ends"])
 
 
 def _tensors(what: str, given: Tensors) -> list[SymbolicTensor]:

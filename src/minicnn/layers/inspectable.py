@@ -1,19 +1,23 @@
-"""What can be asked of a layer: its name, its weights and their numbers, and what it was called on."""
+"""Inspectable: name, weights and calls of a layer, and the layer as plain data."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from minicnn import html
-from minicnn.layers.configured import Configured
+from minicnn.configured import Config, Configured, CustomObjects, encode
 from minicnn.layers.weight import Weight
 from minicnn.names import snake_case
 from minicnn.states import check_range
+
+# What the first layer of a Sequential may be told in place of an Input before it; the Input is what is saved.
+STARTS = ("input_shape", "input_dim", "batch_input_shape")
 
 HostArray = np.ndarray[Any, Any]
 
@@ -21,9 +25,20 @@ HostArray = np.ndarray[Any, Any]
 class Inspectable(Configured):
     """A layer as far as it is asked, not computed with; see `Layer`."""
 
+    # Weights with a regularizer and a constraint, each with the word that the names of these arguments begin with.
+    _limited: tuple[tuple[str, str], ...] = ()
+    _trainable: bool
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it
+    _array_calls = 0  # on arrays, each of which draws numbers of its own
+    _start: tuple[int | None, ...] | None = None  # shape of a sample, where it is the first of a Sequential
     _callers: tuple[weakref.ref[Any], ...] = ()  # its calls on symbolic tensors
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Remember what is given, because a constructor may take it as `**kwargs` and hand it on."""
+        new = super().__new__(cls)
+        new._constructed_with = len(args), tuple(name for name in options if name not in STARTS)
+        return new
 
     @property
     def name(self) -> str:
@@ -39,8 +54,61 @@ class Inspectable(Configured):
 
     @property
     def _default_name(self) -> str:
-        """What models call a layer without a name, with a number from the second on."""
+        """The name of a layer that was given none; models number them from the second on."""
         return snake_case(type(self).__name__)
+
+    # As plain data ------------------------------------------------------------------------------
+
+    @classmethod
+    def _limit_names(cls) -> list[str]:
+        """Names of the arguments for regularizers and constraints: "kernel_regularizer" ..."""
+        return [f"{word}_{kind}" for _, word in cls._limited for kind in ("regularizer", "constraint")]
+
+    def get_config(self) -> Config:
+        """Arguments of the constructor as plain data: the attributes that bear the arguments' names.
+
+        Those that it takes as `**kwargs` are those of them that were given, and `trainable` where it is False.
+
+        Raises:
+            TypeError: If one is not kept or no plain data, or was taken as `*args`, so that it has no name.
+        """
+        config = super().get_config()
+        config.pop("trainable", None)
+        limits = {name: getattr(self, name, None) for name in self._limit_names()}
+        config |= {name: encode(v, f"{name} of {type(self).__name__}") for name, v in limits.items() if v is not None}
+        return config if self._trainable else config | {"trainable": False}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Self:
+        """A layer with the arguments that `get_config` gave.
+
+        Args:
+            config: The arguments; tuples may have become lists.
+            custom_objects: Classes that are not minicnn's own, by name.
+
+        Raises:
+            ValueError: If a class is unknown.
+        """
+        layer = super().from_config({k: v for k, v in config.items() if k != "trainable"}, custom_objects)
+        layer._trainable = checked_bool(config.get("trainable", True))  # which a constructor need not take
+        return layer
+
+    def _arguments(self) -> list[tuple[inspect.Parameter, Any]]:
+        limits = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in self._limit_names()]
+        return super()._arguments() + [(limit, getattr(self, limit.name, None)) for limit in limits]
+
+    # A layer of the caller's need know nothing of `trainable`.
+
+    def _encoded(self) -> Config:
+        encoded = super()._encoded()
+        return encoded if self._trainable else {**encoded, "config": {**encoded["config"], "trainable": False}}
+
+    @classmethod
+    def _decoded(cls, config: Config, custom_objects: CustomObjects) -> Self:
+        frozen = config.pop("trainable", True) is False
+        layer = super()._decoded(config, custom_objects)
+        layer._trainable = layer._trainable and not frozen  # of this layer: those within have their own
+        return layer
 
     # Weights ------------------------------------------------------------------------------------
 
@@ -62,8 +130,9 @@ class Inspectable(Configured):
     def _weights_within(self, trainable: bool) -> dict[Weight, bool]:
         """Each weight, and whether training changes it."""
         held = list(_flat(self._held()))
-        own = [part for part in held if isinstance(part, Weight)]
-        found = {weight: trainable and weight.trainable for weight in sorted(own, key=lambda w: not w.trainable)}
+        declared = [part for part in held if isinstance(part, Weight)]
+        trained_first = sorted(declared, key=lambda weight: not weight.trainable)
+        found = {weight: trainable and weight.trainable for weight in trained_first}
         for layer in held:
             if isinstance(layer, Inspectable):
                 for weight, trained in layer._weights_within(trainable and layer._trainable).items():
@@ -141,7 +210,7 @@ class Inspectable(Configured):
     def _repr_html_(self) -> str:
         try:
             config = self.get_config()
-        except (AttributeError, TypeError):  # of a layer that cannot be saved
+        except TypeError:  # of a layer that cannot be saved
             config = {}
         rows = [(name, value) for name, value in config.items() if value is not None]
         rows += [(f"weight {w.name}", w.shape) for w in self.weights]
@@ -153,9 +222,16 @@ class Inspectable(Configured):
 
 
 def _flat(held: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dictionaries, at any depth."""
+    """The parts of lists, tuples and dictionaries, at any depth."""
     for part in held.values() if isinstance(held, Mapping) else held:
         if isinstance(part, list | tuple | dict):
             yield from _flat(part)
         else:
             yield part
+
+
+def checked_bool(trainable: bool) -> bool:
+    """Raise a ValueError unless it is a bool; returns it."""
+    if not isinstance(trainable, bool):
+        raise ValueError(f"trainable is True or False. Received: trainable={trainable!r}.")
+    return trainable

@@ -5,28 +5,45 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
 from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
-from minicnn.layers.configured import checked_bool
-from minicnn.layers.inspectable import Inspectable
+from minicnn.layers.calling import ON_ARRAYS, Arguments, is_array
+from minicnn.layers.inspectable import STARTS, Inspectable, checked_bool
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
+from minicnn.ops.random import SOURCE
 from minicnn.program.graph import Value
 from minicnn.regularizers import Limit, Limits, get_regularizer
+
+if TYPE_CHECKING:
+    from minicnn.layers.graph import Graph
+    from minicnn.layers.symbolic import SymbolicTensor
 
 Shape = tuple[int | None, ...]
 
 
-class Options(TypedDict, total=False):
+class Starts(TypedDict, total=False):
+    """Arguments of a layer that is the first of a Sequential, in place of an `Input` before it."""
+
+    input_shape: Sequence[int | None]
+    input_dim: int
+    batch_input_shape: Sequence[int | None]
+
+
+class Options(Starts, total=False):
     """Arguments that every layer takes, by name: see `Layer`."""
 
     name: str | None
     trainable: bool
+
+
+class _Limits(Starts, Limits, total=False):
+    """Those that only the base class takes as `**limits`."""
 
 
 class LimitedOptions(Options, Limits, total=False):
@@ -48,7 +65,9 @@ class Layer(Inspectable):
         trainable: Whether training changes the weights; see the attribute.
         limits: For layers with weights, by weight: `kernel_regularizer`, `bias_regularizer`, `kernel_constraint` ...,
             each a name, an object of `minicnn.regularizers`, or a function of a Value. Regularizers of weights that
-            are trained are part of the loss; constraints are applied after each step.
+            are trained are part of the loss; constraints are applied after each step. The first layer of a Sequential
+            may say in place of an `Input` what it takes: `input_shape` of a sample, `input_dim` for one axis, or
+            `batch_input_shape`.
 
     Raises:
         ValueError: If the name is no string, is empty or contains "/", or trainable is no bool.
@@ -62,7 +81,9 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[Limits]) -> None:
+    _wired: Graph | None = None  # of a model: what it computes
+
+    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[_Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
@@ -79,7 +100,8 @@ class Layer(Inspectable):
 
     def _limit(self, given: dict[str, Any]) -> None:
         """Keep regularizers and constraints as attributes, all of them, as in Keras."""
-        names = self.limit_names()
+        self._start = _start(given)
+        names = self._limit_names()
         for name in given:
             if name not in names:
                 raise unknown_argument(type(self), name, given[name])
@@ -173,7 +195,7 @@ class Layer(Inspectable):
         if name is None:
             count = sum(isinstance(held, Weight) for held in vars(self).values())
             name = f"weight_{count}" if count else "weight"
-        for word in (word for weight, word in self.limited if weight == name):
+        for word in (word for weight, word in self._limited if weight == name):
             regularizer = regularizer or getattr(self, f"{word}_regularizer")
             constraint = constraint or getattr(self, f"{word}_constraint")
         lengths = tuple(int(n) for n in shape)
@@ -199,20 +221,20 @@ class Layer(Inspectable):
             )
         trace.updates[trace.paths[declared]] = value
 
-    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool = True) -> Value:
+    def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool | None = True) -> Value:
         """Uniform numbers from [0, 1), new at every step, the same on every backend.
 
         Args:
             shape: Shape.
             seed: Seed; the model's if None.
             per_sample: Whether the first axis counts samples. A part of a batch then gets its part of the numbers, else
-                all of them.
+                all of them; if None, whether that axis is as long as the part.
 
         Raises:
             ValueError: If the first axis does not count samples where it should.
         """
         trace, first = self._tracing(), tuple(shape[:1])
-        part = trace.batch is not None and per_sample
+        part = trace.batch is not None and (per_sample or (per_sample is None and first == (trace.samples,)))
         if part and first != (trace.samples,):
             raise ValueError(
                 "Numbers that are drawn for a part of a batch have its samples along the first axis. Received: shape "
@@ -231,43 +253,67 @@ class Layer(Inspectable):
 
     # Calling ------------------------------------------------------------------------------------
 
-    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
-        """Apply to symbolic tensors (see `Input`), or to Values within another layer's `call`.
+    # A layer with several results gives a list; unpacked, its parts are of any type.
+    @overload
+    def __call__(
+        self, inputs: SymbolicTensor | Sequence[SymbolicTensor], *more: Any, training: bool | None = None, **named: Any
+    ) -> SymbolicTensor: ...
+    @overload
+    def __call__(
+        self, inputs: Value | Sequence[Value], *more: Any, training: bool | None = None, **named: Any
+    ) -> Value: ...
+    @overload
+    def __call__(self, inputs: Any, *more: Any, training: bool | None = None, **named: Any) -> Any: ...
+    def __call__(self, inputs: Any, *more: Any, training: bool | None = None, **named: Any) -> Any:
+        """Apply to symbolic tensors (see `Input`), to Values within another layer's `call`, or to arrays.
 
         Args:
-            inputs: A tensor, or a list of them for layers that take several.
-            training: Whether the layer, with all within it, acts as in training; as the model if None.
+            inputs: A tensor, or a list of them for layers that take several. Arrays are a batch, shape (N, ...), of any
+                library that minicnn runs on; the layer then keeps weights of its own, which models made of it share.
+            more: Further arguments of `call`, tensors.
+            training: Whether the layer, with all within it, acts as in training; as the model if None, on arrays not,
+                but for layers that change images at random.
+            named: Arguments of `call` by name: tensors, or what a layer's constructor could take.
         """
         _check_constructed(self)
+        if more or named:
+            inputs = Arguments.of((inputs, *more), named)
         several = inputs if isinstance(inputs, list | tuple) else [inputs]
         if several and all(hasattr(x, "connect") for x in several):  # symbolic tensors
             return several[0].connect(self, inputs, training)
+        if self._trace is None and several and all(map(is_array, several)) and ON_ARRAYS:
+            return ON_ARRAYS["call"](self, inputs, training)
         if self._trace is None or not several or not all(isinstance(x, Value) for x in several):
             raise TypeError(
-                "A layer is called on symbolic tensors from Input(), or on Values inside another layer's "
-                f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. To "
-                "compute on arrays put it into a Sequential and call predict."
+                "A layer is called on symbolic tensors from Input(), on arrays, or on Values inside another layer's "
+                f"call. Received: {', '.join(type(x).__name__ for x in several) or 'an empty list'}. Give it one kind "
+                "of these; numbers as np.asarray(numbers)."
             )
-        return (self._origin or self).trace_call(self._trace, self._path, inputs, training)
+        return (self._origin or self)._emit(self._trace, self._path, inputs, training)
 
-    def trace_call(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
+    def _emit(self, trace: Trace, path: str, inputs: Any, training: bool | None = None) -> Any:
         """Emit this layer's nodes into the trace's Program, under the given path."""
         outer = trace.training, trace.trainable
         trace.training = trace.training if training is None else training
-        trace.trainable = trace.trainable and self._trainable
+        trace.trainable = trace.trainable and trace.noted.get(self, self._trainable)
         try:
-            self.build_once(_shapes(inputs))
+            self._build_once(_shapes(inputs))
             bound = self._bind(trace, path)
             extra = {"training": trace.training} if "training" in inspect.signature(self.call).parameters else {}
-            with trace.program.scope(path.rpartition("/")[2]):
-                return bound.call(inputs, **extra)
+            source = SOURCE.set(bound.random_uniform)
+            try:
+                with trace.program.scope(path.rpartition("/")[2]):
+                    placed, named = inputs.split() if isinstance(inputs, Arguments) else ([inputs], {})
+                    return bound.call(*placed, **named, **extra)
+            finally:
+                SOURCE.reset(source)
         except (TypeError, ValueError) as error:
             _note(error, f"In layer {path!r} ({type(self).__name__}).")
             raise
         finally:
             trace.training, trace.trainable = outer
 
-    def build_once(self, input_shape: Any) -> None:
+    def _build_once(self, input_shape: Any) -> None:
         """Call `build` if it has not been called; else see to it that the weights are those for such inputs."""
         if not self.built:
             self._declared = []
@@ -291,7 +337,7 @@ class Layer(Inspectable):
         bound = self._shallow()
         bound._trainable = trace.trainable
         for attribute, held in vars(self).items():
-            if attribute not in ("_trace", "_path", "_origin", "_callers"):
+            if attribute not in ("_trainable", "_trace", "_path", "_origin", "_callers"):
                 setattr(bound, attribute, _bound(held, attribute, trace, path))
         bound._trace, bound._path, bound._origin = trace, path, self
         return bound
@@ -307,8 +353,18 @@ class Layer(Inspectable):
             raise RuntimeError(f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}.")
         return self._trace
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name or self._found_as!r}>"
+
+def _start(given: dict[str, Any]) -> Shape | None:
+    """The shape of one sample that a first layer is told, taken out of its arguments; None if it is told none."""
+    found = {name: given.pop(name) for name in STARTS if name in given}
+    if len(found) > 1:
+        raise ValueError(
+            f"The shape that a first layer takes is given once. Received: {', '.join(found)}. Give one of them."
+        )
+    for name, shape in found.items():
+        if shape is not None:
+            return (shape,) if name == "input_dim" else tuple(shape)[1 if name.startswith("batch") else 0 :]
+    return None
 
 
 def document(layer: type[Layer]) -> None:
@@ -319,8 +375,8 @@ def document(layer: type[Layer]) -> None:
     if "options" in code.co_varnames:
         given["Raises"] = "ValueError: If an argument is out of range."
         names += ["name", "trainable"]
-    if layer.limited:
-        given["limits"] = f"See `Layer`: {', '.join(layer.limit_names())}."
+    if layer._limited:
+        given["limits"] = f"See `Layer`: {', '.join(layer._limit_names())}."
         names += ["limits"]
     complete(layer, names, **given)
 
@@ -357,7 +413,8 @@ def _check_constructed(layer: Layer) -> None:
 def _shapes(inputs: Any) -> Any:
     if isinstance(inputs, Value):
         return (None, *inputs.shape[1:])
-    return [(None, *x.shape[1:]) for x in inputs]
+    shapes = [(None, *x.shape[1:]) for x in inputs]
+    return shapes[0] if isinstance(inputs, Arguments) else shapes  # as in Keras, that of the first argument
 
 
 def _note(error: BaseException, note: str) -> None:

@@ -29,7 +29,7 @@ class Normalizing(Layer):
         gamma_initializer: First values of gamma (C,).
     """
 
-    limited = (("gamma", "gamma"), ("beta", "beta"))
+    _limited = (("gamma", "gamma"), ("beta", "beta"))
 
     def __init__(
         self,

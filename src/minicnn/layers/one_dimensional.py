@@ -74,7 +74,7 @@ class Conv1D(SequenceLayer):
         ValueError: If an argument is out of range, or groups divide channels or filters unevenly.
     """
 
-    limited = (("kernel", "kernel"), ("bias", "bias"))
+    _limited = (("kernel", "kernel"), ("bias", "bias"))
 
     def __init__(
         self,

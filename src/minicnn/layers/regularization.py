@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any, Unpack
 
 from minicnn import ops
@@ -96,28 +95,7 @@ class GaussianNoise(Layer):
     def call(self, inputs: Any, *, training: bool = False) -> Any:
         if not training or not self.stddev:
             return inputs
-        return inputs + normal(self.random_uniform(inputs.shape, seed=self.seed)) * self.stddev
-
-
-# Algorithm PPND7 of M. Wichura, Applied Statistics 37, 1988 (AS 241): ratios of polynomials, lowest power first, near
-# the middle and towards the ends.
-_MIDDLE = ((3.3871327179, 50.434271938, 159.29113202, 59.109374720), (1.0, 17.895169469, 78.757757664, 67.187563600))
-_ENDS = ((1.4234372777, 2.7568153900, 1.3067284816, 0.17023821103), (1.0, 0.73700164250, 0.12021132975))
-
-
-def normal(uniform: Value) -> Value:
-    """Standard normal numbers of uniform ones, multiples of 2^-24: the inverse of the distribution, to 7 digits."""
-    q = uniform - 0.5
-    middle = q * _ratio(_MIDDLE, 0.180625 - ops.square(q))
-    least = ops.maximum(ops.minimum(uniform, 1.0 - uniform), 2.0**-25)
-    size = _ratio(_ENDS, ops.sqrt(-ops.log(least)) - 1.6)
-    ends = ops.where(ops.less(q, 0.0), -size, size)
-    return ops.where(ops.less_equal(ops.abs(q), 0.425), middle, ends)
-
-
-def _ratio(polynomials: tuple[Sequence[float], Sequence[float]], x: Value) -> Value:
-    over, under = (reduce(lambda sum_, c: sum_ * x + c, reversed(p), x * 0.0) for p in polynomials)
-    return over / under
+        return inputs + ops.random_normal(inputs.shape, stddev=self.stddev, seed=self.seed, per_sample=True)
 
 
 class SpatialDropout2D(ImageLayer):

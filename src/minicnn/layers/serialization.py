@@ -1,10 +1,11 @@
 """Graphs of layers as plain data (what JSON holds), and back.
 
-Layers are described as in `minicnn.layers.configured`. A graph is
+Layers are described as in `minicnn.configured`. A graph is
 
     {"inputs":  {"tensors": [{"shape", "dtype", "name"}, ...], "list": whether they came as a list},
      "layers":  [layer, ...], each once; {"shared": i} is the i-th layer met so far, nested graphs included,
-     "calls":   [{"layer": number, "inputs": [tensor, ...], "list": bool, "training": bool or None}, ...],
+     "calls":   [{"layer": number, "inputs": [tensor, ...], "list": bool, "training": bool or None}, ...], which of
+                several arguments have "names", for each tensor a name or None, and "constants" by name,
      "outputs": {"tensors": [tensor, ...], "list": bool}}
 
 where a tensor is [number of the call, number of its result], or [-1, number] for an input.
@@ -16,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from minicnn.layers.configured import Config, CustomObjects, layer_from_config, layer_to_config
+from minicnn.configured import CLASSES, Config, CustomObjects, decode, encode, rebuild
+from minicnn.layers.calling import Arguments
+from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor, Tensors, connect
-from minicnn.setting import CLASSES
 
 # Bounds of a description: layers, each counted as often as it is made and called, and graphs within graphs.
 MOST_LAYERS, MOST_NESTED = 5_000, 50
@@ -27,8 +29,8 @@ MOST_LAYERS, MOST_NESTED = 5_000, 50
 MOST_EMITTED = 20_000
 
 
-def graph_to_config(graph: Any) -> Config:
-    """Structure and layers of a graph as plain data; weights are not part of it.
+def graph_to_config(graph: Graph) -> Config:
+    """Describe structure and layers of a graph as plain data; weights are not part of it.
 
     Raises:
         TypeError: If a layer cannot be saved.
@@ -52,7 +54,7 @@ class _Size:
         self._made = self._depth = 0
 
     def calls(self, config: Mapping[str, Any], known: list[int]) -> int:
-        """How many layers a graph calls, those within them included; `known` has the same for layers met so far."""
+        """Number of layers that a graph calls, with those within them; `known` has that of each layer met so far."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise ValueError(
@@ -87,21 +89,21 @@ class _Size:
         return sum(map(self._within, value)) if isinstance(value, list | tuple) else 0
 
 
-def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
+def _graph_to_config(graph: Graph, known: dict[Layer, int]) -> Config:
     entries: list[Config] = []
     for layer in graph.layers:
         if layer in known:
             entries.append({"shared": known[layer]})
             continue
         known[layer] = len(known)
-        if layer.saved_as() == "Graph":
+        if layer._wired is not None:  # a model
             frozen = {} if layer.trainable else {"trainable": False}
-            config = {"name": layer._name, **_graph_to_config(layer, known), **frozen}
+            config = {"name": layer._name, **_graph_to_config(layer._wired, known), **frozen}
             entries.append({"class": "Graph", "config": config})
         else:
-            entries.append(layer_to_config(layer))
-    places: dict[Any, list[int]] = {t.key: [-1, i] for i, t in enumerate(graph._inputs)}
-    calls = {id(call): i for i, call in enumerate(graph._calls)}
+            entries.append(encode(layer))
+    places: dict[Any, list[int]] = {t.key: [-1, i] for i, t in enumerate(graph.inputs)}
+    calls = {id(call): i for i, call in enumerate(graph.calls)}
     numbers = {layer: i for i, layer in enumerate(graph.layers)}
 
     def place(tensor: SymbolicTensor) -> list[int]:
@@ -109,8 +111,8 @@ def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
 
     return {
         "inputs": {
-            "tensors": [{"shape": list(t.sample_shape), "dtype": t.dtype, "name": t.name} for t in graph._inputs],
-            "list": not graph._one_input,
+            "tensors": [{"shape": list(t.sample_shape), "dtype": t.dtype, "name": t.name} for t in graph.inputs],
+            "list": not graph.one_input,
         },
         "layers": entries,
         "calls": [
@@ -119,11 +121,24 @@ def _graph_to_config(graph: Any, known: dict[Layer, int]) -> Config:
                 "inputs": [place(t) for t in call.inputs],
                 "list": call.as_list,
                 "training": call.training,
+                **({} if call.form is None else _form_to_config(call.form, call.layer)),
             }
-            for call in graph._calls
+            for call in graph.calls
         ],
-        "outputs": {"tensors": [place(t) for t in graph._outputs], "list": not graph._one_output},
+        "outputs": {"tensors": [place(t) for t in graph.outputs], "list": not graph.one_output},
     }
+
+
+def _form_to_config(form: Arguments, layer: Layer) -> Config:
+    """Names and constants of a call with several arguments."""
+    return {"names": list(form.names), "constants": encode(form.constants, f"an argument of a call of {layer!r}")}
+
+
+def _names_of(part: Mapping[str, Any], count: int) -> list[str | None]:
+    names = part["names"]
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(n, str | None) for n in names):
+        raise ValueError(f"A call of several arguments has a name or None for each tensor. Received: {names!r:.60}.")
+    return names
 
 
 def graph_from_config(config: Mapping[str, Any], custom_objects: CustomObjects = None) -> tuple[Tensors, Tensors]:
@@ -183,6 +198,8 @@ def _graph_from_config(
         def tensors(part: Mapping[str, Any], key: str) -> Tensors:
             # Result number -1 is the inputs, which come first here.
             found = [results[source + 1][index] for source, index in part[key]]
+            if "names" in part:
+                return Arguments(found, _names_of(part, len(found)), decode(part["constants"], custom_objects))
             return found if part["list"] else found[0]
 
         for call in config["calls"]:
@@ -209,6 +226,6 @@ def _entry(entry: Mapping[str, Any], custom_objects: Budget, known: list[Layer |
         layer: Layer = CLASSES["Graph"](*_graph_from_config(config, custom_objects, known), name=config["name"])
         layer._trainable = config.get("trainable", True) is not False
     else:
-        layer = layer_from_config(entry, custom_objects)
+        layer = rebuild(entry, custom_objects)
     known[number] = layer
     return layer

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minicnn.arguments import plain_arguments
+from minicnn.layers.calling import Arguments
 from minicnn.layers.layer import Layer, Shape
 from minicnn.layers.operation import apply
 from minicnn.layers.trace import Trace
@@ -36,6 +37,7 @@ class Call:
         effort: Nodes that it emits, and one more for every 4 KB of their constants.
         made: Shape, dtype and trial shapes of each result.
         several: Whether the layer gives a list.
+        form: Names and constants of several arguments, without their tensors; None for a single one.
     """
 
     layer: Layer
@@ -45,10 +47,17 @@ class Call:
     effort: int = 0
     made: list[tuple[Shape, str, Trials]] = field(default_factory=list)
     several: bool = False
+    form: Arguments | None = None
 
     def __post_init__(self) -> None:
         alive = (known for known in self.layer._callers if known() is not None)
         self.layer._callers = (*alive, weakref.ref(self))
+
+    def arguments(self, values: list[Any]) -> Any:
+        """What the layer is called on, with these in place of the tensors."""
+        if self.form is not None:
+            return self.form.with_tensors(values)
+        return values if self.as_list else values[0]
 
     @property
     def result(self) -> Tensors:
@@ -83,7 +92,7 @@ class SymbolicTensor(Operators):
 
     @property
     def key(self) -> Any:
-        """What tensors have in common that stand for the same array."""
+        """An identity that tensors share which stand for the same array."""
         return id(self) if self.source is None else (id(self.source), self.index)
 
     @property
@@ -161,7 +170,8 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
     """Result tensors of a layer; their shapes are found by tracing it, which may take so many nodes."""
     as_list = not isinstance(inputs, SymbolicTensor)
     tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
-    call = Call(layer, tensors, as_list, training)
+    form = inputs.with_tensors([]) if isinstance(inputs, Arguments) else None
+    call = Call(layer, tensors, as_list, training, form=form)
     built = layer.built
     found = [_traced(call, 0, most_nodes)]
     if any(t.trials for t in tensors):
@@ -188,7 +198,7 @@ def _traced(call: Call, number: int, most_nodes: int) -> list[Value]:
     values = [trace.program.input(f"x{i}", (_BATCH, *t.trial(number)), t.dtype) for i, t in enumerate(call.inputs)]
     # A model converts what it is given to floating point.
     values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, call.inputs, strict=True)]
-    made = call.layer.trace_call(trace, call.layer.name, values if call.as_list else values[0], call.training)
+    made = call.layer._emit(trace, call.layer.name, call.arguments(values), call.training)
     call.several = isinstance(made, list | tuple)
     results = list(made) if call.several else [made]
     for value in results:

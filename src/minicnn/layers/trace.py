@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class Trace:
         dtype: Floating-point type of weights and activations.
         images: The type in which images are stored.
         trainable: Whether the layers that are traced now may be trained.
+        noted: Whether a layer is trainable, where that is not to be asked of the layer itself.
         paths: Name of each weight in the model, kept from one trace to the next.
         weights: Values of the weights met so far, by path.
         declared: The declarations behind `weights`.
@@ -36,6 +38,7 @@ class Trace:
     dtype: str = "float32"
     images: str = "float32"
     trainable: bool = True
+    noted: Mapping[Any, bool] = field(default_factory=dict)
     paths: dict[Weight, str] = field(default_factory=dict)
     weights: dict[str, Value] = field(default_factory=dict)
     declared: dict[str, Weight] = field(default_factory=dict)
@@ -66,7 +69,7 @@ class Trace:
             return self.program.input("step", (), "int32", kind="counter")
 
     def penalties(self) -> list[Value]:
-        """What the regularizers of the weights that are trained add to the loss."""
+        """The penalties that regularizers of trained weights add to the loss."""
         weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
         return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
 

@@ -1,5 +1,6 @@
-"""What happens between `fit` and a backend: data in standard form, batches, steps as Programs, and their execution.
+"""The loop between `fit` and a backend.
 
-`adapters` brings data into standard form, `batches` cuts them, `prefetch` makes batches ready while a device computes,
-`objective` says what is trained for, `tracing` makes Programs of a model's steps, and `executor` runs them.
+`adapters` brings data into standard form; `sources`, `batches` and `prefetch` cut them into runs of steps. `step`,
+`objective` and `tracing` make Programs of a model's steps, which `executor` runs on its `variables`. `training` goes
+over epochs, `predictions` over batches to predict.
 """

@@ -14,14 +14,13 @@ import numpy as np
 from minicnn.backends.base import Array, Backend
 from minicnn.data.forms import Batches, HostArray, as_list, dtype_name, host, numeric
 from minicnn.layers.layer import Shape
-from minicnn.loop.tracing import Feed, input_names
+from minicnn.loop.tracing import Feed, Run, input_names
 from minicnn.losses import Loss
 from minicnn.losses.base import extremes
 from minicnn.metrics import Metric
 from minicnn.program.graph import Spec
 from minicnn.states import beyond
 
-Batch = tuple[Feed, dict[str, Array]]
 BLOCK = 2**20  # elements that are looked at together
 
 
@@ -73,8 +72,8 @@ def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
     with np.errstate(over="ignore"):  # numbers beyond the type become infinite: what that means, their user says
         if backend.owns(array) and not isinstance(array, np.ndarray):
             return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
-        there = host(array, str(backend))
-        return backend.asarray(there.astype(there.dtype.newbyteorder("="), copy=False), dtype)
+        on_host = host(array, str(backend))
+        return backend.asarray(on_host.astype(on_host.dtype.newbyteorder("="), copy=False), dtype)
 
 
 @dataclass
@@ -106,12 +105,45 @@ class Standardizer:
     def __post_init__(self) -> None:
         self._table = None if self.class_weight is None else self._weight_table(self.class_weight)
 
-    def x(self, data: Any) -> list[Array]:
-        """Input arrays: uint8 stays, everything else becomes the model's floating-point type.
+    def checked(self, data: Any) -> list[Any]:
+        """Input arrays wherever they are, one for each input of the model; only predictions may be of no samples.
+
+        Raises:
+            TypeError: If they do not hold numbers.
+            ValueError: If number, shape or length are wrong.
+        """
+        shapes = self.inputs
+        arrays = [numeric(a, "Inputs") for a in as_list(data, len(shapes))]
+        if len(arrays) != len(shapes):
+            raise ValueError(
+                f"The model takes {len(shapes)} input array{'s' * (len(shapes) > 1)}. Received: {len(arrays)}. "
+                "np.stack makes one array of a list of samples."
+            )
+        for array, shape in zip(arrays, shapes, strict=True):
+            sample = tuple(array.shape[1:])
+            if not array.shape or not _fits(sample, shape):
+                remedy = "Reshape the data, e.g. x[..., None] adds a channel axis"
+                if _fits(tuple(array.shape), shape):
+                    remedy = "The first axis counts the samples: x[None] gives a single one that axis"
+                elif len(shape) == 3 and _fits((*sample[1:], *sample[:1]), shape):
+                    remedy = "Channels are the last axis: np.transpose(x, (0, 2, 3, 1)) moves them there"
+                raise ValueError(
+                    f"The model takes inputs of shape ({', '.join(map(str, ('N', *shape)))}). Received: "
+                    f"{tuple(array.shape)}. {remedy}."
+                )
+            if 0 in sample:
+                raise ValueError(
+                    "A sample has at least one element along each axis. Received: inputs of shape "
+                    f"{tuple(array.shape)}. Leave out such samples."
+                )
+        same_length("inputs", *arrays, least=1 if self.losses else 0)
+        return arrays
+
+    def _inputs(self, arrays: list[Any]) -> list[Array]:
+        """Input arrays that were `checked`: uint8 stays, everything else becomes the model's floating-point type.
 
         Of no samples that are to be predicted there is one of zeros, which has the Program of a batch.
         """
-        arrays = checked_inputs(data, self.inputs, least=1 if self.losses else 0)
         if not arrays[0].shape[0]:
             arrays = list(map(one_row, arrays))
         for array, declared in zip(arrays, self.declared, strict=False):
@@ -129,13 +161,13 @@ class Standardizer:
 
     def _check_whole(self, array: Any, declared: str) -> None:
         """Raise a ValueError unless floating-point numbers are those that an integer input takes."""
-        own = self.backend.owns(array)
+        owned = self.backend.owns(array)
         if self._elsewhere(array):
             return
         rows = max(1, BLOCK // max(1, math.prod(array.shape[1:])))
         for start in range(0, int(array.shape[0]), rows):
             block = array[start : start + rows, ...]
-            block = self.backend.to_numpy(block) if own else host(block, str(self.backend))
+            block = self.backend.to_numpy(block) if owned else host(block, str(self.backend))
             if not (block == np.rint(block)).all() and np.isfinite(block).all():  # of others _finite speaks
                 raise ValueError(
                     f"An input that is declared as {declared} takes whole numbers, which the layers may scale. "
@@ -149,19 +181,19 @@ class Standardizer:
 
     def _finite(self, array: Any) -> bool:
         """Whether all elements are finite in the model's type, as far as one can tell without waiting for a device."""
-        own = self.backend.owns(array)
+        owned = self.backend.owns(array)
         if "float" not in dtype_name(array) or self._elsewhere(array):
             return True
         most = float(np.finfo(self.dtype).max)
-        if own and not isinstance(array, np.ndarray):
+        if owned and not isinstance(array, np.ndarray):
             least, largest = extremes(array, self.backend)
             return -most <= least <= largest <= most
-        there = host(array, str(self.backend))
+        on_host = host(array, str(self.backend))
         with np.errstate(all="ignore"):  # the sum of squares is one pass, but may be too large
-            short = np.sqrt(np.vdot(there, there)) <= most
-            return bool(short or (np.isfinite(there).all() and beyond(there, self.dtype) is None))
+            short = np.sqrt(np.vdot(on_host, on_host)) <= most
+            return bool(short or (np.isfinite(on_host).all() and beyond(on_host, self.dtype) is None))
 
-    def y(self, data: Any, samples: int) -> list[Array]:
+    def _labels(self, data: Any, samples: int) -> list[Array]:
         """Label arrays: int32 class numbers for sparse losses, floating point for the others."""
         arrays = as_list(data, len(self.outputs))
         if len(arrays) != len(self.losses):
@@ -219,8 +251,8 @@ class Standardizer:
             )
         classes = max(self.outputs[0][0] or 0, 2)  # a single unit tells two classes apart
         table = np.ones(classes, self.dtype)
-        given = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
-        for label, weight in given:
+        entries = class_weight.items() if isinstance(class_weight, Mapping) else [(None, class_weight)]
+        for label, weight in entries:
             known = isinstance(label, Real | np.bool_) and label in range(classes) and isinstance(weight, Real)
             if not known or not weight >= 0:
                 raise ValueError(
@@ -230,7 +262,7 @@ class Standardizer:
             table[int(label)] = weight
         return table
 
-    def weights(self, weight: Any, labels: Sequence[Array]) -> Array | None:
+    def _weights(self, weight: Any, labels: Sequence[Array]) -> Array | None:
         """Sample weights times class weights, shape (N,) or (N, ...); None if there are neither."""
         result = None
         if weight is not None:
@@ -261,52 +293,22 @@ class Standardizer:
                 f"them 0. Received: from {least} to {most}. Leave out samples that are not to count."
             )
 
-    def batch(self, x: Any, y: Any = None, weight: Any = None) -> Batch:
-        """One batch as a feed and its arrays by name."""
-        xs = self.x(x)
+    def batch(self, x: Any, y: Any = None, weight: Any = None) -> Run:
+        """One step on a batch as it was given."""
+        return self.run(self.checked(x), y, weight)
+
+    def run(self, x: list[Any], y: Any = None, weight: Any = None) -> Run:
+        """One step on arrays whose inputs were `checked`."""
+        xs = self._inputs(x)
         samples = int(xs[0].shape[0])
-        ys = self.y(y, samples) if self.losses else []
-        named = dict(zip(input_names("x", len(xs)), xs, strict=True))
-        named |= dict(zip(input_names("y", len(ys)), ys, strict=True))
-        weights = self.weights(weight, ys) if ys else None
+        ys = self._labels(y, samples) if self.losses else []
+        arrays = dict(zip(input_names("x", len(xs)), xs, strict=True))
+        arrays |= dict(zip(input_names("y", len(ys)), ys, strict=True))
+        weights = self._weights(weight, ys) if ys else None
         if weights is not None:
-            named["sample_weight"] = weights
+            arrays["sample_weight"] = weights
         specs = (tuple(spec_of(a) for a in xs), tuple(spec_of(a) for a in ys))
-        return Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:])), named
-
-
-def checked_inputs(data: Any, shapes: Sequence[Shape], least: int = 1) -> list[Any]:
-    """Input arrays of at least so many samples, one for each of the shapes of a sample, wherever they are.
-
-    Raises:
-        TypeError: If they do not hold numbers.
-        ValueError: If number, shape or length are wrong.
-    """
-    arrays = [numeric(a, "Inputs") for a in as_list(data, len(shapes))]
-    if len(arrays) != len(shapes):
-        raise ValueError(
-            f"The model takes {len(shapes)} input array{'s' * (len(shapes) > 1)}. Received: {len(arrays)}. np.stack "
-            "makes one array of a list of samples."
-        )
-    for array, shape in zip(arrays, shapes, strict=True):
-        sample = tuple(array.shape[1:])
-        if not array.shape or not _fits(sample, shape):
-            remedy = "Reshape the data, e.g. x[..., None] adds a channel axis"
-            if _fits(tuple(array.shape), shape):
-                remedy = "The first axis counts the samples: x[None] gives a single one that axis"
-            elif len(shape) == 3 and _fits((*sample[1:], *sample[:1]), shape):
-                remedy = "Channels are the last axis: np.transpose(x, (0, 2, 3, 1)) moves them there"
-            raise ValueError(
-                f"The model takes inputs of shape ({', '.join(map(str, ('N', *shape)))}). Received: "
-                f"{tuple(array.shape)}. {remedy}."
-            )
-        if 0 in sample:
-            raise ValueError(
-                "A sample has at least one element along each axis. Received: inputs of shape "
-                f"{tuple(array.shape)}. Leave out such samples."
-            )
-    same_length("inputs", *arrays, least=least)
-    return arrays
+        return Run(Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:])), arrays)
 
 
 def one_row(given: Any) -> Any:
@@ -330,8 +332,8 @@ def same_length(what: str, *arrays: Any, samples: int | None = None, least: int 
     """
     lengths = [int(a.shape[0]) if a.shape else None for a in arrays] + ([] if samples is None else [samples])
     if len(set(lengths)) > 1 or lengths[0] is None:
-        found = ", ".join("a single number" if n is None else str(n) for n in lengths)
-        raise ValueError(f"All {what} have the same number of samples. Received: {found}.")
+        counts = ", ".join("a single number" if n is None else str(n) for n in lengths)
+        raise ValueError(f"All {what} have the same number of samples. Received: {counts}.")
     if lengths[0] < least:
         shapes = ", ".join(str(tuple(a.shape)) for a in arrays)
         raise ValueError(
@@ -339,3 +341,38 @@ def same_length(what: str, *arrays: Any, samples: int | None = None, least: int 
             "selected the data."
         )
     return lengths[0]
+
+
+def split_off(
+    x: Any, y: Any, weight: Any, fraction: float, inputs: int, outputs: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """(x, y, weight) of a first part and of a last part that is `fraction` of the samples, as Keras does.
+
+    Args:
+        x: Inputs.
+        y: Labels.
+        weight: Sample weights or None.
+        fraction: Share of the samples between 0 and 1.
+        inputs: Number of inputs of the model.
+        outputs: Number of its outputs.
+
+    Raises:
+        ValueError: If a part would be empty, or the arrays differ in length.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_split is a share of the samples between 0 and 1. Received: {fraction}.")
+    xs = [numeric(a, "Inputs") for a in as_list(x, inputs)]
+    ys = [numeric(a, "Labels") for a in as_list(y, outputs)]
+    ws = [] if weight is None else [numeric(weight, "Sample weights")]
+    samples = same_length("inputs, labels and weights", *xs, *ys, *ws)
+    at = int(samples * (1 - fraction) + 1e-9)  # 1 - 0.9 is a little below 0.1
+    if at in (0, samples):
+        raise ValueError(
+            f"validation_split leaves samples for training and validation. Received: {fraction} of {samples} samples."
+        )
+
+    def part(rows: slice) -> tuple[Any, ...]:
+        cut = [[a[rows, ...] for a in arrays] for arrays in (xs, ys, ws)]
+        return cut[0], cut[1], cut[2][0] if ws else None
+
+    return part(slice(0, at)), part(slice(at, samples))

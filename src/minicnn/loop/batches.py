@@ -14,25 +14,26 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, Stage
-from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numeric, shuffles
+from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numeric
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches, picked
-from minicnn.loop.adapters import Batch, Standardizer, checked_inputs, one_row, same_length
-from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, Run, row_specs, staged, steps_of_a_slot
-from minicnn.loop.tracing import Feed
+from minicnn.loop.adapters import Standardizer, one_row, same_length
+from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, row_specs, staged, steps_of_a_slot
+from minicnn.loop.sources import Source
+from minicnn.loop.tracing import Feed, Run
 from minicnn.program.graph import ITEMSIZE, Spec
 
 if TYPE_CHECKING:
     from minicnn.distribution import DataParallel
 
 
-class ArraySource:
+class ArraySource(Source):
     """Batches picked by index from whole arrays: on the device, or in the host's memory if they are not kept there.
 
     Memory maps of which either would take a copy are read and converted batch by batch, as what a loader gives is.
 
     Args:
         standardizer: What the batches are for.
-        x: Inputs.
+        xs: Inputs, arrays that were checked.
         y: Labels; None where predictions are made.
         weight: Sample weights or None.
         batch_size: Samples in a batch.
@@ -40,11 +41,10 @@ class ArraySource:
     """
 
     def __init__(
-        self, standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: Any
+        self, standardizer: Standardizer, xs: list[Any], y: Any, weight: Any, *, batch_size: int, last_batch: Any
     ) -> None:
         self._backend = standardizer.backend
         self._stages: dict[Any, Stage] = {}
-        xs = checked_inputs(x, standardizer.inputs)
         ys = [numeric(a, "Labels") for a in as_list(y, len(standardizer.outputs))] if standardizer.losses else []
         ws = [] if weight is None else [numeric(weight, "Sample weights")]
         self._samples = int(xs[0].shape[0])
@@ -59,20 +59,16 @@ class ArraySource:
             self._mapped = [[host(a) for a in arrays] for arrays in (xs, ys, ws)]
             return
         labels = ys[0] if len(ys) == 1 else ys
-        self._whole, self._arrays = (standardizer if stays else on_host(standardizer)).batch(xs, labels, *ws)
+        whole = (standardizer if stays else on_host(standardizer)).run(xs, labels, *ws)
+        self._whole, self._arrays = whole.feed, whole.arrays
         self._gather = None if stays else Gatherer(self._arrays)
 
-    def __len__(self) -> int:
+    def batches(self) -> int:
+        """See `Source`."""
         return self._batches
 
-    def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch, the first `skip` left out."""
-        for run in self.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip, longest=1):
-            index = np.empty((1, 0), np.int32) if run.index is None else run.index
-            yield run.feed, {**run.arrays, "index": self._backend.asarray(index[0], "int32")}
-
-    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
-        """The same batches, up to `longest` of one size at a time."""
+    def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
+        """See `Source`."""
         ahead, self._ahead = self._ahead, None
         if shuffle and ahead is not None and ahead[0] == (seed, epoch):
             order = ahead[1]
@@ -107,7 +103,7 @@ class ArraySource:
             yield Chunk(feed, len(rows), specs, steps * self._batch_size, partial(gather, np.concatenate(rows)))
 
 
-class LoaderSource:
+class LoaderSource(Source):
     """Batches as a loader gives them: (x, y) or (x, y, sample_weight).
 
     Args:
@@ -128,7 +124,7 @@ class LoaderSource:
         self._standardizer, self._loader = replace(standardizer, parts=True), loader
         self._stages: dict[Any, Stage] = {}
         self._indexed = hasattr(loader, "__getitem__") and hasattr(loader, "on_epoch_end")
-        self._steps = steps
+        self._stream_steps = steps
         self._stream: Iterator[Any] = iter(())
         self._at = -1  # number of the batch that the stream gives next
         if again and steps is None and (not hasattr(loader, "__len__") or len(loader) < 1):
@@ -138,26 +134,22 @@ class LoaderSource:
                 "batches is one; for a generator say how many batches to take: steps_per_epoch, validation_steps."
             )
 
-    def __len__(self) -> int:
-        return len(self._loader) if self._steps is None else self._steps
+    def batches(self) -> int:
+        """See `Source`; the loader itself decides on their order."""
+        return len(self._loader) if self._stream_steps is None else self._stream_steps
 
-    def epoch(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch, the first `skip` left out; the loader itself decides on their order."""
-        for run in self.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip):
-            yield run.feed, run.arrays
-
-    def runs(self, *, shuffle: bool, seed: int, epoch: int, skip: int = 0, longest: int = 1) -> Iterator[Run]:
-        """The same batches, up to `longest` of one size at a time."""
-        given = self._given(skip, shuffle, seed, epoch)
+    def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
+        """See `Source`."""
+        batches = self._numbered(skip, shuffle, seed, epoch)
         if self._distribution is not None:
-            yield from self._parts(given, self._distribution)
+            yield from self._parts(batches, self._distribution)
         elif longest > 1:
-            yield from staged(self._items(given, longest), self._standardizer.backend, self._stages)
+            yield from staged(self._items(batches, longest), self._standardizer.backend, self._stages)
         else:
-            for number, batch, count in given:
-                feed, arrays = _checked(self._standardizer, batch, number)
+            for number, batch, count in batches:
+                run = _checked(self._standardizer, batch, number)
                 for _ in range(count):
-                    yield Run(feed, arrays)
+                    yield run
         if self._indexed:
             self._loader.on_epoch_end()
 
@@ -172,18 +164,18 @@ class LoaderSource:
                 samples = len(as_list(batch[0], len(self._standardizer.inputs))[0])
                 whole = distribution.whole_batch(samples)
                 # Of a batch of fewer samples than ranks some have none, and compute along, uncounted.
-                feed, arrays = _checked(self._standardizer, batch if samples else one_row(batch), number)
-                x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
-                yield Run(replace(feed, batch=whole, x=x, y=y), arrays)
+                run = _checked(self._standardizer, batch if samples else one_row(batch), number)
+                x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (run.feed.x, run.feed.y))
+                yield replace(run, feed=replace(run.feed, batch=whole, x=x, y=y))
         finally:
             self._loader.set_shard(0, 1)
 
-    def _given(self, skip: int, shuffle: bool, seed: int, epoch: int) -> Iterator[tuple[int, Any, int]]:
+    def _numbered(self, skip: int, shuffle: bool, seed: int, epoch: int) -> Iterator[tuple[int, Any, int]]:
         """Number of each batch, batch, how many times a list has it in a row; the first `skip` left out."""
         wanted = None
-        if self._steps is not None:
-            wanted, skip = self._steps - skip, 0
-            batches: Any = islice(self._from(epoch * self._steps + self._steps - wanted), wanted)
+        if self._stream_steps is not None:
+            wanted, skip = self._stream_steps - skip, 0
+            batches: Any = islice(self._from(epoch * self._stream_steps + self._stream_steps - wanted), wanted)
         elif self._indexed:
             order = epoch_order(len(self._loader), shuffle=shuffle, seed=seed, epoch=epoch)
             batches = (self._loader[int(i)] if n >= skip else () for n, i in enumerate(order))
@@ -191,22 +183,22 @@ class LoaderSource:
             batches = self._once(epoch)
         # Objects in a list are alive, so that equal ids are one object.
         groups = groupby(batches, key=id) if isinstance(batches, list) else (((), [batch]) for batch in batches)
-        given = 0
+        seen = 0
         for _, same in groups:
             times = 0
             for batch in same:  # noqa: B007  # the last is all of them
-                given, times = given + 1, times + (given >= skip)
+                seen, times = seen + 1, times + (seen >= skip)
             if not times:
                 continue
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 raise ValueError(f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}.")
-            yield given - times, batch, times
-        if wanted is not None and given < wanted:
+            yield seen - times, batch, times
+        if wanted is not None and seen < wanted:
             raise ValueError(
-                f"An epoch of a generator has as many batches as it is to have. Received: {given} of {wanted}, and no "
+                f"An epoch of a generator has as many batches as it is to have. Received: {seen} of {wanted}, and no "
                 "more. Let it begin anew at its end, or take fewer steps, or fewer epochs."
             )
-        if not given and wanted != 0:  # none is wanted where training resumes at the end of an epoch
+        if not seen and wanted != 0:  # none is wanted where training resumes at the end of an epoch
             raise ValueError("A loader gives at least one batch whenever it is iterated over. Received: none.")
 
     def _once(self, epoch: int) -> Any:
@@ -225,10 +217,10 @@ class LoaderSource:
 
     def _endless(self, epoch: int) -> Iterator[Any]:
         for number in numbers(epoch):
-            given = 0
-            for given, batch in enumerate(self._once(number), 1):  # noqa: B007
+            count = 0
+            for count, batch in enumerate(self._once(number), 1):  # noqa: B007
                 yield batch
-            if not given:
+            if not count:
                 return
 
     def _counted(self) -> Iterator[Any]:
@@ -245,25 +237,27 @@ class LoaderSource:
         steps = 1
         for number, batch, count in batches:
             here = backend.stage_bytes and count == 1 and not _on_device(batch, backend)
-            feed, arrays = _checked(hosted if here else standardizer, batch, number)
+            run = _checked(hosted if here else standardizer, batch, number)
+            feed = run.feed
             if last is not None and (not here or feed != last or len(parts) == steps):
                 yield _chunk(last, parts, steps)
                 parts, last = [], None
             if here:
                 last = feed
-                steps = steps_of_a_slot(row_specs(arrays), feed.batch, longest, backend.stage_bytes)
-                parts.append(arrays)
+                steps = steps_of_a_slot(row_specs(run.arrays), feed.batch, longest, backend.stage_bytes)
+                parts.append(run.arrays)
             else:
                 for at in range(0, count, longest):
-                    yield Run(feed, arrays, min(longest, count - at))
+                    yield replace(run, steps=min(longest, count - at))
         if last is not None:
             yield _chunk(last, parts, steps)
 
 
-def _checked(standardizer: Standardizer, batch: tuple[Any, ...], number: int) -> Batch:
+def _checked(standardizer: Standardizer, batch: tuple[Any, ...], number: int) -> Run:
     """A loader's batch in standard form; an error says which it was, and where that leaves the model."""
     try:
-        return standardizer.batch(*batch)
+        x, *labels = batch
+        return standardizer.run(standardizer.checked(x), *labels)
     except (TypeError, ValueError) as error:
         error.add_note(
             f"In batch {number} of the epoch, counted from 0. Nothing of it was trained on; those before it were, "
@@ -327,72 +321,48 @@ def _takes_copies(
     )
 
 
-def prediction_runs(x: Any, standardizer: Standardizer, batch_size: int) -> Iterator[tuple[list[Any], Run]]:
-    """Input arrays, all of them or those of a batch, and a run of predictions on them; in order.
+def source_of(
+    standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: Any = "keep",
+    steps: int | None = None, again: bool = False, onwards: bool = False,
+    distribution: DataParallel | None = None,
+) -> Source:  # fmt: skip
+    """The source of batches that data are.
 
     Args:
-        x: Arrays, or a loader of inputs; where it gives (x, y) or (x, y, sample_weight) only x is used.
         standardizer: What the batches are for.
-        batch_size: Samples in a batch; a loader has its own.
-    """
-    shapes, backend = standardizer.inputs, standardizer.backend
-    if isinstance(x, Batches):
-        if shuffles(x.loader):
-            raise ValueError(
-                "Predictions are in the order of the data. Received: a loader that shuffles. Make it with "
-                "shuffle=False, or give the arrays."
-            )
-        for batch in x.loader:
-            labelled = isinstance(batch, tuple | list) and (len(shapes) == 1 or isinstance(batch[0], tuple | list))
-            given = checked_inputs(batch[0] if labelled else batch, shapes, least=0)
-            yield given, Run(*standardizer.batch(given))
-        return
-    given = checked_inputs(x, shapes, least=0)
-    arrays = [a if backend.owns(a) else host(a, str(backend)) for a in given]
-    samples = int(arrays[0].shape[0])
-    if samples and backend.predictions_at_once > 1:
-        source = ArraySource(standardizer, arrays, None, None, batch_size=batch_size, last_batch="keep")
-        for run in source.runs(shuffle=False, seed=0, epoch=0, longest=backend.predictions_at_once):
-            yield given, run
-        return
-    for start in range(0, max(1, samples), batch_size):
-        stop = min(start + batch_size, samples)
-        yield given, Run(*standardizer.batch([a[start:stop, ...] for a in arrays]))
-
-
-def split_off(
-    x: Any, y: Any, weight: Any, fraction: float, inputs: int, outputs: int
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """(x, y, weight) of a first part and of a last part that is `fraction` of the samples, as Keras does.
-
-    Args:
-        x: Inputs.
-        y: Labels.
+        x: Inputs, or `Batches`.
+        y: Labels; None with a loader.
         weight: Sample weights or None.
-        fraction: Share of the samples between 0 and 1.
-        inputs: Number of inputs of the model.
-        outputs: Number of its outputs.
+        batch_size: Samples in a batch; a loader has its own.
+        last_batch: What becomes of a last batch that is not full: see `batch_indices`.
+        steps: Batches of an epoch; None for all of the data.
+        again: Whether there are several epochs.
+        onwards: Whether an epoch of `steps` goes on where the one before has ended, the data being gone through again
+            and again; else it is the first batches of the data.
+        distribution: Who shares batches of a loader out.
 
     Raises:
-        ValueError: If a part would be empty, or the arrays differ in length.
+        ValueError: If labels are missing or given twice, or it cannot be known how many batches an epoch has.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"validation_split is a share of the samples between 0 and 1. Received: {fraction}.")
-    xs = [numeric(a, "Inputs") for a in as_list(x, inputs)]
-    ys = [numeric(a, "Labels") for a in as_list(y, outputs)]
-    ws = [] if weight is None else [numeric(weight, "Sample weights")]
-    samples = same_length("inputs, labels and weights", *xs, *ys, *ws)
-    at = int(samples * (1 - fraction) + 1e-9)  # 1 - 0.9 is a little below 0.1
-    if at in (0, samples):
-        raise ValueError(
-            f"validation_split leaves samples for training and validation. Received: {fraction} of {samples} samples."
+    source: Source
+    if isinstance(x, Batches):
+        if y is not None or weight is not None:
+            raise ValueError(
+                "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
+            )
+        sized, by_number = hasattr(x.loader, "__len__"), hasattr(x.loader, "__getitem__")
+        if not sized or (onwards and not by_number):  # going on is then better than beginning anew
+            return LoaderSource(standardizer, x.loader, steps, again, distribution)
+        source = LoaderSource(standardizer, x.loader, None, again, distribution)
+    else:
+        if y is None:
+            raise ValueError("Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None.")
+        source = ArraySource(
+            standardizer, standardizer.checked(x), y, weight, batch_size=batch_size, last_batch=last_batch
         )
-
-    def part(rows: slice) -> tuple[Any, ...]:
-        cut = [[a[rows, ...] for a in arrays] for arrays in (xs, ys, ws)]
-        return cut[0], cut[1], cut[2][0] if ws else None
-
-    return part(slice(0, at)), part(slice(at, samples))
+    if steps is not None and (onwards or steps < len(source)):
+        source.steps = steps
+    return source
 
 
 def _describe(batch: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a model is trained for: losses, metrics, optimizer; and the logs of a training."""
+"""Objective: the losses and metrics of a model; and the logs of a training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from minicnn.layers import (
     Reshape,
     SeparableConv2D,
 )
-from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.losses import BinaryCrossentropy, Loss, get_loss
@@ -41,7 +40,7 @@ SKIPPED = "skipped_steps"  # log of the steps that changed no weight, because a 
 
 @dataclass
 class Objective:
-    """What a model is trained for, one entry an output.
+    """Losses and metrics that a model is trained for, one entry an output.
 
     Attributes:
         losses: Losses.
@@ -72,11 +71,11 @@ class Objective:
         count = len(outputs)
         losses = _each("loss", loss, outputs)
         losses = losses if isinstance(losses, list) else [losses] * count
-        given = _each("metrics", metrics, outputs, ())
-        given = given if isinstance(given, list) else [] if given is None else [given]
-        nested = any(m is None or isinstance(m, list | tuple) for m in given)
-        listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(given) == count))
-        per_output = [() if ms is None else ms for ms in given] if listed else [given] * count
+        entries = _each("metrics", metrics, outputs, ())
+        entries = entries if isinstance(entries, list) else [] if entries is None else [entries]
+        nested = any(m is None or isinstance(m, list | tuple) for m in entries)
+        listed = isinstance(metrics, Mapping) or (count > 1 and (nested or len(entries) == count))
+        per_output = [() if ms is None else ms for ms in entries] if listed else [entries] * count
         weights = [1.0] * count if loss_weights is None else plain(loss_weights)
         weights = _each("loss_weights", weights, outputs, 1.0)
         weights = [weights] if isinstance(weights, Real) else weights
@@ -112,9 +111,9 @@ class Objective:
             if layer is not None:
                 name = type(loss).__name__
                 message = (
-                    f"{name} takes probabilities unless it is told otherwise. Received: the output of {layer!r}, which "
-                    f"has no activation and gives numbers below 0. Use {name}(from_logits=True), or the activation "
-                    f"{'sigmoid' if loss.soft_labels else 'softmax'!r} there."
+                    f"{name} takes probabilities unless it is told otherwise. Received: the output of {layer.name!r}, "
+                    f"{layer!r}, which has no activation and gives numbers below 0. Use {name}(from_logits=True), or "
+                    f"the activation {'sigmoid' if loss.soft_labels else 'softmax'!r} there."
                 )
                 warnings.warn(message, stacklevel=3)
 
@@ -175,12 +174,12 @@ def _linear_layer(output: SymbolicTensor) -> Layer | None:
     while (call := output.source) is not None:
         layer = call.layer
         linear = getattr(layer, "activation", None) in (None, "linear")
-        if isinstance(layer, Graph):
-            output = layer.outputs[output.index]
+        if layer._wired is not None:
+            output = layer._wired.outputs[output.index]
         elif isinstance(layer, _PASSING) or (isinstance(layer, Activation) and linear):
             output = call.inputs[0]
         else:
-            limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer.limited)
+            limited = any(getattr(layer, f"{word}_constraint", None) for _, word in layer._limited)
             return layer if type(layer) in _PRODUCTS and linear and not limited else None
     return None
 
@@ -209,5 +208,5 @@ def _count(totals: Mapping[str, Any]) -> int:
 def _metric(given: Any, loss: Loss) -> Metric:
     """A metric by name; the accuracy of a single logit has its threshold at 0."""
     if given in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
-        return Accuracy(threshold=0.0)
+        return Accuracy(given, threshold=0.0)
     return get_metric(given)

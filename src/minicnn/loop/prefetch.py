@@ -11,31 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Stage
-from minicnn.loop.tracing import Feed
+from minicnn.backends.base import Backend, Stage
+from minicnn.loop.tracing import Feed, Run
 from minicnn.machine import cores
 from minicnn.program.graph import Spec
 
 HostArray = np.ndarray[Any, Any]
 
 GRAPH_STEPS = 16  # a slot holds a multiple of them, if it holds so many
-
-
-@dataclass(frozen=True)
-class Run:
-    """Steps that are taken together.
-
-    Attributes:
-        feed: What each step is given.
-        arrays: Its arrays; whole ones of which each step picks rows, if there is an index.
-        steps: Number of steps.
-        index: Row numbers of each step, int32 (steps, batch), or None.
-    """
-
-    feed: Feed
-    arrays: dict[str, Array]
-    steps: int = 1
-    index: HostArray | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ def row_specs(arrays: Mapping[str, HostArray]) -> tuple[tuple[str, Spec], ...]:
 
 
 def steps_of_a_slot(specs: tuple[tuple[str, Spec], ...], batch: int, longest: int, nbytes: int) -> int:
-    """How many steps a slot of so many bytes holds: at least one.
+    """Number of steps that a slot of so many bytes holds: at least one.
 
     Args:
         specs: Shape and dtype of one row of each array.

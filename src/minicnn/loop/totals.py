@@ -45,7 +45,7 @@ class Totals:
     counted: int = 0
 
     def room(self, counted: int) -> int:
-        """How many steps may be added, each of which counts up to so many; after `moved` there is room for one."""
+        """Number of steps that may be added, each counting up to so many; after `moved` there is room for one."""
         left = min(STEPS - self.steps, (EXACT - self.counted) // counted)
         return left if self.steps else max(left, 1)
 
@@ -59,11 +59,11 @@ class Totals:
 
     def read(self, to_numpy: Fetch) -> dict[str, HostArray]:
         """All sums, on the host, by name; waits for the device."""
-        found = dict(self.earlier)
+        sums = dict(self.earlier)
         for name, array in self.arrays.items():
-            there = to_numpy(array)
-            found[name] = np.asarray(found.get(name, 0) + there.astype(host_dtype(there.dtype)))
-        return found
+            latest = to_numpy(array)
+            sums[name] = np.asarray(sums.get(name, 0) + latest.astype(host_dtype(latest.dtype)))
+        return sums
 
     def get_state(self, to_numpy: Fetch) -> dict[str, Any]:
         """All of it as plain data and NumPy arrays."""

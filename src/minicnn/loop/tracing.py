@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from minicnn import ops
+from minicnn.backends.base import Array
 from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize
 from minicnn.distribution.split import split_kernels, sum_parts
-from minicnn.layers.graph import Graph
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, SKIPPED, Objective
 from minicnn.losses.base import of_samples
 from minicnn.metrics import Mean
 from minicnn.optimizers import Optimizer
-from minicnn.program.autodiff import gradients
+from minicnn.program.autodiff import gradients as differentiate
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.passes import lower_precision, optimize, pool_before_relu, shorten_images
+
+if TYPE_CHECKING:
+    from minicnn.loop.step import Supervised
 
 StepKind = Literal["train", "evaluate", "predict"]
 
@@ -33,7 +38,7 @@ SCALE = "loss_scale/factor"  # its name
 
 @dataclass(frozen=True)
 class Feed:
-    """What a step is given.
+    """Shapes and types of a step's data.
 
     Attributes:
         batch: Samples in a step.
@@ -53,18 +58,36 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Precision:
-    """A policy: the dtype of weights and activations, and that of products if it is another."""
+class Run:
+    """Steps that are taken together.
+
+    Attributes:
+        feed: What each step is given.
+        arrays: Its arrays; whole ones of which each step picks rows, if there is an index.
+        steps: Number of steps.
+        index: Row numbers of each step, int32 (steps, batch), or None.
+    """
+
+    feed: Feed
+    arrays: dict[str, Array]
+    steps: int = 1
+    index: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Types:
+    """The dtype of weights and activations, and that of products if it is another."""
 
     dtype: str
     products: str | None = None
 
 
-PRECISIONS = {
-    "float32": Precision("float32"),
-    "float64": Precision("float64"),
-    "mixed_bfloat16": Precision("float32", "bfloat16"),
-    "mixed_float16": Precision("float32", "float16"),
+Precision = Literal["float32", "float64", "mixed_bfloat16", "mixed_float16"]
+PRECISIONS: dict[str, Types] = {
+    "float32": Types("float32"),
+    "float64": Types("float64"),
+    "mixed_bfloat16": Types("float32", "bfloat16"),
+    "mixed_float16": Types("float32", "float16"),
 }
 
 
@@ -74,48 +97,37 @@ def input_names(prefix: str, count: int) -> list[str]:
 
 
 def trace_step(
-    kind: StepKind,
-    graph: Graph,
-    feed: Feed,
-    *,
-    paths: dict[Weight, str],
-    seed: int = 0,
-    precision: Precision = PRECISIONS["float32"],
-    objective: Objective | None = None,
-    optimizer: Optimizer | None = None,
-    shard: Shard | None = None,
+    step: Supervised, kind: StepKind, feed: Feed, shard: Shard | None, trainable: Mapping[Any, bool]
 ) -> tuple[Program, dict[str, Weight]]:
     """Trace a model into the Program of one step.
 
     Args:
+        step: The layers, and what they are trained for.
         kind: "train", "evaluate" or "predict".
-        graph: The layers.
         feed: What the step is given.
-        paths: Names of weights, kept from trace to trace.
-        seed: Seed of random layers.
-        precision: Precision policy.
-        objective: Losses and metrics, unless only predictions are made.
-        optimizer: Optimizer, for training.
-        shard: The shard of a larger batch that the step is for; then what all shards have in common is summed over
-            them, by collectives.
+        shard: The shard of a larger batch that the step is for, if it is; then what all shards have in common is
+            summed over them, by collectives.
+        trainable: Whether the model, which is None, and layers in it are trainable; as they are now if not named.
 
     Returns:
         The Program after the passes that run for every backend, and the weights by path.
     """
+    objective = None if kind == "predict" else step.compiled()[0]
+    optimizer, precision = step.optimizer, PRECISIONS[step.precision]
     program = Program(kind)
-    training, trainable = kind == "train" or feed.training, graph.trainable
     trace = Trace(
-        program, training=training, seed=seed, dtype=precision.dtype, images=precision.products or precision.dtype,
-        trainable=trainable, paths=paths,
+        program, training=kind == "train" or feed.training, seed=step.seed, dtype=precision.dtype,
+        images=precision.products or precision.dtype, trainable=trainable.get(None, True), noted=trainable,
+        paths=step.paths,
     )  # fmt: skip
     if shard is not None:
         trace.batch, trace.samples = shard.batch, shard.samples
     x, y, weight = _data(program, feed, precision.dtype)
-    outputs = graph.trace_graph(trace, x)
+    outputs = step.wired().trace(trace, x)
     if shard is not None:
         outputs = _synchronized(program, shard, outputs, trace)
     pool_before_relu(program, [*outputs, *trace.updates.values()])
-    if objective is None or kind == "predict":
+    if objective is None:
         for name, value in zip(input_names("output", len(outputs)), outputs, strict=True):
             program.outputs[name] = value
     else:
@@ -253,23 +265,23 @@ def _train(
     if scale is not None and shard is not None:
         factor = scale * (1.0 / shard.batch)
     summed = loss if shard is None else _sum_of(loss)
-    found = gradients(program, summed if factor is None else summed * factor, list(parameters.values()))
+    gradients = differentiate(program, summed if factor is None else summed * factor, list(parameters.values()))
     if shard is not None:
-        found = reduce_totals(program, shard, summed, found, [path in program.parts for path in parameters])
+        gradients = reduce_totals(program, shard, summed, gradients, [path in program.parts for path in parameters])
         limited = [i for i, path in enumerate(parameters) if trace.declared[path].regularizer is not None]
         penalty = _penalize(program, shard, penalties)
         if penalty is not None:
             penalty = penalty if factor is None else penalty * factor
-            more = gradients(program, penalty, [list(parameters.values())[i] for i in limited])
+            more = differentiate(program, penalty, [list(parameters.values())[i] for i in limited])
             with program.scope("shards", "backward"):
                 for i, gradient in zip(limited, more, strict=True):
-                    found[i] = found[i] + gradient
-    step, reduced = trace.step(), found
+                    gradients[i] = gradients[i] + gradient
+    step, reduced = trace.step(), gradients
     finite = None
     if factor is not None:
-        found, finite = _unscaled(program, found, factor)
+        gradients, finite = _unscaled(program, gradients, factor)
     measured = set(program.updates)
-    optimizer.apply(program, parameters, found, step)
+    optimizer.apply(program, parameters, gradients, step)
     for path, value in trace.updates.items():
         program.updates[path] = value
     with program.scope("", "update"):
@@ -281,12 +293,12 @@ def _train(
     if scale is not None and finite is not None:
         _skip_unless(program, finite, scale, measured)
     if shard is not None and program.parts:
-        own = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
+        split = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
         for path in list(program.parts):
             for name in (path, *optimizer.state_names(path, parameters[path].shape)):
                 program.parts[name] = shard.split.shards
-                own.append(program.value(name))
-        sum_parts(program, shard, own)
+                split.append(program.value(name))
+        sum_parts(program, shard, split)
 
 
 # Loss scaling: gradients in float16 need it, because what is below 2^-24 is zero there. As in P. Micikevicius et al.,
@@ -300,13 +312,13 @@ def _loss_scale(program: Program) -> Value:
         return ops.where(ops.equal(carried, 0.0), FIRST_SCALE, carried)
 
 
-def _unscaled(program: Program, found: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
+def _unscaled(program: Program, scaled: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
     """The gradients of the loss itself, and whether all of them are finite."""
     with program.scope("loss_scale", "update"):
         # Zero times infinity or NaN is NaN, anything else zero.
-        zero = reduce(operator.add, (ops.sum(g * 0.0) for g in found))
+        zero = reduce(operator.add, (ops.sum(g * 0.0) for g in scaled))
         inverse = 1.0 / scale
-        return [g * inverse for g in found], ops.equal(zero, 0.0)
+        return [g * inverse for g in scaled], ops.equal(zero, 0.0)
 
 
 def _skip_unless(program: Program, finite: Value, scale: Value, measured: set[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from minicnn.configured import register
 from minicnn.documentation import complete
 from minicnn.losses.base import FunctionLoss, Loss
 from minicnn.losses.crossentropy import (
@@ -15,13 +16,19 @@ from minicnn.losses.crossentropy import (
 )
 from minicnn.losses.regression import Huber, LogCosh, MeanAbsoluteError, MeanSquaredError, Poisson
 from minicnn.losses.similarity import CosineSimilarity, Dice, KLDivergence, Tversky
-from minicnn.names import look_up
+from minicnn.names import look_up, stood_for
 
 __all__ = [
     "LOSSES", "BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy",
     "CategoricalFocalCrossentropy", "CosineSimilarity", "Dice", "FunctionLoss", "Huber", "KLDivergence",
     "LogCosh", "Loss", "MeanAbsoluteError", "MeanSquaredError", "Poisson", "SparseCategoricalCrossentropy",
     "Tversky", "get_loss",
+]  # fmt: skip
+
+LossName = Literal[
+    "sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy", "binary_focal_crossentropy",
+    "categorical_focal_crossentropy", "mean_squared_error", "mse", "mean_absolute_error", "mae", "huber", "log_cosh",
+    "kl_divergence", "kld", "poisson", "cosine_similarity", "dice", "tversky",
 ]  # fmt: skip
 
 LOSSES: dict[str, type[Loss]] = {
@@ -44,16 +51,18 @@ LOSSES: dict[str, type[Loss]] = {
     "tversky": Tversky,
 }
 
+register(*LOSSES.values())
 for _kind in LOSSES.values():
     complete(_kind)
 
 
-def get_loss(given: Any) -> Loss:
+def get_loss(identifier: Any) -> Loss:
     """A loss by name or class with its defaults, the one given, or a function of (y_true, y_pred) as one."""
-    if isinstance(given, Loss):
-        return given
-    if isinstance(given, type) and issubclass(given, Loss):
-        return given()
-    if callable(given) and not isinstance(given, type):
-        return FunctionLoss(given)
-    return look_up("A loss", LOSSES, given, "a Loss")()
+    identifier = stood_for(identifier)
+    if isinstance(identifier, Loss):
+        return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Loss):
+        return identifier()
+    if callable(identifier) and not isinstance(identifier, type):
+        return FunctionLoss(identifier)
+    return look_up("A loss", LOSSES, identifier, "a Loss")()

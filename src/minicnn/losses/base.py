@@ -1,4 +1,4 @@
-"""What a loss is, and what several share."""
+"""The loss, and the parts that several share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
+from minicnn.configured import Configured
 from minicnn.names import snake_case
 from minicnn.program.graph import Value
-from minicnn.setting import Setting
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken, as in Keras.
 EPSILON = 1e-7
@@ -17,7 +17,7 @@ EPSILON = 1e-7
 _SUM_TOLERANCE = 1e-2
 
 
-class Loss(Setting):
+class Loss(Configured):
     """Base class: a subclass emits the loss of each sample; the Model takes the mean over the batch."""
 
     # Whether labels are class numbers (int32) rather than floating-point targets.
@@ -58,7 +58,8 @@ class FunctionLoss(Loss):
     """A function (y_true, y_pred) of Values as a loss; it cannot be saved.
 
     Args:
-        function: Gives the loss of each sample, shape (N,) or (N, ...). Targets are floating-point numbers.
+        function: Gives the loss of each sample, shape (N,) or (N, ...), or one number: that of the batch, or of each
+            part that it is cut into. Targets are floating-point numbers.
     """
 
     def __init__(self, function: Callable[[Value, Value], Value]) -> None:
@@ -79,7 +80,8 @@ def of_samples(what: str, name: str, each: Value, y_true: Value, y_pred: Value, 
     Args:
         what: "A loss" or "A metric".
         name: Its name.
-        each: A number for each sample, or for each of several predictions of each, whose mean is taken.
+        each: A number for each sample, or for each of several predictions of each, whose mean is taken, or one number
+            for the batch.
         y_true: Its targets.
         y_pred: Its predictions.
         weight: Weights of the samples, shape (N,), or of their predictions; None for none.
@@ -94,13 +96,15 @@ def of_samples(what: str, name: str, each: Value, y_true: Value, y_pred: Value, 
             f"{what} composes a Value of primitives. Received: {each!r:.80} from {name!r}. Return what they give: a "
             "number for each sample, along the first axis."
         )
+    if not each.shape:  # one number for the batch, whose mean is that number
+        each = ops.broadcast_to(each, shape=y_pred.shape[:1] if weight is None else weight.shape)
     samples = each.shape[:1] == y_pred.shape[:1]
     if not samples or not any(_within(each.shape[1:], v.shape[1:]) for v in (y_pred, y_true)):
         axes = "Targets and predictions are broadcast where one has more axes: reshape them to be alike"
         raise ValueError(
             f"{what} gives a number for each of the {y_pred.shape[0]} samples, or for each of their predictions. "
             f"Received: {each.spec} from {name!r}, of targets {y_true.shape} and predictions {y_pred.shape}. "
-            f"{axes if samples else 'The model takes the mean itself: leave the first axis'}."
+            f"{axes if samples else 'Take no mean over the first axis, or one over all axes'}."
         )
     places = 1 if weight is None else weight.ndim
     if weight is not None and each.shape[:places] != weight.shape:
@@ -119,7 +123,7 @@ def mean_of_samples(x: Value) -> Value:
 
 
 def _within(axes: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether axes longer than 1 are some of the others, in their order."""
+    """True if axes longer than 1 are some of the others, in their order."""
     left = iter(others)
     return all(n == 1 or n in left for n in axes)
 
@@ -139,7 +143,7 @@ def check_same_shape(loss: Loss, y_true: Value, y_pred: Value) -> None:
 
 
 def is_distribution(y_true: Array, backend: Backend) -> bool:
-    """Whether the numbers of each row are at least 0, and 1 together."""
+    """True if the numbers of each row are at least 0, and 1 together."""
     low, high = extremes(backend.xp.sum(y_true, axis=-1), backend)
     return extremes(y_true, backend)[0] >= 0 and low >= 1 - _SUM_TOLERANCE and high <= 1 + _SUM_TOLERANCE
 

@@ -18,19 +18,21 @@ def _check_focus(gamma: float) -> None:
 
 def _shares(y_pred: Value) -> Value:
     """Predictions divided by their sum, as Keras does, so that none is likelier for all being large."""
-    made = y_pred.node
-    if made is not None and made.op.name == "softmax" and made.attrs["axis"] in (-1, y_pred.ndim - 1):
+    producer = y_pred.node
+    if producer is not None and producer.op.name == "softmax" and producer.attrs["axis"] in (-1, y_pred.ndim - 1):
         return y_pred  # their sum is 1
     total = ops.sum(y_pred, axes=-1, keepdims=True)
     return y_pred / ops.where(ops.equal(total, 0.0), 1.0, total)  # rows of zeros stay such
 
 
 def _clipped(p: Value) -> Value:
+    # The logarithm of 0 is infinite, and its gradient, too.
     return ops.maximum(ops.minimum(p, 1.0 - EPSILON), EPSILON)
 
 
 def _yes_and_no(y_pred: Value, logits: bool) -> tuple[Value, Value]:
     """Probabilities of 1 and of 0, each kept from 0: the difference of 1 and one near 1 has few digits in float32."""
+    # 1 - sigmoid(x) would be 0 for large x, where sigmoid(-x) still has all its digits.
     p, q = (ops.sigmoid(y_pred), ops.sigmoid(-y_pred)) if logits else (y_pred, 1.0 - y_pred)
     return _clipped(p), _clipped(q)
 
@@ -84,6 +86,7 @@ class SparseCategoricalCrossentropy(Crossentropy):
                 "SparseCategoricalCrossentropy takes one class number for each prediction. Received: labels "
                 f"{y_true.shape}, predictions {y_pred.shape}. One-hot labels belong to CategoricalCrossentropy."
             )
+        # The fused primitive: backends have one kernel for the loss and its gradient.
         if self.from_logits and not self.label_smoothing:
             each = ops.softmax_cross_entropy(y_pred, y_true)
         else:
@@ -129,6 +132,7 @@ class BinaryCrossentropy(Crossentropy):
         check_same_shape(self, y_true, y_pred)
         t = self._smoothed(y_true, 2)
         if self.from_logits:
+            # From logits without a logarithm of a rounded probability.
             loss = (1.0 - t) * ops.softplus(y_pred) + t * ops.softplus(-y_pred)
         else:
             p, q = _yes_and_no(y_pred, False)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from minicnn.configured import register
 from minicnn.documentation import complete
 from minicnn.losses import LOSSES, Loss
 from minicnn.metrics.base import Mean, Metric
-from minicnn.metrics.counts import AUC, ConfusionMatrix, F1Score, FBetaScore, MeanIoU, Precision, Recall
+from minicnn.metrics.counts import AUC, ConfusionMatrix, F1Score, FBetaScore, IoU, MeanIoU, Precision, Recall
 from minicnn.metrics.means import (
     Accuracy,
     BinaryAccuracy,
     CategoricalAccuracy,
+    CosineSimilarity,
     MeanLoss,
     RootMeanSquaredError,
     SparseCategoricalAccuracy,
@@ -22,8 +24,9 @@ from minicnn.metrics.means import (
 from minicnn.names import look_up
 
 __all__ = [
-    "AUC", "METRICS", "Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "ConfusionMatrix", "F1Score", "FBetaScore",
-    "Mean", "MeanIoU", "MeanLoss", "Metric", "Precision", "Recall", "RootMeanSquaredError",
+    "AUC", "METRICS", "Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "ConfusionMatrix", "CosineSimilarity",
+    "F1Score", "FBetaScore", "IoU", "Mean", "MeanIoU", "MeanLoss", "Metric", "Precision", "Recall",
+    "RootMeanSquaredError",
     "SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy", "get_metric",
 ]  # fmt: skip
 
@@ -39,28 +42,32 @@ METRICS: dict[str, type[Metric]] = {
     "precision": Precision,
     "recall": Recall,
     "auc": AUC,
+    "cosine_similarity": CosineSimilarity,  # before the loss of that name, whose sign is the other
     "f1_score": F1Score,
     "fbeta_score": FBetaScore,
     "root_mean_squared_error": RootMeanSquaredError,
 }
 
-for _kind in (*METRICS.values(), MeanIoU):
+register(*(kind for kind in map(globals().get, __all__) if isinstance(kind, type) and issubclass(kind, Metric)))
+for _kind in (*METRICS.values(), MeanIoU, IoU):
     complete(_kind)
 
 
-def get_metric(given: Any) -> Metric:
+def get_metric(identifier: Any) -> Metric:
     """A metric.
 
     Args:
-        given: Metric, its class or its name; a loss, its class or its name, for its mean; or a function of (y_true,
-            y_pred) that gives a number for each sample.
+        identifier: Metric, its class or its name; a loss, its class or its name, for its mean; or a function of
+            (y_true, y_pred) that gives a number for each sample.
     """
-    if isinstance(given, Metric):
-        return given
-    if isinstance(given, type) and issubclass(given, Metric):
-        return given()  # type: ignore[call-arg]  # each has defaults
-    if isinstance(given, Loss) or callable(given):
-        return MeanLoss(given)
-    named: dict[str, Any] = {**METRICS, **{name: partial(MeanLoss, name) for name in LOSSES}}
-    metric: Metric = look_up("A metric", named, given, "a Metric")()
+    if isinstance(identifier, Metric):
+        return identifier
+    if identifier == "acc":  # the name is the key in the logs
+        return Accuracy("acc")
+    if isinstance(identifier, type) and issubclass(identifier, Metric):
+        return identifier()  # type: ignore[call-arg]  # each has defaults
+    if isinstance(identifier, Loss) or callable(identifier):
+        return MeanLoss(identifier)
+    named: dict[str, Any] = {**{name: partial(MeanLoss, name) for name in LOSSES}, **METRICS}
+    metric: Metric = look_up("A metric", named, identifier, "a Metric")()
     return metric

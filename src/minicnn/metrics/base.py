@@ -1,4 +1,4 @@
-"""What a metric is, and what several share."""
+"""The metric, and the parts that several share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends.base import Array, Backend
+from minicnn.configured import Configured
 from minicnn.losses.base import mean_of_samples, of_samples
 from minicnn.program.graph import Value
-from minicnn.setting import Setting
 
 HostArray = np.ndarray[Any, Any]
 
 
-class Metric(Setting):
+class Metric(Configured):
     """Base class: `totals` emits what one batch adds, `result` turns the sums into a number.
 
     Args:
@@ -101,6 +101,7 @@ def truth_of(y_true: Value, y_pred: Value) -> Value:
 
 def only_largest(x: Value, k: int) -> Value:
     """The k largest along the last axis, the first of equal ones; `NEVER` elsewhere."""
+    # k times the largest, as the Array API has no top-k; k is small.
     rest = x
     for _ in range(min(k, x.shape[-1])):
         largest = ops.one_hot(ops.argmax(rest), classes=x.shape[-1], dtype="bool")
@@ -117,9 +118,10 @@ def of_places(weight: Value, shape: Sequence[int], rows: int | None = None) -> V
 
 def count_pairs(labels: Value, guesses: Value, weights: Value, classes: int, guessed: int | None = None) -> Value:
     """Weighted counts (K, K) of class numbers; of so many columns where other numbers are guessed."""
-    truth, found = (ops.one_hot(ops.reshape(v, shape=weights.shape), classes=k, dtype=weights.dtype)
+    truth, predicted = (ops.one_hot(ops.reshape(v, shape=weights.shape), classes=k, dtype=weights.dtype)
                     for v, k in ((labels, classes), (guesses, guessed or classes)))  # fmt: skip
-    return ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), found, transpose_a=True)
+    # A product of one-hot rows counts all pairs of classes, without writing to places that several samples share.
+    return ops.matmul(truth * ops.reshape(weights, shape=(weights.size, 1)), predicted, transpose_a=True)
 
 
 def checked_thresholds(thresholds: Any) -> list[float]:
@@ -145,5 +147,6 @@ def finite(name: str, value: Any) -> float:
 
 
 def ratio_of(a: HostArray, b: HostArray) -> HostArray:
-    """A / b, and 0 where b is 0."""
+    """Quotient a / b, and 0 where b is 0."""
+    # Nothing of nothing is 0, as in Keras.
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)

@@ -46,6 +46,7 @@ class ConfusionMatrix(Metric):
                 f"A confusion matrix needs a prediction for each class. Received: predictions {y_pred.shape}."
             )
         weights = of_places(weight, y_pred.shape[:-1])
+        # Counts of pairs are all that is needed: they add up over batches and ranks.
         return {"counts": count_pairs(class_numbers(y_true, y_pred), ops.argmax(y_pred), weights, k)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -98,9 +99,15 @@ class MeanIoU(ConfusionMatrix):
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         counts = np.asarray(totals["counts"], np.float64)
+        chosen = list(self._classes())
         both, either = np.diag(counts), counts.sum(axis=0)[:-1] + counts.sum(axis=1) - np.diag(counts)
+        both, either = both[chosen], either[chosen]
         there = either > 0
         return float((both[there] / either[there]).mean()) if there.any() else float("nan")
+
+    def _classes(self) -> Sequence[int]:
+        """Those whose mean it is."""
+        return range(self.num_classes)
 
     def check_labels(self, y_true: Array, backend: Backend) -> None:
         """See `Metric.check_labels`: they are class numbers below `num_classes`, or `ignore_class`."""
@@ -116,6 +123,30 @@ class MeanIoU(ConfusionMatrix):
             )
 
     check_targets = check_labels
+
+
+class IoU(MeanIoU):
+    """`MeanIoU` over some of the classes.
+
+    Args:
+        target_class_ids: Those classes.
+    """
+
+    def __init__(
+        self, num_classes: int, target_class_ids: Sequence[int], name: str = "io_u", ignore_class: int | None = None,
+        sparse_y_true: bool = True, sparse_y_pred: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(num_classes, name, ignore_class, sparse_y_true, sparse_y_pred)
+        ids = [as_integer(i) for i in target_class_ids]
+        self.target_class_ids = [i for i in ids if i is not None and 0 <= i < self.num_classes]
+        if not ids or self.target_class_ids != ids:
+            raise ValueError(
+                f"target_class_ids are classes from 0 to {num_classes - 1}, at least one. Received: "
+                f"{target_class_ids!r:.80}."
+            )
+
+    def _classes(self) -> Sequence[int]:
+        return self.target_class_ids
 
 
 class Thresholded(Metric):
@@ -157,6 +188,7 @@ class Thresholded(Metric):
         column = (guesses.size, 1)
         weights = of_places(weight, guesses.shape, guesses.size)
         positive = ops.reshape(truth, shape=column) * ops.reshape(weights, shape=column)
+        # One product counts hits and all guesses above each threshold at once.
         both = ops.concat(positive, ops.reshape(weights, shape=column), axis=1)  # (M, 2)
         above = ops.greater(ops.reshape(guesses, shape=column), self._limits[None].astype(y_pred.dtype))
         over = ops.matmul(both, ops.as_float(above, y_pred.dtype), transpose_a=True)
@@ -165,8 +197,8 @@ class Thresholded(Metric):
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         """See `Metric.result`: a number, or one for each of several thresholds."""
         positive, every = np.asarray(totals["over"], np.float64)
-        found = self.ratio(positive, every - positive, float(totals["all"][0]) - positive)
-        return float(found[0]) if len(found) == 1 else found
+        ratios = self.ratio(positive, every - positive, float(totals["all"][0]) - positive)
+        return float(ratios[0]) if len(ratios) == 1 else ratios
 
     def ratio(self, tp: HostArray, fp: HostArray, fn: HostArray) -> HostArray:
         """The metric at each threshold, from true and false positives and false negatives."""
@@ -227,6 +259,7 @@ class AUC(Thresholded):
             )
         super().__init__(name, thresholds)
         inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else self._limits
+        # Beyond both ends, so that the curve begins at all and ends at nothing.
         self._limits = np.array([-1e-7, *np.sort(inner), 1.0 + 1e-7])
         self.num_thresholds, self.curve, self.summation_method = num_thresholds, curve, summation_method
         self.from_logits = from_logits
@@ -241,6 +274,8 @@ class AUC(Thresholded):
             return float("nan")
         recall = tp / positive
         if self.curve == "PR" and self.summation_method == "interpolation":
+            # Between two thresholds precision is no straight line: the area is integrated (J. Davis, M. Goadrich, ICML
+            # 2006).
             slope = ratio_of(-np.diff(tp), -np.diff(every))
             rest = tp[1:] - slope * every[1:]
             steps = np.where((every[1:] > 0) & (every[:-1] > 0), ratio_of(every[:-1], every[1:]), 1.0)
@@ -284,9 +319,9 @@ class FBetaScore(Metric):
             positive = ops.greater(only_largest(guesses, 1), NEVER / 2)
         else:
             positive = ops.greater(guesses, self.threshold)
-        found = ops.as_float(positive, y_pred.dtype)
+        predicted = ops.as_float(positive, y_pred.dtype)
         weights = ops.reshape(of_places(weight, y_pred.shape, rows[0]), shape=(rows[0], 1))
-        sums = [ops.matmul(weights, v, transpose_a=True) for v in (found * truth, found, truth)]
+        sums = [ops.matmul(weights, v, transpose_a=True) for v in (predicted * truth, predicted, truth)]
         return {"sums": ops.concat(*sums, axis=0)}
 
     def result(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn import ops
+from minicnn import losses, ops
 from minicnn.backends.base import Array, Backend
 from minicnn.losses import get_loss
 from minicnn.losses.base import extremes, is_distribution
@@ -84,10 +84,10 @@ class TopKCategoricalAccuracy(Mean):
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
         mask = ops.one_hot(class_numbers(y_true, y_pred), classes=y_pred.shape[-1], dtype="bool")
-        own = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
+        score = ops.sum(ops.where(mask, y_pred, 0.0), axes=-1, keepdims=True)
         # Those that are not at most the label's are larger, or one of the two is NaN.
         # The label's is not compared with itself computed anew, which a compiler may round otherwise.
-        at_most = ops.sum(ops.as_float(ops.less_equal(ops.where(mask, own, y_pred), own), y_pred.dtype), axes=-1)
+        at_most = ops.sum(ops.as_float(ops.less_equal(ops.where(mask, score, y_pred), score), y_pred.dtype), axes=-1)
         return ops.as_float(ops.greater(at_most, float(y_pred.shape[-1] - self.k)), y_pred.dtype)
 
 
@@ -124,10 +124,27 @@ class BinaryAccuracy(Mean):
         self.threshold = finite("threshold", threshold)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
-        found = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
-        return ops.as_float(ops.equal(found, truth_of(y_true, y_pred)), y_pred.dtype)
+        predicted = ops.as_float(ops.greater(y_pred, self.threshold), y_pred.dtype)
+        return ops.as_float(ops.equal(predicted, truth_of(y_true, y_pred)), y_pred.dtype)
 
     check_targets = Accuracy.check_targets
+
+
+class CosineSimilarity(Mean):
+    """Cosine of the angle between target and prediction: 1 where their directions agree; the loss is minus that.
+
+    Args:
+        axis: The axis, not the batch, along which they are vectors.
+    """
+
+    _plain_name = "CosineSimilarityMetric"
+
+    def __init__(self, name: str = "cosine_similarity", axis: int = -1) -> None:
+        super().__init__(name)
+        self.axis = axis
+
+    def each(self, y_true: Value, y_pred: Value) -> Value:
+        return -losses.CosineSimilarity(self.axis).call(ops.as_float(y_true, y_pred.dtype), y_pred)
 
 
 class RootMeanSquaredError(Mean):

@@ -3,6 +3,7 @@
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
+from minicnn.models import arrays as _arrays  # noqa: F401  which says how layers are applied to arrays
 from minicnn.models.model import Model, clone_model
 from minicnn.models.sequential import Sequential
 

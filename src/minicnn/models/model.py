@@ -3,55 +3,75 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
-import threading
-import weakref
-import zlib
+import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
-from minicnn import __version__
 from minicnn.arguments import plain
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.data.forms import Batches, as_data
 from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
-from minicnn.loop.batches import split_off
-from minicnn.loop.objective import LazyLogs
-from minicnn.loop.prefetch import Run
+from minicnn.distribution import DataParallel
+from minicnn.layers.functional import Functional
+from minicnn.layers.graph import Graph
+from minicnn.layers.layer import Layer
+from minicnn.layers.symbolic import SymbolicTensor
+from minicnn.layers.weight import Weight
+from minicnn.loop.adapters import by_place, split_off
+from minicnn.loop.objective import Objective
+from minicnn.loop.predictions import predict, predict_batch
 from minicnn.loop.sources import Source
 from minicnn.loop.totals import Totals
-from minicnn.models.compiled import CompiledNetwork, _as_asked, _length
-from minicnn.models.network import check_counts, check_optional, check_seed
-from minicnn.schedules import Schedule
+from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
+from minicnn.loop.training import Training
+from minicnn.losses import Loss, LossName
+from minicnn.models.checks import (
+    as_asked,
+    check_counts,
+    check_distribution,
+    check_optional,
+    check_seed,
+    validated,
+    with_labels,
+)
+from minicnn.names import known_name
+from minicnn.optimizers import Optimizer, get_optimizer
+from minicnn.program.graph import Program, Value
+from minicnn.summary import Explanation, page, summary
+from minicnn.trace import StepTrace
+from minicnn.visual.methods import VisualMethods
 
 Path = str | os.PathLike[str]
 
 
-class Model(CompiledNetwork):
-    """A network between symbolic inputs and outputs, with weights, that can be trained.
+def _of(path: str, doc: str) -> Any:
+    """A property: an attribute of what a model's training holds."""
+    return property(attrgetter(f"_training.{path}"), doc=doc)
+
+
+class Model(VisualMethods, Functional):
+    """A network between symbolic inputs and outputs, with weights, that can be trained; itself a layer.
 
     Args:
-        inputs: `Input(...)`, or a list of them.
+        inputs: `Input(...)`, or a list of them; the result of a layer also, to cut a part out of a network.
         outputs: What layers made of them, or a list.
         backend: Name such as "numpy" or "torch:cuda", or a Backend. If None: that of the arrays
             given to `fit`, else the environment variable MINICNN_BACKEND, else NumPy.
         seed: Seed of the first weights, the shuffles and random layers, from 0 to 2**64 - 1.
         name: Name of the model.
 
-    Attributes:
-        optimizer: The optimizer; None before `compile`.
-        precision: Precision policy: see `compile`.
-        stop_training: Set it, usually in a callback, to end `fit` after the step that is under way.
-        samples_seen: Samples of the epoch that is under way.
-
     Raises:
         ValueError: If the seed or the backend is unknown, or the layers do not connect inputs and outputs.
+        TypeError: Where a subclass is defined that overrides `call`.
 
     Example:
         >>> from minicnn.layers import Dense, Input
@@ -61,35 +81,304 @@ class Model(CompiledNetwork):
         10
     """
 
-    def _set_up(self, backend: str | Backend | None, seed: int) -> None:
-        super()._set_up(backend, seed)
-        self.stop_training = False
-        self.samples_seen = 0  # in the epoch that is under way
-        self._position = (0, 0)  # epoch and batch that come next
-        self._totals = Totals()  # of that epoch
-        self._no_one_else()
+    _described_as = "Model"  # which class a file names
 
-    def _no_one_else(self) -> None:
-        """What neither a new model nor a copy has: a training under way, and logs that may still be read."""
-        self._fitting = threading.Lock()
-        self._open_logs: Callable[[], LazyLogs | None] = _none
+    def __init__(
+        self,
+        inputs: SymbolicTensor | Sequence[SymbolicTensor],
+        outputs: SymbolicTensor | Sequence[SymbolicTensor],
+        *,
+        backend: str | Backend | None = None,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> None:
+        Layer.__init__(self, name=name)
+        self._training = Training(backend, check_seed(seed))
+        self._wire(Graph(inputs, outputs))
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        totals = self._totals.get_state(lambda array: self.backend.to_numpy(array))
-        return {k: v for k, v in state.items() if k not in ("_fitting", "_open_logs")} | {"_totals": totals}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._totals = Totals.of_state(state["_totals"], lambda array: self.backend.asarray(array))
-        self._no_one_else()
+    def _wire(self, graph: Graph) -> None:
+        """Take up a graph, whose weights get first numbers."""
+        self._training.wire(graph)
+        self._wired, self.built = graph, True
+        step = self._training.step
+        if step.objective is not None:  # a Sequential that has got another layer
+            step.trainable = self._trainable_now() | step.trainable
 
     @property
-    def steps_taken(self) -> int:
-        """Training steps so far."""
-        return self._engine.steps_taken
+    def _graph(self) -> Graph:
+        """The layers as they are wired; a RuntimeError if they are not yet."""
+        return self._training.step.wired()
+
+    @property
+    def _weights(self) -> dict[str, Weight]:
+        """Weights by path."""
+        return self._training.weights if self._graph else {}
+
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:  # type: ignore[override]  # one list
+        """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
+
+        Args:
+            inputs: A tensor, or a list of them for several inputs. Arrays of any library, shape (N, ...), are a batch.
+            training: Whether the layers act as in training; on arrays not if None, and weights and moving statistics
+                stay as they are.
+
+        Returns:
+            Tensors or Values; for arrays what `predict` gives.
+        """
+        several = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if self._trace is not None or any(isinstance(v, SymbolicTensor | Value) for v in several):
+            return super().__call__(inputs, training=training)
+        with self._received(inputs) as (x, _):
+            outputs = predict_batch(self._training, x, training is True)
+        return outputs[0] if self._graph.one_output else outputs
+
+    # Weights and state --------------------------------------------------------------------------
+
+    seed: int = _of("step.seed", "Seed of the first weights, the shuffles and random layers.")
+    backend: Backend = _of("backend", "The backend; decided when first needed.")
+    distribution: DataParallel | None = _of("distribution", "How ranks share training and evaluation: see `compile`.")
+    optimizer: Optimizer | None = _of("step.optimizer", "The optimizer; None before `compile`.")
+    precision: str = _of("step.precision", "Precision policy: see `compile`.")
+    steps_taken: int = _of("executor.steps_taken", "Training steps so far.")
+    samples_seen: int = _of("samples_seen", "Samples of the epoch that is under way.")
+
+    @property
+    def stop_training(self) -> bool:
+        """Set it, usually in a callback, to end `fit` after the step that is under way."""
+        return self._training.stop
+
+    @stop_training.setter
+    def stop_training(self, stop: bool) -> None:
+        self._training.stop = stop
+
+    def join(self) -> None:
+        """Put together the kernels of which each rank has a part: all ranks call it at the same time.
+
+        What reads weights does it by itself; where one rank alone is to read them, all call this before.
+        """
+        self._training.variables.join()
+
+    def count_params(self, *, trainable: bool | None = None) -> int:
+        """Number of weights: all, or those that are (not) trainable; those of frozen layers are not.
+
+        Raises:
+            RuntimeError: If the model is not built.
+        """
+        trained = () if trainable is None else self._training.trained_paths(self._trainable_now())
+        return sum(math.prod(w.shape) for p, w in self._weights.items() if trainable in (None, p in trained))
+
+    def get_weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of all weights by path, such as "conv2d/kernel"; `set_weights` takes them."""
+        return {path: self._training.variables.get(path) for path in self._weights}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Replace weights by path; those not named stay.
+
+        Raises:
+            ValueError: If a path is unknown or a shape differs; then nothing is changed.
+            TypeError: If it is no mapping, or an array is on another device or does not hold numbers; then nothing is
+                changed.
+        """
+        if not isinstance(weights, Mapping):
+            raise TypeError(
+                "set_weights of a model takes a dictionary of arrays by path, as get_weights gives it. Received: "
+                f"{type(weights).__name__}. dict(zip(model.get_weights(), arrays)) makes one of arrays in the model's "
+                "order; a layer's set_weights takes a list."
+            )
+        variables, shapes = self._training.variables, {path: weight.shape for path, weight in self._weights.items()}
+        arrays = {path: variables.on_host(array, path) for path, array in weights.items()}
+        for path, array in arrays.items():
+            if array.shape != shapes.get(path):
+                raise ValueError(
+                    f"set_weights takes arrays by weight path, each of its weight's shape. Received: {path!r} with "
+                    f"shape {array.shape}; the model has {shapes.get(path, 'no weight of that name')}. Paths: "
+                    f"{', '.join(shapes)}."
+                )
+        variables.set(arrays)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that decides how training goes on from here, as plain data and NumPy arrays."""
+        return self._training.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `get_state` gave, of this model or of one made and compiled in the same way.
+
+        Raises:
+            ValueError: If it is no such state; then nothing is changed.
+        """
+        check_model_state(self, state)
+        self._training.set_state(state)
+
+    def save(self, path: Path) -> None:
+        """Write architecture, weights and optimizer state to one safetensors file; see `minicnn.saving`.
+
+        Of several ranks the first writes it.
+        """
+        from minicnn.saving import save_model
+
+        self.join()
+        if self._training.chief:
+            save_model(self, path)
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights to one safetensors file; see `minicnn.saving`. Of several ranks the first writes it."""
+        from minicnn.saving import save_weights
+
+        self.join()
+        if self._training.chief:
+            save_weights(self, path)
+
+    def load_weights(self, path: Path, skip_mismatch: bool = False) -> None:
+        """Read weights that `save_weights` or `save` wrote; see `minicnn.saving`."""
+        from minicnn.saving import load_weights
+
+        load_weights(self, path, skip_mismatch)
+
+    @classmethod
+    def load(
+        cls, path: Path, *, backend: str | Backend | None = None, custom_objects: Mapping[str, Any] | None = None
+    ) -> Model:
+        """Read a model that `save` wrote; see `minicnn.saving`."""
+        from minicnn.saving import load_model
+
+        return load_model(path, backend=backend, custom_objects=custom_objects)
+
+    # Programs -----------------------------------------------------------------------------------
+
+    def program(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Program:
+        """The Program of one step.
+
+        Args:
+            kind: "train", "evaluate" or "predict"; "train" if None and the model is compiled.
+            batch_size: Samples in the step.
+
+        Raises:
+            RuntimeError: If the model is not compiled, unless the kind is "predict".
+        """
+        if kind is None:
+            kind = "predict" if self._training.step.objective is None else "train"
+        known_name("kind", kind, get_args(StepKind))
+        (batch_size,) = check_counts(batch_size=batch_size)
+        return self._training.program(kind, batch_size)
+
+    def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
+        """Which kernel of the backend runs each node, or why its reference does."""
+        program = self.program(kind, batch_size=batch_size)
+        return Explanation(program, self.backend.explain(program.copy()))
+
+    def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str | None:
+        """Table of the layers: output shape, weights, FLOPs of the forward pass for a batch.
+
+        Args:
+            print_fn: Takes the text; if None it is returned.
+            batch_size: Samples that the FLOPs are for.
+        """
+        text = summary(self, batch_size)
+        if print_fn is None:
+            return text
+        print_fn(text)  # and nothing is returned, which a notebook would show once more
+        return None
+
+    def trace(self, x: Any, y: Any = None, sample_weight: Any = None, *, kernels: bool = False) -> StepTrace:
+        """Every value of one step on one batch, by name: what the next training step would compute. Nothing changes.
+
+        All values are kept on the host, so the batch is better a small one. It is not cut into shards.
+
+        Args:
+            x: Inputs of one batch, shape (N, ...).
+            y: Labels; without them it is a prediction.
+            sample_weight: Weight of each sample.
+            kernels: The backend's kernels compute it, with every result among those to be stored; otherwise the
+                references do, node by node on the backend's arrays, also where the backend would merge nodes. On
+                backends without kernels it is the same.
+
+        Raises:
+            RuntimeError: If there are labels and the model is not compiled.
+        """
+        with self._received(x, y) as (x, y):
+            return self._training.trace(x, y, sample_weight, kernels)
 
     # Training -----------------------------------------------------------------------------------
+
+    def _trainable_now(self) -> dict[Layer | None, bool]:
+        """Whether the model, and each layer in it, is trainable; the model is None."""
+        return {None if layer is self else layer: layer.trainable for layer in self._with_sublayers()}
+
+    def _note_trainable(self) -> None:
+        """Warn, once after each compile, where `trainable` of a layer was set since."""
+        step, compiled = self._training.step, self._training.step.trainable
+        changed = [layer or self for layer, now in self._trainable_now().items() if now is not compiled.get(layer, now)]
+        if changed and not step.warned:
+            step.warned = True
+            warnings.warn(
+                "Training changes what was trainable when the model was compiled. Received: trainable set since then, "
+                f"on {', '.join(sorted(repr(layer.name) for layer in changed)):.200}. Call compile() again to take it "
+                "up, which begins with new optimizer state; nothing is to be done where another model is to leave "
+                "these layers alone.",
+                stacklevel=3,
+            )
+
+    def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
+        """Inputs and labels by place, if they are given by name; loaders as such."""
+        if isinstance(x, Mapping):
+            x = by_place("inputs", x, [""] if self._wired is None else [t.name or "" for t in self._wired.inputs])
+        return as_data(x), by_place("labels", y, self.output_names) if isinstance(y, Mapping) else y
+
+    def _build_for(self, x: Any) -> None:
+        """Build a model whose input shape is not known before there are data."""
+
+    @contextmanager
+    def _received(self, x: Any, y: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Data by place, while the device of the backend, which they may choose, is the current one."""
+        x, y = self._placed(x, y)
+        self._build_for(x)
+        self._training.choose_backend(x, y)
+        with self.backend.active():
+            yield x, y
+
+    def compile(
+        self,
+        optimizer: str | Optimizer | type[Optimizer] = "sgd",
+        loss: LossName | str | Loss | Callable[..., Any] | Sequence[Any] | Mapping[str, Any] = (
+            "sparse_categorical_crossentropy"
+        ),
+        metrics: Any = (),
+        *,
+        loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
+        precision: Precision | str = "float32",
+        distribution: DataParallel | None = None,
+        accumulate: int = 1,
+    ) -> None:
+        """Say what to train for and how.
+
+        Args:
+            optimizer: Name or Optimizer.
+            loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
+            metrics: Names, Metrics or functions; for several outputs a dictionary by name, or a list with an entry for
+                each, of one, a list of them, or None; any other list is of all outputs. A loss stands for its mean.
+                Sample weights weigh metrics too: Keras calls these weighted metrics.
+            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary; a number for one output.
+            precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16": products of shorter operands,
+                images stored in 16 bits, weights, optimizer and sums in float32. In float16 the loss is scaled, and
+                the log "skipped_steps" counts the steps whose gradients were not finite, which change no weight.
+            distribution: How training and evaluation are shared out between processes, and cut into shards.
+            accumulate: Parts that each batch is cut into, whose gradients are summed one after the other: less memory,
+                the bits of `DataParallel(shards=accumulate)`. A distribution has shards of its own.
+
+        Raises:
+            ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The
+                model stays as it was.
+            RuntimeError: If the model is in training.
+        """
+        known_name("precision", precision, PRECISIONS)
+        distribution = check_distribution(distribution, accumulate)
+        objective = Objective.of(loss, metrics, loss_weights, self.output_names)
+        self._training.compile(
+            precision, distribution, objective=objective, optimizer=get_optimizer(optimizer),
+            trainable=self._trainable_now(), warned=False,
+        )  # fmt: skip
+        if self.built:
+            objective.check_outputs(self._graph.outputs)
 
     def fit(
         self,
@@ -148,7 +437,7 @@ class Model(CompiledNetwork):
             ValueError: If shapes, lengths, labels or arguments do not fit.
             TypeError: If data do not hold numbers, or are on another device than the model.
         """
-        self._compiled()
+        self._training.step.compiled()
         epochs, initial_epoch = check_counts(0, epochs=epochs, initial_epoch=initial_epoch)
         (batch_size,) = check_counts(batch_size=batch_size)
         steps_per_epoch, validation_steps, validation_batch_size = check_optional(
@@ -156,194 +445,176 @@ class Model(CompiledNetwork):
             validation_batch_size=validation_batch_size,
         )  # fmt: skip
         validation_freq = plain(validation_freq)
-        validated = _validated(validation_freq)
+        validates = validated(validation_freq)
         seed = check_seed(self.seed if seed is None else seed)
-        given = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        with self._alone(), self._together(), self._given(x, y) as (x, y):
-            self._check_trainable()
+        several = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        with self._training.alone(), self._training.together(), self._received(x, y) as (x, y):
+            self._note_trainable()
+            training = self._training
             if validation_split and (isinstance(x, Batches) or validation_data is not None):
                 raise ValueError(
                     "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
                 )
             if validation_split and y is not None:
                 (x, y, sample_weight), validation_data = split_off(
-                    x, y, sample_weight, validation_split, len(self._inputs), len(self._outputs)
+                    x, y, sample_weight, validation_split, len(self.inputs), len(self.outputs)
                 )
-            source = self._source(
-                x, y, sample_weight, batch_size, last_batch, class_weight, steps=steps_per_epoch, again=True,
+            source = training.source(
+                x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch, again=True,
                 onwards=True,
             )  # fmt: skip
             validation = None
             if validation_data is not None:
                 size = batch_size if validation_batch_size is None else validation_batch_size
-                validation = self._validation(validation_data, size, validation_steps)
+                inputs, targets, weights = with_labels(validation_data)
+                validation = training.source(
+                    *self._placed(inputs, targets), weights, size, steps=validation_steps, again=True
+                )
             history = History()
             params: dict[str, Any] = {
                 "epochs": epochs, "steps": len(source), "verbose": verbose, "shuffle": shuffle,
                 "batch_size": None if isinstance(x, Batches) else batch_size, "last_batch": last_batch,
                 "seed": seed,
             }  # fmt: skip
-            self.stop_training = False
-            self._position = (initial_epoch, 0)
-            with Callbacks([*given, history, *progress(verbose if self.chief else 0)], self, params) as everyone:
-                everyone("on_train_begin")
-                about = {
-                    "validation_freq": repr(validation_freq),
-                    "validation steps": None if validation is None else _length(validation),
-                    "class_weight": repr(class_weight),
-                    "sample_weight": "none" if sample_weight is None else "given",
-                }  # fmt: skip
-                self._agree("training", params | about)
-                # Training that was stopped within an epoch and then resumed still has to end that epoch.
-                while self._position[0] < epochs and (self._position[1] or not self.stop_training):
-                    due = validation if validated(self._position[0] + 1) else None
-                    everyone.without_validation = validation is not None and due is None
-                    self._train_epoch(source, due, everyone, shuffle, seed)
-                everyone("on_train_end")
-                self._agree("end of the training", params)
+            about = {
+                "validation_freq": repr(validation_freq),
+                "validation steps": None if validation is None else _length(validation),
+                "class_weight": repr(class_weight),
+                "sample_weight": "none" if sample_weight is None else "given",
+            }  # fmt: skip
+            display = progress(verbose if training.chief else 0)
+            with Callbacks([*several, history, *display], self, params) as everyone:
+                training.fit(
+                    source, validation, validates, everyone, shuffle, seed, range(initial_epoch, epochs), about
+                )
         return history
-
-    def _agree(self, when: str, params: Mapping[str, Any]) -> None:
-        """Wait for the other ranks, which are to be at the same point of the same training."""
-        if self.distribution is None or self.distribution.ranks == 1:
-            return
-        weights = {path: zlib.crc32(array.tobytes()) for path, array in self.get_weights().items()}
-        about = {
-            "call of fit": when, "versions": f"minicnn {__version__}, NumPy {np.__version__}",
-            # each rank may name a GPU of its own
-            "backend": repr(self.backend).replace(self.backend.device, self.backend.device.split(":")[0]),
-            "distribution": repr(self.distribution), "seed": self.seed,
-            **{k: v for k, v in params.items() if k != "verbose"}, "position in the data": list(self._position),
-            "steps taken": self.steps_taken, **weights,
-        }  # fmt: skip
-        self.distribution.agree(about)
-
-    def _validation(self, data: Any, batch_size: int, steps: int | None = None) -> Source:
-        return self._source(*_with_labels(data), batch_size, steps=steps, again=True)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Context manager: a training, if no other is under way."""
-        if not self._fitting.acquire(blocking=False):
-            raise RuntimeError(
-                "A model is in one fit at a time. Received: fit of a model in training, from another thread or a "
-                "callback. Wait until it has ended, or train a copy.deepcopy of the model."
-            )
-        try:
-            yield
-        finally:
-            self._fitting.release()
-
-    def _train_epoch(
-        self, source: Source, validation: Source | None, callbacks: Callbacks, shuffle: bool, seed: int
-    ) -> None:
-        epoch, first = self._position
-        if not first:
-            self._totals, self.samples_seen = Totals(), 0
-        callbacks("on_epoch_begin", epoch)
-        at_once = 1 if callbacks.watch_batches else self.backend.steps_at_once
-        for run in source.runs(shuffle=shuffle, seed=seed, epoch=epoch, skip=first, longest=at_once):
-            if self.stop_training:
-                break
-            callbacks("on_train_batch_begin", self._position[1])
-            self._totals = self._train_run(run, self._totals, finite=not callbacks.ends_on_nan)
-            batch = self._position[1] + run.steps
-            self._position = (epoch, batch)
-            self.samples_seen += run.feed.batch * run.steps
-            logs = LazyLogs(partial(self._logs, self._totals))
-            self._open_logs = weakref.ref(logs)
-            callbacks("on_train_batch_end", batch - 1, logs)
-            del logs
-        epoch_logs = self._logs(self._totals)
-        if validation is not None:
-            found = self._evaluate(validation, callbacks)
-            epoch_logs |= {f"val_{k}": v for k, v in found.items()}
-        self._position = (epoch + 1, 0)
-        callbacks("on_epoch_end", epoch, epoch_logs)
-
-    def _train_run(self, run: Run, totals: Totals, finite: bool = True) -> Totals:
-        """Training steps; returns the metric totals with theirs added. See `Engine.train_many` for `finite`."""
-        _, optimizer = self._compiled()
-        kept = self._open_logs()
-        if kept is not None:  # they may be read later, and the step may overwrite the totals
-            kept.read()
-        taken = self._engine.steps_taken
-        rates = [optimizer.rate(taken + k) for k in range(run.steps)]
-        return self._engine.train_many(run.feed, run.arrays, totals, run.index, rates, finite)
 
     def train_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None, *,
         return_dict: bool = False,
     ) -> Any:  # fmt: skip
         """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
-        objective, _ = self._compiled()
-        self._check_trainable()
-        with self._together(), self._given(x, y) as (x, y):
-            feed, arrays = self._standardizer(objective, class_weight).batch(x, y, sample_weight)
-            return _as_asked(self._logs(self._train_run(Run(feed, arrays), Totals())), return_dict)
+        training = self._training
+        training.step.compiled()
+        self._note_trainable()
+        with training.together(), self._received(x, y) as (x, y):
+            run = training.standardizer(class_weight).batch(x, y, sample_weight)
+            return as_asked(training.logs(training.train(run, Totals())), return_dict)
 
-    # Saving and resuming ------------------------------------------------------------------------
+    @overload
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
+        steps: int | None = None, *, return_dict: Literal[True], callbacks: Sequence[Callback] = (),
+    ) -> dict[str, Any]: ...  # fmt: skip
+    @overload
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
+        steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
+    ) -> Any: ...  # fmt: skip
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
+        steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
+    ) -> Any:  # fmt: skip
+        """Loss and metrics on given data.
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything that decides how training goes on from here, as plain data and NumPy arrays."""
-        rate = None if self.optimizer is None else self.optimizer.learning_rate
-        return {
-            "arrays": {name: self._engine.get(name) for name in self._engine.names()},
-            "steps_taken": self._engine.steps_taken,
-            "totals": self._totals.get_state(lambda array: self.backend.to_numpy(array)),
-            "position": list(self._position),
-            "samples_seen": self.samples_seen,
-            "stop_training": self.stop_training,
-            "learning_rate": None if isinstance(rate, Schedule) else rate,
-        }
+        Args:
+            x: Inputs or a loader, as in `fit`; a loader needs no length.
+            y: Labels; None with a loader.
+            batch_size: Samples in a step.
+            verbose: 0 is silent; 1, 2 and "auto" print the result.
+            sample_weight: Weight of each sample.
+            steps: Batches to take; None for all.
+            return_dict: Whether the result is a dictionary by name, such as {"loss": 0.3, "accuracy": 0.9}.
+            callbacks: Callbacks, whose methods that begin with `on_test` are called.
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `get_state` gave, of this model or of one made and compiled in the same way.
+        Returns:
+            As in Keras: the loss, or a list [loss, metric, ...] if there are metrics, in the order in which `fit`
+            logs them, or the dictionary.
+        """
+        progress(verbose)  # which refuses what is none
+        (steps,) = check_optional(steps=steps)
+        (batch_size,) = check_counts(batch_size=batch_size)
+        training = self._training
+        training.step.compiled()
+        with training.together(), self._received(x, y) as (x, y):
+            source = training.source(x, y, sample_weight, batch_size, steps=steps)
+            with Callbacks(callbacks, self, {"steps": _length(source), "verbose": verbose}) as everyone:
+                logs = training.evaluate(source, everyone)
+        if verbose and training.chief:
+            print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
+        return as_asked(logs, return_dict)
+
+    def test_on_batch(self, x: Any, y: Any, sample_weight: Any = None, *, return_dict: bool = False) -> Any:
+        """Loss and metrics on one batch, as `evaluate` gives them."""
+        training = self._training
+        training.step.compiled()
+        with training.together(), self._received(x, y) as (x, y):
+            run = training.standardizer().batch(x, y, sample_weight)
+            return as_asked(training.logs(training.executor.evaluate(run, Totals())), return_dict)
+
+    def predict(
+        self, x: Any, batch_size: int = 32, verbose: str | int = 0, steps: int | None = None, *,
+        callbacks: Sequence[Callback] = (),
+    ) -> Any:  # fmt: skip
+        """Outputs for given inputs, batch by batch.
+
+        Args:
+            x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used. It keeps the
+                order of the data: one that is known to shuffle is refused.
+            batch_size: Samples in a step; a loader has its own.
+            verbose: 0 is silent; 1, 2 and "auto" print a line when it is done.
+            steps: Batches to take; None for all.
+            callbacks: Callbacks, whose methods that begin with `on_predict` are called.
+
+        Returns:
+            Array of the kind that x is, NumPy for lists; a list of them for several outputs.
+        """
+        progress(verbose)  # which refuses what is none
+        (batch_size,), (steps,) = check_counts(batch_size=batch_size), check_optional(steps=steps)
+        start = time.perf_counter()
+        with self._received(x) as (x, _), Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
+            outputs = predict(self._training, x, batch_size, steps, everyone)
+        if verbose and self._training.chief:
+            print(f"{len(outputs[0])} samples predicted - {time.perf_counter() - start:.1f} s")
+        return outputs[0] if self._graph.one_output else outputs
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Outputs for given inputs in one step, as `predict` gives them."""
+        return self(x)
+
+    def export(
+        self, path: Path, kind: Literal["predict", "evaluate", "train", "state"] = "predict", *,
+        hold_weights: bool = True,
+    ) -> None:  # fmt: skip
+        """Write a step as an ONNX file of standard operators, for any batch size, in float32.
+
+        What a step carries to the next one, such as the weights, comes in by its name, and goes out as "next/NAME";
+        outputs that begin with "metric/" are the totals of metrics over the batch. Before the file is written, ONNX
+        Runtime computes one step with it, and the results are those of NumPy.
+
+        Args:
+            path: File to write, usually with the ending ".onnx".
+            kind: "predict"; "evaluate", loss and metrics; "train", a whole training step with the backward pass and
+                the update; or "state", which takes nothing and gives what the first training step takes.
+            hold_weights: Whether the file holds the weights; else they are inputs. Those of "train" are always.
 
         Raises:
-            ValueError: If it is no such state; then nothing is changed.
+            ValueError: If primitives have no form in ONNX, of which all are named, the precision is not float32, or
+                there are more than 2 GB of weights.
+            RuntimeError: If the model is not compiled, where the kind takes it, or the file does not agree with NumPy.
+            OSError: If the file cannot be written; names the path and a remedy.
+            ImportError: If onnx or onnxruntime is missing.
         """
-        check_model_state(self, state)
-        self._engine.restore(state["arrays"], state["steps_taken"])
-        self._totals = Totals.of_state(state["totals"], lambda array: self.backend.asarray(array))
-        self._position = (state["position"][0], state["position"][1])
-        self.samples_seen, self.stop_training = state["samples_seen"], state["stop_training"]
-        if self.optimizer is not None and state["learning_rate"] is not None:
-            self.optimizer.learning_rate = state["learning_rate"]
+        from minicnn.interop.onnx.exporting import export
 
-    def save(self, path: Path) -> None:
-        """Write architecture, weights and optimizer state to one safetensors file; see `minicnn.saving`.
+        export(self, path, kind, hold_weights=hold_weights)
 
-        Of several ranks the first writes it.
-        """
-        from minicnn.saving import save_model
+    def _repr_html_(self) -> str:
+        return page(self)
 
-        self.join()
-        if self.chief:
-            save_model(self, path)
-
-    def save_weights(self, path: Path) -> None:
-        """Write the weights to one safetensors file; see `minicnn.saving`. Of several ranks the first writes it."""
-        from minicnn.saving import save_weights
-
-        self.join()
-        if self.chief:
-            save_weights(self, path)
-
-    def load_weights(self, path: Path, skip_mismatch: bool = False) -> None:
-        """Read weights that `save_weights` or `save` wrote; see `minicnn.saving`."""
-        from minicnn.saving import load_weights
-
-        load_weights(self, path, skip_mismatch)
-
-    @classmethod
-    def load(
-        cls, path: Path, *, backend: str | Backend | None = None, custom_objects: Mapping[str, Any] | None = None
-    ) -> Model:
-        """Read a model that `save` wrote; see `minicnn.saving`."""
-        from minicnn.saving import load_model
-
-        return load_model(path, backend=backend, custom_objects=custom_objects)
+    def __repr__(self) -> str:
+        known = f"{len(self.layers)} layers, {self.count_params():,} weights" if self.built else "not built yet"
+        return f"<{type(self).__name__} {self.name!r}: {known}>"
 
 
 def clone_model(model: Model) -> Model:
@@ -354,32 +625,14 @@ def clone_model(model: Model) -> Model:
     Args:
         model: The model, which stays as it is.
     """
-    made = copy.deepcopy(model)
-    made._forget()
-    return made
+    clone = copy.deepcopy(model)
+    clone._training.forget()
+    return clone
 
 
-def _with_labels(data: Any) -> tuple[Any, Any, Any]:
-    """Inputs or a loader, labels and sample weights of `validation_data`."""
-    data = as_data(data)
-    if isinstance(data, Batches):
-        return data, None, None
-    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        raise ValueError(
-            f"validation_data is (x, y), (x, y, sample_weight) or a loader. Received: {type(data).__name__}."
-        )
-    x, y, weight = (*data, None)[:3]
-    return x, y, weight
-
-
-def _validated(frequency: Any) -> Callable[[int], bool]:
-    """Whether an epoch, counted from 1, ends with a validation, by its number."""
-    if isinstance(frequency, Collection) and not isinstance(frequency, str):
-        epochs = set(frequency)
-        return lambda epoch: epoch in epochs
-    check_counts(validation_freq=frequency)
-    return lambda epoch: epoch % frequency == 0
-
-
-def _none() -> None:
-    """No logs."""
+def _length(source: Source) -> int | None:
+    """Batches of a source; None for a loader that does not know it."""
+    try:
+        return len(source)
+    except TypeError:
+        return None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from numpy.typing import NDArray
 
 from minicnn.backends.base import Backend
 from minicnn.data.forms import Batches, as_list, numeric
+from minicnn.layers.functional import Functional
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import Input, SymbolicTensor
+from minicnn.loop.training import Training
+from minicnn.models.checks import check_seed
 from minicnn.models.model import Model
 
 
@@ -18,8 +23,8 @@ class Sequential(Model):
     """Layers one after the other.
 
     Args:
-        layers: Layers; the first may be `Input(...)`. Without it the model is built from the first data
-            it sees.
+        layers: Layers; the first may be `Input(...)`, or be told `input_shape`. Without them the model is built from
+            the first data it sees.
         backend: See `Model`.
         seed: See `Model`.
         name: Name of the model.
@@ -40,24 +45,35 @@ class Sequential(Model):
         name: str | None = None,
     ) -> None:
         Layer.__init__(self, name=name)
-        self._set_up(backend, seed)
-        given = list(layers) if isinstance(layers, Iterable) else [layers, None]
-        self._stack = [layer for layer in given if isinstance(layer, Layer)]
-        starts = given[:1] if given and isinstance(given[0], SymbolicTensor) else []
-        if len(starts) + len(self._stack) != len(given):
+        self._training = Training(backend, check_seed(seed))
+        parts = list(layers) if isinstance(layers, Iterable) else [layers, None]
+        self._stack = [layer for layer in parts if isinstance(layer, Layer)]
+        starts = parts[:1] if parts and isinstance(parts[0], SymbolicTensor) else []
+        if len(starts) + len(self._stack) != len(parts):
             raise TypeError(
                 "Sequential takes a list of layers, of which the first may be Input(...). Received: "
-                f"{', '.join(type(v).__name__ for v in given) if isinstance(layers, Iterable) else layers!r}."
+                f"{', '.join(type(v).__name__ for v in parts) if isinstance(layers, Iterable) else layers!r}."
             )
         self._begin(*(t for t in starts if isinstance(t, SymbolicTensor)))
 
     def _begin(self, start: SymbolicTensor | None = None) -> None:
-        """Build, if it is known of what: of the tensor, or of what a model in the first place takes."""
+        """Build, if it is known of what: of the tensor, or of what the layer or model in the first place takes."""
         first = self._stack[0] if self._stack else None
-        if start is None and isinstance(first, Graph) and first.built and len(first.inputs) == 1:
+        if start is None and isinstance(first, Functional) and first._wired is not None and len(first.inputs) == 1:
             start = Input(first.inputs[0].sample_shape, dtype=first.inputs[0].dtype)
+        elif start is None and first is not None and first._start is not None:
+            start = Input(first._start)
         if start is not None:
             self._chain(start)
+
+    if TYPE_CHECKING:  # there is one output
+
+        @overload
+        def predict(self, x: NDArray[Any], *args: Any, **options: Any) -> NDArray[Any]: ...
+        @overload
+        def predict(self, x: Any, *args: Any, **options: Any) -> Any: ...
+        def predict(self, x: Any, *args: Any, **options: Any) -> Any:
+            """See `Model.predict`."""
 
     @property
     def layers(self) -> list[Layer]:
@@ -77,7 +93,7 @@ class Sequential(Model):
         if not isinstance(layer, Layer):
             raise TypeError(f"add takes a layer, or first of all Input(...). Received: {layer!r}.")
         if self.built:
-            self._connect(self._inputs[0], layer(self._outputs[0]))
+            self._wire(Graph(self.inputs[0], layer(self.outputs[0])))
             self._stack.append(layer)
         else:
             self._stack.append(layer)
@@ -94,7 +110,7 @@ class Sequential(Model):
             raise ValueError("pop takes a layer away. Received: pop of a Sequential without layers. Add one first.")
         layer = self._stack.pop()
         if self.built:
-            self._connect(self._inputs[0], self._calls[-1].inputs[0])
+            self._wire(Graph(self.inputs[0], self._graph.calls[-1].inputs[0]))
         return layer
 
     @property
@@ -102,10 +118,10 @@ class Sequential(Model):
         """Name of the output: that of the last layer."""
         return super().output_names if self.built else ["output"]
 
-    described_as = "Sequential"
+    _described_as = "Sequential"
 
     @classmethod
-    def of_graph(
+    def _of_tensors(
         cls, inputs: Any, outputs: Any, *, backend: str | Backend | None = None, seed: int = 0, name: str | None = None
     ) -> Self:
         """A Sequential of the layers between two symbolic tensors.
@@ -114,12 +130,12 @@ class Sequential(Model):
             ValueError: If they are no chain.
         """
         graph = Graph(inputs, outputs)
-        calls = graph._calls
-        tensors = [*(call.inputs for call in calls), graph._outputs]
-        chain = [[t.source for t in given] for given in tensors] == [[before] for before in (None, *calls)]
+        calls = graph.calls
+        tensors = [*(call.inputs for call in calls), graph.outputs]
+        chain = [[t.source for t in several] for several in tensors] == [[before] for before in (None, *calls)]
         if chain:
-            model = cls([*graph._inputs, *(call.layer for call in calls)], backend=backend, seed=seed, name=name)
-            chain = graph_to_config(model) == graph_to_config(graph)
+            model = cls([*graph.inputs, *(call.layer for call in calls)], backend=backend, seed=seed, name=name)
+            chain = graph_to_config(model._graph) == graph_to_config(graph)
         if not chain:
             raise ValueError("The layers of a Sequential are a chain. Received: others. Make a Model of them.")
         return model
@@ -127,7 +143,7 @@ class Sequential(Model):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
         """A Sequential with the structure that `get_config` gave, and new weights."""
-        model = cls.of_graph(*graph_from_config(config, custom_objects), name=config.get("name"))
+        model = cls._of_tensors(*graph_from_config(config, custom_objects), name=config.get("name"))
         model._trainable = config.get("trainable", True) is not False
         return model
 
@@ -140,7 +156,7 @@ class Sequential(Model):
         try:
             for layer in self._stack:
                 end = layer(end)
-            self._connect(start, end)
+            self._wire(Graph(start, end))
         except Exception:  # another shape may fit: what this one has built must not stand in its way
             for layer, before in zip(self._stack, built, strict=True):
                 layer.built = before
@@ -150,25 +166,15 @@ class Sequential(Model):
         """Build for a shape whose first axis is the batch, such as (None, 28, 28, 1)."""
         if not self.built:
             self._chain(Input(tuple(input_shape)[1:]))
-            if self._objective is not None:
-                self._objective.check_outputs(self._outputs)
+            objective = self._training.step.objective
+            if objective is not None:
+                objective.check_outputs(self.outputs)
 
-    def _prepare(self, *data: Any) -> None:
+    def _build_for(self, x: Any) -> None:
         if not self.built:
-            first = data[0]
-            if isinstance(first, Batches):
+            if isinstance(x, Batches):
                 raise ValueError(
                     "A Sequential without Input is built from the first arrays it sees. Received: a loader. "
                     "Begin the layers with Input(shape), or call build((None, *shape))."
                 )
-            self.build(numeric(as_list(first)[0], "Inputs").shape)
-        super()._prepare(*data)
-
-    def __getattr__(self, name: str) -> Any:
-        # Reached only for what __init__ has not set: the graph of a model that is not built yet.
-        if name in ("_inputs", "_outputs", "_calls", "_layer_names", "_one_input", "_one_output", "_weights"):
-            raise RuntimeError(
-                "A Sequential knows its shapes once it is built. Received: a model without Input that has seen no "
-                "data. Begin the layers with Input(shape), or call build((None, *shape))."
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self.build(numeric(as_list(x)[0], "Inputs").shape)

@@ -46,6 +46,7 @@ def _(node: Node, dy: Value) -> Value:
 @primitive(elementwise=True, flops=1)
 def relu_gradient(dy: Array, y: Array, *, xp: Namespace) -> Array:
     """Gradient of relu from its result: finite dy where y > 0, else 0 (also at x = 0)."""
+    # From the result rather than the input: the input need not be kept for the backward pass.
     return masked(dy, y > 0, xp)
 
 
@@ -77,7 +78,7 @@ def _(node: Node, dy: Value) -> Value:
 
 @primitive(elementwise=True, flops=2)
 def leaky_relu(x: Array, *, negative_slope: float = 0.3, xp: Namespace) -> Array:
-    """Y = x where x > 0, negative_slope * x elsewhere."""
+    """Leaky rectifier: y = x where x > 0, negative_slope * x elsewhere."""
     return xp.where(x > 0, x, x * negative_slope)
 
 
@@ -101,6 +102,7 @@ def _(node: Node, dy: Value) -> Value:
 @primitive(elementwise=True, flops=12)
 def sigmoid(x: Array, *, xp: Namespace) -> Array:
     """Logistic function 1 / (1 + exp(-x)), without overflow for any x."""
+    # exp of a negative number alone, which cannot overflow.
     small = xp.exp(-xp.abs(x))
     return xp.where(x >= 0, xp.ones_like(x), small) / (small + 1.0)
 
@@ -169,6 +171,7 @@ def erfc(x: Array, *, xp: Namespace) -> Array:
     u = 2.0 * t - 1.0
     terms = _ERFC if x.dtype == xp.float64 else _ERFC[:_ERFC_TERMS_32]
     b1, b2 = xp.zeros_like(x), xp.zeros_like(x)
+    # Clenshaw's recurrence.
     for c in terms[:0:-1]:
         b1, b2 = 2.0 * u * b1 - b2 + c, b1
     y = t * xp.exp(u * b1 - b2 + terms[0] - z * z)
@@ -218,6 +221,7 @@ for _op in (relu, relu6, leaky_relu, elu, sigmoid, tanh, silu, softplus, erf, er
 @primitive(flops=14)
 def softmax(x: Array, *, axis: int = -1, xp: Namespace) -> Array:
     """exp(x) / sum(exp(x)) along one axis, shifted by the maximum so that nothing overflows."""
+    # Less the maximum, which changes no share and keeps exp from overflowing.
     e = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
     return e / xp.sum(e, axis=axis, keepdims=True)
 

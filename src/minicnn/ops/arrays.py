@@ -37,7 +37,7 @@ def copy_of(y: Array, xp: Namespace) -> Array:
 
 
 def extend(x: Array, axis: int, before: int, after: int, xp: Namespace, value: float = 0.0) -> Array:
-    """X with constant elements before and after it along one axis; x itself if there are none."""
+    """Array x with constant elements before and after it along one axis; x itself if there are none."""
     shape = list(x.shape)
     parts = [x]
     if before:
@@ -50,13 +50,15 @@ def extend(x: Array, axis: int, before: int, after: int, xp: Namespace, value: f
 
 
 def add_at(y: Array, index: tuple[slice, ...], part: Array, xp: Namespace) -> Array:
-    """Y with `part` added to a box of it; y is the caller's own and may be overwritten."""
+    """Array y with `part` added to a box of it; y is the caller's own and may be overwritten."""
     if hasattr(y, "at"):  # JAX arrays cannot be overwritten
         return y.at[index].add(part)
     if _writes_through_indices(y, xp):
+        # In place where the library allows it: a new array for each tap would move all of it again.
         box = y[index]
         box += part
         return y
+    # Without writing, the part is spread to the size of the whole and added.
     for axis, (where, n) in enumerate(zip(index, y.shape, strict=True)):
         start, _, step = where.indices(n)
         part = spread(part, axis, step, xp)
@@ -68,9 +70,10 @@ _VIEWS: dict[type, bool] = {}  # by the type of an array
 
 
 def _writes_through_indices(like: Array, xp: Namespace) -> bool:
-    """Whether an index of such an array is a view, through which it can be changed: the standard leaves it open."""
+    """True if an index of such an array is a view, through which it can be changed: the standard leaves it open."""
     kind = type(like)
     if kind not in _VIEWS:
+        # Tried out once for each type, as no flag says it.
         whole = zeros((2,), like, xp)
         box = whole[:1]
         try:
@@ -82,7 +85,7 @@ def _writes_through_indices(like: Array, xp: Namespace) -> bool:
 
 
 def spread(x: Array, axis: int, step: int, xp: Namespace) -> Array:
-    """X with zeros between its elements along one axis, `step` from one to the next."""
+    """Array x with zeros between its elements along one axis, `step` from one to the next."""
     shape = list(x.shape)
     if step == 1 or shape[axis] < 2:
         return x

@@ -11,12 +11,12 @@ from minicnn.names import meant
 from minicnn.program.graph import Spec
 
 
-def one_of(name: str, given: str, known: Collection[str]) -> str:
-    """What is given for an argument, if it is known."""
-    if not isinstance(given, str) or given not in known:
-        proposal = meant(given, known)
-        raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={given!r}.{proposal}")
-    return given
+def one_of(name: str, choice: str, known: Collection[str]) -> str:
+    """Check that an argument is one of the known names, and return it."""
+    if not isinstance(choice, str) or choice not in known:
+        proposal = meant(choice, known)
+        raise ValueError(f"{name} is one of {', '.join(map(repr, known))}. Received: {name}={choice!r}.{proposal}")
+    return choice
 
 
 def as_integer(value: Any) -> int | None:
@@ -90,8 +90,8 @@ def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> 
     """Axes as sorted non-negative integers; None means all."""
     if axes is None:
         return tuple(range(ndim))
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
-    result = tuple(sorted(a + ndim if a < 0 else a for a in given))
+    named = (axes,) if isinstance(axes, int) else tuple(axes)
+    result = tuple(sorted(a + ndim if a < 0 else a for a in named))
     if any(not 0 <= a < ndim for a in result) or len(set(result)) != len(result):
         raise ValueError(f"{name} takes distinct axes from {-ndim} to {ndim - 1}. Received: {axes}. Count axes from 0.")
     return result

@@ -25,7 +25,7 @@ from minicnn.program.graph import Node, Spec, Value
 Host = np.ndarray[Any, Any]
 
 
-def engine(name: str, group: Group) -> Communicator:
+def communicator_of(name: str, group: Group) -> Communicator:
     """The communicator of a group of several ranks.
 
     Raises:
@@ -55,42 +55,45 @@ def all_reduce(*arrays: Array, group: Group, xp: Namespace) -> Array | tuple[Arr
         The sum of each array.
     """
     if group.ranks == 1:
-        made = [copy_of(a, xp) for a in arrays]
+        totals = [copy_of(a, xp) for a in arrays]
     else:
-        communicator, count = engine("all_reduce", group), len(arrays) // group.parts
-        given = [np.ravel(np.asarray(a)) for a in arrays]
-        flat = [_joined(given[i : i + count]) for i in range(0, len(given), count)]
+        communicator, count = communicator_of("all_reduce", group), len(arrays) // group.parts
+        vectors = [np.ravel(np.asarray(a)) for a in arrays]
+        flat = [_joined(vectors[i : i + count]) for i in range(0, len(vectors), count)]
+        # The tree gives the same bits on any number of ranks; the library's own order is faster.
         total = (_reduced if group.deterministic else _added)(
             flat if group.held() else [], flat[0], group, communicator
         )
         sizes = [math.prod(a.shape) for a in arrays[:count]]
         pieces = np.split(total, np.cumsum(sizes)[:-1])
-        made = [_back(p.reshape(a.shape), a, xp) for p, a in zip(pieces, arrays, strict=False)]
-    return tuple(made) if len(made) > 1 else made[0]
+        totals = [_back(p.reshape(a.shape), a, xp) for p, a in zip(pieces, arrays, strict=False)]
+    return tuple(totals) if len(totals) > 1 else totals[0]
 
 
 def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Communicator) -> Host:
     """Total over all ranks of arrays with one axis."""
     size = like.size
     shares = [rows(size, group.ranks, r) for r in range(group.ranks)]
-    own = shares[group.rank]
-    given = [_joined([p[s.start : s.stop] for p in parts] or [like[:0]]) for s in shares]
+    share = shares[group.rank]
+    outgoing = [_joined([p[s.start : s.stop] for p in parts] or [like[:0]]) for s in shares]
     # What stays here is not copied: large arrays are as slow to copy as to send.
-    taken = [np.empty(len(group.spans(r)) * len(own), like.dtype) for r in range(group.ranks)]
-    taken[group.rank] = given[group.rank]
-    communicator.exchange(given, taken)
-    found: dict[Span, Host] = {}
-    for r, array in enumerate(taken):
+    incoming = [np.empty(len(group.spans(r)) * len(share), like.dtype) for r in range(group.ranks)]
+    incoming[group.rank] = outgoing[group.rank]
+    communicator.exchange(outgoing, incoming)
+    sums: dict[Span, Host] = {}
+    for r, array in enumerate(incoming):
         spans = group.spans(r)
-        found |= dict(zip(spans, array.reshape(len(spans), len(own)), strict=True))
+        # A rank may hold several branches of the tree, and sends the sum of each: adding them first would change the
+        # order.
+        sums |= dict(zip(spans, array.reshape(len(spans), len(share)), strict=True))
     total = np.empty(size, like.dtype)
-    made = [total[s.start : s.stop] for s in shares]
+    pieces = [total[s.start : s.stop] for s in shares]
     if group.shards > 1:
-        left, right = (group.total_of(half, found, np.add) for half in group.tree[0, group.shards])
-        np.add(left, right, out=made[group.rank])
+        left, right = (group.total_of(half, sums, np.add) for half in group.tree[0, group.shards])
+        np.add(left, right, out=pieces[group.rank])
     else:
-        made[group.rank][...] = found[0, 1]
-    communicator.gather(made[group.rank], made)
+        pieces[group.rank][...] = sums[0, 1]
+    communicator.gather(pieces[group.rank], pieces)
     return total
 
 
@@ -99,7 +102,7 @@ def _joined(arrays: Sequence[Host]) -> Host:
 
 
 def _added(parts: Sequence[Host], like: Host, group: Group, communicator: Communicator) -> Host:
-    """Likewise, in whatever order the engine takes."""
+    """Likewise, in whatever order the communication library takes."""
     total = sum(parts[1:], start=parts[0].copy()) if parts else np.zeros_like(like)
     communicator.add(total)
     return total
@@ -126,14 +129,14 @@ def _(*specs: Spec, group: Group) -> tuple[Spec, ...]:
 def _(node: Node, *gradients: Value | None) -> list[Value | None]:
     # Every shard reads the sum, so that its gradient is the sum of theirs; and it is that of each summand.
     group, count = node.attrs["group"], len(node.outputs)
-    given = [g for g in gradients if g is not None]
+    present = [g for g in gradients if g is not None]
     if group.parts > 1 and group.ranks > 1:
         raise TypeError(
             "all_reduce is differentiated in the Program of one shard. Received: several shards in one Program. "
             "Differentiate first, then put the Programs together."
         )
-    made = all_reduce(*given, group=group)
-    reduced = iter(made if isinstance(made, tuple) else (made,))
+    totals = all_reduce(*present, group=group)
+    reduced = iter(totals if isinstance(totals, tuple) else (totals,))
     return [None if g is None else next(reduced) for g in gradients[:count]]
 
 
@@ -145,14 +148,14 @@ def _(node: Node) -> Cost:
         return Cost(0, moved)
     elements = sum(v.size for v in node.outputs)
     width = node.outputs[0].nbytes // max(1, node.outputs[0].size)
-    own = len(rows(elements, group.ranks, group.rank))
+    share = len(rows(elements, group.ranks, group.rank))
     if not group.deterministic:  # a ring
         others = group.ranks - 1
-        return Cost(own * others, moved, elements * width, 2 * elements * others // group.ranks * width)
-    given = len(group.spans()) * (elements - own)  # its sums of what others reduce
+        return Cost(share * others, moved, elements * width, 2 * elements * others // group.ranks * width)
+    scattered = len(group.spans()) * (elements - share)  # its sums of what others reduce
     sums = sum(len(group.spans(r)) for r in range(group.ranks))
-    sent = (given + own * (group.ranks - 1)) * width
-    return Cost(own * (sums - 1), moved, (elements + own * sums) * width, sent)
+    sent = (scattered + share * (group.ranks - 1)) * width
+    return Cost(share * (sums - 1), moved, (elements + share * sums) * width, sent)
 
 
 def _alike(name: str, x: Spec, axis: int, group: Group) -> int:
@@ -177,7 +180,7 @@ def all_gather(x: Array, *, axis: int = 0, group: Group, xp: Namespace) -> Array
         return copy_of(x, xp)
     host = np.ascontiguousarray(np.asarray(x))
     taken = np.empty((group.ranks, *host.shape), host.dtype)
-    engine("all_gather", group).gather(np.ravel(host), [np.ravel(t) for t in taken])
+    communicator_of("all_gather", group).gather(np.ravel(host), [np.ravel(t) for t in taken])
     return _back(np.concatenate(list(taken), axis=axis), x, xp)
 
 
@@ -205,7 +208,8 @@ def reduce_scatter(x: Array, *, axis: int = 0, group: Group, xp: Namespace) -> A
         return copy_of(x, xp)
     pieces = _cut(np.asarray(x), axis, group.ranks)
     taken = [np.empty_like(pieces[group.rank]) for _ in pieces]
-    engine("reduce_scatter", group).exchange(pieces, taken)
+    communicator_of("reduce_scatter", group).exchange(pieces, taken)
+    # The tree over ranks rather than shards, since every rank gives one array.
     tree = Group(group.ranks)
     total = tree.total({(r, r + 1): t for r, t in enumerate(taken)}, np.add)
     shape = list(x.shape)
@@ -237,7 +241,7 @@ def all_to_all(x: Array, *, split: int, join: int, group: Group, xp: Namespace) 
         return copy_of(x, xp)
     pieces = np.split(np.asarray(x), group.ranks, axis=split)
     taken = [np.empty(p.size, p.dtype) for p in pieces]
-    engine("all_to_all", group).exchange([np.ravel(p) for p in pieces], taken)
+    communicator_of("all_to_all", group).exchange([np.ravel(p) for p in pieces], taken)
     return _back(np.concatenate([t.reshape(pieces[0].shape) for t in taken], axis=join), x, xp)
 
 
@@ -268,11 +272,12 @@ def broadcast(x: Array, *, root: int = 0, group: Group, xp: Namespace) -> Array:
     if group.ranks == 1:
         return copy_of(x, xp)
     host = np.ravel(np.asarray(x))
-    made, nothing = np.empty_like(host), host[:0]
-    taken = [made if r == root else nothing.copy() for r in range(group.ranks)]
-    given = [host if group.rank == root else nothing] * group.ranks
-    engine("broadcast", group).exchange(given, taken)
-    return _back(made.reshape(x.shape), x, xp)
+    copied, nothing = np.empty_like(host), host[:0]
+    # Empty arrays of their own: communicators fill them at the same time.
+    incoming = [copied if r == root else nothing.copy() for r in range(group.ranks)]
+    outgoing = [host if group.rank == root else nothing] * group.ranks
+    communicator_of("broadcast", group).exchange(outgoing, incoming)
+    return _back(copied.reshape(x.shape), x, xp)
 
 
 @broadcast.shape
@@ -285,6 +290,7 @@ def _(x: Spec, *, root: int, group: Group) -> Spec:
 @broadcast.gradient
 def _(node: Node, dy: Value) -> Value:
     group = node.attrs["group"]
+    # Every rank reads the broadcast array, so that the root's gradient is the sum of theirs.
     total: Value = all_reduce(dy, group=Group(group.ranks, group.rank, group.ranks, group.communicator))
     return total if group.rank == node.attrs["root"] else multiply(total, 0.0)
 
@@ -308,12 +314,12 @@ def send(x: Array, *, to: int, tag: int, group: Group, xp: Namespace) -> Array:
         xp: Namespace of the array.
 
     Returns:
-        A ticket for `receive`, an array of no elements, shape (0,). With one rank, which gives it to itself, the array.
+        A token for `receive`, an array of no elements, shape (0,). With one rank, which gives it to itself, the array.
     """
     if group.ranks == 1:
         return copy_of(x, xp)
     host = np.array(np.asarray(x)).reshape(-1)  # a copy, since x may be overwritten before the other takes it
-    engine("send", group).send(host, to, tag)
+    communicator_of("send", group).send(host, to, tag)
     return _back(host[:0].copy(), x, xp)
 
 
@@ -334,8 +340,8 @@ def _check_partner(name: str, word: str, rank: int, tag: int, group: Group) -> N
 @send.gradient
 def _(node: Node, dy: Value) -> Value:
     x, attrs = node.inputs[0], node.attrs
-    made: Value = receive(dy, shape=x.shape, source=attrs["to"], tag=attrs["tag"], group=attrs["group"])
-    return made
+    received: Value = receive(dy, shape=x.shape, source=attrs["to"], tag=attrs["tag"], group=attrs["group"])
+    return received
 
 
 @send.cost
@@ -345,44 +351,42 @@ def _(node: Node) -> Cost:
 
 
 @primitive
-def receive(ticket: Array, *, shape: tuple[int, ...], source: int, tag: int, group: Group, xp: Namespace) -> Array:
+def receive(token: Array, *, shape: tuple[int, ...], source: int, tag: int, group: Group, xp: Namespace) -> Array:
     """Take the array that another rank gives to this one by `send` with the same tag.
 
     Args:
-        ticket: What `send` returns, or any array of shape (0,) and the dtype of what is sent; with one rank, what
+        token: What `send` returns, or any array of shape (0,) and the dtype of what is sent; with one rank, what
             is sent.
         shape: Shape of what is sent.
         source: Number of the rank that sends it.
         tag: See `send`.
         group: The ranks.
-        xp: Namespace of the ticket.
+        xp: Namespace of the token.
 
     Returns:
         The array.
     """
     if group.ranks == 1:
-        return copy_of(ticket, xp)
-    host = np.empty(math.prod(shape), np.asarray(ticket).dtype)
-    engine("receive", group).receive(host, source, tag)
-    return _back(host.reshape(shape), ticket, xp)
+        return copy_of(token, xp)
+    host = np.empty(math.prod(shape), np.asarray(token).dtype)
+    communicator_of("receive", group).receive(host, source, tag)
+    return _back(host.reshape(shape), token, xp)
 
 
 @receive.shape
-def _(ticket: Spec, *, shape: tuple[int, ...], source: int, tag: int, group: Group) -> Spec:
+def _(token: Spec, *, shape: tuple[int, ...], source: int, tag: int, group: Group) -> Spec:
     _check_partner("receive", "source", source, tag, group)
     wanted = tuple(shape) if group.ranks == 1 else (0,)
-    if ticket.shape != wanted:
-        raise ValueError(
-            f"receive takes the ticket that send returns, of shape {wanted}. Received: {ticket} on {group}."
-        )
-    return Spec(tuple(shape), ticket.dtype)
+    if token.shape != wanted:
+        raise ValueError(f"receive takes the token that send returns, of shape {wanted}. Received: {token} on {group}.")
+    return Spec(tuple(shape), token.dtype)
 
 
 @receive.gradient
 def _(node: Node, dy: Value) -> Value:
     attrs = node.attrs
-    made: Value = send(dy, to=attrs["source"], tag=attrs["tag"], group=attrs["group"])
-    return made
+    sent: Value = send(dy, to=attrs["source"], tag=attrs["tag"], group=attrs["group"])
+    return sent
 
 
 @receive.cost

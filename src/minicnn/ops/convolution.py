@@ -61,6 +61,7 @@ def contract(columns: Array, w: Array, axes: Axes, xp: Namespace) -> Array:
     k, f = w.shape
     if axes.c == 3:
         return xp.reshape(xp.matmul(xp.reshape(columns, (a * b * c, k)), w), (a, b, c, f))
+    # The weights come first where channels do, so that the product comes out in the image's own order without a copy.
     wt = xp.permute_dims(w, (1, 0))  # (F, K)
     if axes.c == 1:  # (N, K, OH * OW) -> (N, F, OH * OW)
         return xp.reshape(xp.matmul(wt, xp.reshape(columns, (a, k, c * d))), (a, f, c, d))
@@ -112,6 +113,7 @@ def _(node: Node, dy: Value) -> list[Value]:
     x, w = node.inputs
     axes = Axes.of(node.attrs["data_format"])
     return [
+        # The image's size is told, as several sizes have the same output where the stride leaves a rest.
         conv2d_input_gradient(dy, w, image=image_size(x.spec, axes), **node.attrs),
         conv2d_weight_gradient(dy, x, kernel=w.shape[:2], **node.attrs),
     ]
@@ -143,6 +145,7 @@ def conv2d_input_gradient(
     for dyg, wg in zip(split(dy, groups, axes.c), split(w, groups, 3), strict=True):
         transposed = xp.permute_dims(xp.reshape(wg, (taps * wg.shape[2], wg.shape[3])), (1, 0))
         columns = contract(dyg, transposed, axes, xp)  # (N, OH, OW, taps * C)
+        # Each position meets one window: there is nothing to add up.
         if taps == 1 and strides == (1, 1) and padding == NO_PADDING:
             parts.append(columns)
         else:

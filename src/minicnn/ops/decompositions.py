@@ -44,9 +44,9 @@ def _of(*ops: Primitive) -> Callable[[Decomposition], Decomposition]:
 @_of(fused)
 def _(node: Node) -> Sequence[Value]:
     values = list(node.inputs)
-    for step in node.attrs["body"].steps:
-        made = step.op(*(values[place] for place in step.inputs), **step.attrs)
-        values += made if isinstance(made, tuple) else (made,)
+    for operation in node.attrs["body"].operations:
+        outcome = operation.op(*(values[place] for place in operation.inputs), **operation.attrs)
+        values += outcome if isinstance(outcome, tuple) else (outcome,)
     return [values[place] for place in node.attrs["body"].outputs]
 
 
@@ -93,6 +93,7 @@ def _(node: Node) -> Sequence[Value]:
     """One axis after the other, each by the place of its maximum."""
     dy, best, _ = node.inputs
     ndim, masks = best.ndim, []
+    # Axis by axis from the last: the first maximum in row-major order is the first along each axis in turn.
     for axis in reversed(normalize_axes("max_gradient", node.attrs["axes"], ndim)):
         place = reshape(argmax(best, axis=axis), shape=(*best.shape[:axis], 1, *best.shape[axis + 1 :]))
         numbers = np.arange(best.shape[axis], dtype="int32").reshape(-1, *[1] * (ndim - 1 - axis))
@@ -131,6 +132,7 @@ def _(node: Node) -> Sequence[Value]:
     dy, logits, labels = node.inputs
     _, powers, total = _powers(logits, -1)
     hits = one_hot(labels, classes=logits.shape[-1], dtype=logits.dtype)
+    # 0 for a label outside of the classes, whose gradient is 0, too.
     inside = sum(hits, axes=-1, keepdims=True)
     dy = reshape(dy, shape=(*labels.shape, 1))
     return [(powers / total * inside - hits) * dy]

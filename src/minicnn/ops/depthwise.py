@@ -54,6 +54,7 @@ def depthwise_conv2d(
     window = Window((kh, kw), strides, padding, dilation)
     oh, ow = window.output_size("depthwise_conv2d", x.shape[axes.h], x.shape[axes.w])
     taps = window.taps(pad_image(x, padding, axes, xp), axes, (oh, ow))
+    # Channels do not mix, so that there is no matrix product: one multiplication a tap.
     y = reduce(
         xp.add,
         (
@@ -141,6 +142,7 @@ def depthwise_conv2d_weight_gradient(
     m = dy.shape[axes.c] // c
     size = (dy.shape[axes.h], dy.shape[axes.w])
     dy = _split_multiplier(dy, axes, m, xp)
+    # Summed over batch and image at once: channels and their multiplier are what stays.
     others = tuple(a for a in range(5) if a not in (axes.c, axes.c + 1))
     taps = Window(kernel, strides, padding, dilation).taps(pad_image(x, padding, axes, xp), axes, size)
     dw = [xp.sum(xp.multiply(xp.expand_dims(tap, axis=axes.c + 1), dy), axis=others) for tap in taps]

@@ -148,7 +148,7 @@ def _(node: Node, dy: Value) -> list[Value | None]:
 
 @primitive(elementwise=True)
 def cast(x: Array, *, dtype: str, xp: Namespace) -> Array:
-    """X converted to another dtype, by its name."""
+    """Array x converted to another dtype, by its name."""
     return xp.astype(x, getattr(xp, dtype))
 
 
@@ -164,5 +164,5 @@ def _(node: Node, dy: Value) -> Value | None:
 
 
 def as_float(x: Value, dtype: Any) -> Value:
-    """X in the given floating-point dtype, converted only if it has another."""
+    """Value x in the given floating-point dtype, converted only if it has another."""
     return x if x.dtype == dtype else cast(x, dtype=dtype)

@@ -15,12 +15,12 @@ from minicnn.program.graph import Node, Program, Spec
 
 
 @dataclass(frozen=True)
-class Step:
+class FusedOperation:
     """One operation of a body.
 
     Attributes:
         op: The primitive.
-        inputs: Places of its inputs: first the body's inputs are numbered, then each step's results.
+        inputs: Places of its inputs: first the body's inputs are numbered, then each operation's results.
         attrs: Static attributes.
         results: Number of results.
     """
@@ -41,17 +41,17 @@ class Body:
     Attributes:
         name: Name of the pattern, by which a backend knows its kernel.
         inputs: Number of inputs.
-        steps: Operations, each after those it depends on.
+        operations: Each after those it depends on.
         outputs: Places that are handed back.
     """
 
     name: str
     inputs: int
-    steps: tuple[Step, ...]
+    operations: tuple[FusedOperation, ...]
     outputs: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.name}[{'+'.join(step.op.name for step in self.steps)}]"
+        return f"{self.name}[{'+'.join(o.op.name for o in self.operations)}]"
 
 
 @primitive
@@ -63,9 +63,9 @@ def fused(*arrays: Array, body: Body, xp: Namespace) -> Array | tuple[Array, ...
         body: The operations.
     """
     values: list[Array] = list(arrays)
-    for step in body.steps:
-        made = step.op.reference(*[values[i] for i in step.inputs], xp=xp, **step.attrs)
-        values.extend(made if step.results > 1 else (made,))
+    for operation in body.operations:
+        outcome = operation.op.reference(*[values[i] for i in operation.inputs], xp=xp, **operation.attrs)
+        values.extend(outcome if operation.results > 1 else (outcome,))
     results = tuple(values[i] for i in body.outputs)
     return results if len(results) > 1 else results[0]
 
@@ -77,8 +77,8 @@ def body_specs(body: Body, inputs: tuple[Spec, ...]) -> list[Spec]:
             f"A body takes as many arrays as it has inputs. Received: {len(inputs)} for {body.inputs} of {body}."
         )
     specs = list(inputs)
-    for step in body.steps:
-        specs.extend(step.op.result_specs(tuple(specs[i] for i in step.inputs), step.attrs))
+    for operation in body.operations:
+        specs.extend(operation.op.result_specs(tuple(specs[i] for i in operation.inputs), operation.attrs))
     return specs
 
 
@@ -90,11 +90,12 @@ def _(*specs: Spec, body: Body) -> tuple[Spec, ...]:
 
 @fused.cost
 def _(node: Node) -> Cost:
-    """The work of all steps; only what enters and leaves the group is moved."""
+    """The work of all operations; only what enters and leaves the group is moved."""
     inner = Program("body")
     values = [inner.input(f"x{i}", v.shape, v.dtype) for i, v in enumerate(node.inputs)]
-    for step in node.attrs["body"].steps:
-        values.extend(inner.emit(step.op, [values[i] for i in step.inputs], step.attrs).outputs)
+    for operation in node.attrs["body"].operations:
+        values.extend(inner.emit(operation.op, [values[i] for i in operation.inputs], operation.attrs).outputs)
     costs = [n.cost for n in inner.nodes]
+    # What stays within the group is never written: that is the point of it.
     moved = sum(value.nbytes for value in (*node.inputs, *node.outputs))
     return Cost(sum(c.flops for c in costs), moved, max(c.workspace for c in costs))

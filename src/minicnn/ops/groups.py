@@ -13,7 +13,7 @@ Summand = TypeVar("Summand")
 
 
 class Communicator(Protocol):
-    """What moves arrays between ranks. Nothing waits without a deadline; every rank calls the same in the same order.
+    """Communicator of arrays between ranks. Nothing waits without a deadline; every rank calls the same in order.
 
     Attributes:
         rank: Number of this process, from 0.
@@ -23,21 +23,21 @@ class Communicator(Protocol):
     rank: int
     size: int
 
-    def exchange(self, given: Sequence[Array], taken: Sequence[Array]) -> None:
-        """All to all: `given[r]` goes to rank r, `taken[r]` is filled with what rank r gives this one.
+    def exchange(self, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+        """All to all: `outgoing[r]` goes to rank r, `incoming[r]` is filled with what rank r gives this one.
 
         Args:
-            given: Contiguous NumPy arrays with one axis and of one dtype, one for each rank.
-            taken: Likewise; each as long as what that rank gives. This rank's own may be the array that it gives.
+            outgoing: Contiguous NumPy arrays with one axis and of one dtype, one for each rank.
+            incoming: Likewise; each as long as what that rank gives. This rank's own may be the array that it gives.
         """
         ...
 
-    def gather(self, given: Array, taken: Sequence[Array]) -> None:
-        """`taken[r]` is filled with the array that rank r gives; lengths may differ."""
+    def gather(self, outgoing: Array, incoming: Sequence[Array]) -> None:
+        """`incoming[r]` is filled with the array that rank r gives; lengths may differ."""
         ...
 
     def add(self, array: Array) -> None:
-        """Sum a contiguous NumPy array with one axis over all ranks, in place, as the engine likes to."""
+        """Sum a contiguous NumPy array with one axis over all ranks, in place, in the order of the library."""
         ...
 
     def share(self, data: bytes) -> list[bytes]:
@@ -65,14 +65,14 @@ class Communicator(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """Which of the shards of a batch a Program is for.
+    """Group of ranks that share the shards of a batch.
 
     Attributes:
         shards: Parts of the batch.
         rank: Number of the process.
         ranks: Number of processes, which share the shards.
         communicator: Moves the arrays; None in a Program that is only looked at, or put together with the others.
-        deterministic: Whether sums are taken in the tree; else the engine takes them as it likes to.
+        deterministic: Whether sums are taken in the tree; else the communication library takes them as it likes to.
         stride: How far the shards of a group are apart that is one of several, in each of which the same is computed; 0
             if the group has all shards of the batch.
     """
@@ -91,6 +91,7 @@ class Group:
     def held(self, rank: int | None = None) -> range:
         """Shards of a rank, this one if None; none if there are more ranks than shards and it is idle."""
         rank = self.rank if rank is None else rank
+        # Neighbouring shards, so that a rank holds whole branches of the tree.
         return range(rank * self.shards // self.ranks, (rank + 1) * self.shards // self.ranks)
 
     def peers(self, shard: int) -> range:
@@ -106,37 +107,37 @@ class Group:
 
     @property
     def parts(self) -> int:
-        """How many sums this rank gives; an idle one gives one that nobody counts."""
+        """Number of sums that this rank gives; an idle one gives one that nobody counts."""
         return max(1, len(self.spans()))
 
     @cached_property
     def tree(self) -> dict[Span, tuple[Span, Span]]:
         """The two parts of every sum of at least two shards."""
-        found: dict[Span, tuple[Span, Span]] = {}
+        halves: dict[Span, tuple[Span, Span]] = {}
         waiting = [(0, self.shards)]
         while waiting:
             span = waiting.pop()
             if span[1] - span[0] > 1:
-                found[span] = _halves(span)
-                waiting += found[span]
-        return found
+                halves[span] = _halves(span)
+                waiting += halves[span]
+        return halves
 
     @cached_property
     def joined(self) -> dict[tuple[Span, Span], Span]:
         """The sum of which two others are the parts."""
         return {parts: span for span, parts in self.tree.items()}
 
-    def total(self, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
+    def total(self, summands: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
         """The sum over all shards from sums of some, in the order of the tree."""
-        return self.total_of((0, self.shards), found, add)
+        return self.total_of((0, self.shards), summands, add)
 
     def total_of(
-        self, span: Span, found: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]
+        self, span: Span, summands: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]
     ) -> Summand:
         """Likewise the sum over the shards of one part of the tree."""
-        if span in found:
-            return found[span]
-        return add(*(self.total_of(part, found, add) for part in self.tree[span]))
+        if span in summands:
+            return summands[span]
+        return add(*(self.total_of(part, summands, add) for part in self.tree[span]))
 
     def __str__(self) -> str:
         apart = f", {self.stride} apart" if self.stride else ""
@@ -151,25 +152,26 @@ class RunningSums:
         plus: Adds the arrays of one sum to those of another.
 
     Attributes:
-        found: The sums so far, each with the shards that it is over; in the end those of `Group.spans`.
+        partial_sums: The sums so far, each with the shards that it is over; in the end those of `Group.spans`.
     """
 
     def __init__(self, group: Group, plus: Callable[[list[Any], list[Any]], list[Any]] | None = None) -> None:
         self._joined, self._plus = group.joined, plus or _plus
-        self.found: list[tuple[Span, list[Any]]] = []
+        self.partial_sums: list[tuple[Span, list[Any]]] = []
 
     def add(self, shard: int, arrays: list[Any]) -> None:
         """Take up the arrays of the next shard, or Values of them."""
-        found, joined = self.found, self._joined
-        found.append(((shard, shard + 1), arrays))
-        while len(found) > 1 and (found[-2][0], found[-1][0]) in joined:
-            (left, a), (right, b) = found[-2:]
-            found[-2:] = [(joined[left, right], self._plus(a, b))]
+        # Sums wait on a stack until their partner comes: memory grows with the logarithm of the number of shards.
+        spans, joined = self.partial_sums, self._joined
+        spans.append(((shard, shard + 1), arrays))
+        while len(spans) > 1 and (spans[-2][0], spans[-1][0]) in joined:
+            (left, a), (right, b) = spans[-2:]
+            spans[-2:] = [(joined[left, right], self._plus(a, b))]
 
     @property
     def arrays(self) -> list[Any]:
-        """What `all_reduce` takes: the arrays of the first sum, then of the next."""
-        return [array for _, arrays in self.found for array in arrays]
+        """Arguments of `all_reduce`: the arrays of the first sum, then of the next."""
+        return [array for _, arrays in self.partial_sums for array in arrays]
 
 
 def _plus(a: list[Any], b: list[Any]) -> list[Any]:

@@ -119,7 +119,7 @@ def getitem(x: Value, key: Any) -> Value:
 
 @primitive
 def pad(x: Array, *, widths: Pairs, value: float = 0.0, xp: Namespace) -> Array:
-    """X framed by `widths[axis]` = (before, after) elements of a constant value along each axis."""
+    """Array x framed by `widths[axis]` = (before, after) elements of a constant value along each axis."""
     y = x
     for axis, (before, after) in enumerate(widths):
         y = extend(y, axis, before, after, xp, value)
@@ -202,12 +202,14 @@ def take_gradient(dy: Array, index: Array, *, rows: int, xp: Namespace) -> Array
     n = index.shape[0]
     if n == 0:
         return zeros((rows, *dy.shape[1:]), dy, xp)
+    # Rows of equal index lie together, in their own order: sums are the same every time.
     order = xp.argsort(index, stable=True)
     at = xp.take(index, order, axis=0)
     y = xp.take(dy, order, axis=0)
     ones = (1,) * (dy.ndim - 1)
     zero = zeros((1,) * dy.ndim, dy, xp)
     distance = 1
+    # A segmented scan: after k rounds each row has added up to 2^k rows of its index, in log(n) operations.
     while distance < n:
         same = xp.reshape(at[distance:] == at[:-distance], (n - distance, *ones))
         y = xp.concat([y[:distance, ...], y[distance:, ...] + xp.where(same, y[:-distance, ...], zero)], axis=0)

@@ -33,12 +33,13 @@ def unit_of(epsilon: float, dtype: str) -> float:
     so no result has another bit. For epsilon 1e-3 it is 2^45, and float32 holds the squares of numbers up to 6e32.
     Numbers that were stored in float16 need none, and their multiples in other units would not fit into it.
     """
+    # A power of two, so that scaling is exact.
     exponent = (math.frexp(epsilon)[1] + 100) // 2
     return 2.0**exponent if epsilon and exponent > 0 and dtype in ("float32", "bfloat16") else 1.0
 
 
 def in_units(node: Node) -> tuple[Callable[[Any], Any], float]:
-    """What brings numbers into the unit of a normalisation or its gradient, and epsilon in squares of that."""
+    """Function to the unit of a normalisation or its gradient, and epsilon in squares of that unit."""
     unit = node.attrs["unit"]
     return lambda x: x if unit == 1 else x * (1 / unit), node.attrs["epsilon"] / unit**2
 
@@ -50,6 +51,7 @@ def factor_for_squares(*arrays: Value, axes: Axes = None) -> Value:
     divided by it again. Sizes are added, as shards can do with sums what they cannot with a maximum.
     """
     size = reduce(add, (sum(abs(x), axes=axes, keepdims=axes is not None) for x in arrays))
+    # Scaled only where squares could overflow: everywhere else bits stay as they are.
     return where(greater(size, 2.0**50), size.program.constant(2.0**-80, size.dtype), 1.0)
 
 
@@ -83,6 +85,7 @@ def normalize(
     """
     mean = xp.mean(x, axis=axes, keepdims=True)
     centred = x - mean
+    # Two passes, as E[x^2] - E[x]^2 cancels where the mean is large beside the deviation.
     variance = xp.mean(xp.square(centred * (1 / unit) if unit != 1 else centred), axis=axes, keepdims=True)
     return centred * (scale * (1 / unit) / xp.sqrt(variance + epsilon / unit**2)) + offset, mean, variance
 

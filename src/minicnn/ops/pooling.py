@@ -20,7 +20,8 @@ from minicnn.program.graph import Node, Spec, Value
 LOWEST = float("-inf")
 
 
-def _output(name: str, x: Spec, window: Window, data_format: str) -> Spec:
+def pooled_spec(name: str, x: Spec, window: Window, data_format: str) -> Spec:
+    """The result of a pooling of images x; raises where a primitive of this name does not take them."""
     axes = Axes.of(data_format)
     require_ndim(name, "an image", x, 4, "batch, height, width, channels")
     require_float(name, x)
@@ -64,6 +65,7 @@ def max_pool2d(
     # The maximum of a window is the maximum of its rows' maxima: KH + KW taps instead of KH * KW.
     for window in _directions(kernel, strides, padding):
         x = reduce(xp.maximum, _taps(x, window, axes, xp))
+    # A primitive never returns its input.
     return copy_of(x, xp) if kernel[0] * kernel[1] == 1 else x
 
 
@@ -84,7 +86,7 @@ def _taps(x: Array, window: Window, axes: Axes, xp: Namespace) -> list[Array]:
 
 @max_pool2d.shape
 def _(x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, data_format: str) -> Spec:
-    return _output("max_pool2d", x, Window(kernel, strides, padding), data_format)
+    return pooled_spec("max_pool2d", x, Window(kernel, strides, padding), data_format)
 
 
 @max_pool2d.gradient
@@ -136,7 +138,7 @@ def _maxima(
 
 
 def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
-    """Which of some arrays is the first that holds their maximum: a mask for each, or None for one alone."""
+    """Masks of the first of some arrays that holds their maximum, one for each; None for one alone."""
     best = taps[0]
     no_larger: list[Array] = []
     for before, tap in pairwise(taps):
@@ -144,6 +146,7 @@ def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
         no_larger.append(tap <= best)  # beside a NaN none is
     masks: list[Array] = []
     free = None  # where no later tap is larger than all before it
+    # From the last tap back: a tap is the first maximum if no later one is larger and none before it is as large.
     for mask in reversed(no_larger):
         still = mask if free is None else xp.logical_and(mask, free)
         masks.append(xp.logical_not(mask) if free is None else xp.logical_xor(free, still))
@@ -153,7 +156,7 @@ def _first_maximum(taps: list[Array], xp: Namespace) -> list[Array | None]:
 
 @max_pool2d_gradient.shape
 def _(dy: Spec, x: Spec, y: Spec, *, kernel: Pair, strides: Pair, padding: Padding, data_format: str) -> Spec:
-    expected = _output("max_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
+    expected = pooled_spec("max_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     same_dtype("max_pool2d_gradient", dy, x, y)
     if not dy.shape == y.shape == expected.shape:
         raise ValueError(f"max_pool2d_gradient takes dy and y of shape {expected.shape}. Received: {dy} and {y}.")
@@ -190,13 +193,14 @@ def _reciprocal_counts(x: Array, window: Window, axes: Axes, size: Pair, count_p
     kh, kw = window.kernel
     if count_padding or window.padding == NO_PADDING:
         return full((1, 1, 1, 1), 1.0 / (kh * kw), x, xp)
+    # The counts of a window are an average pooling of ones, for one image and one channel.
     inside = full(axes.shape(1, x.shape[axes.h], x.shape[axes.w], 1), 1.0, x, xp)
     return 1.0 / reduce(xp.add, window.taps(pad_image(inside, window.padding, axes, xp), axes, size))
 
 
 @average_pool2d.shape
 def _(x: Spec, *, kernel: Pair, strides: Pair, padding: Padding, count_padding: bool, data_format: str) -> Spec:
-    return _output("average_pool2d", x, Window(kernel, strides, padding), data_format)
+    return pooled_spec("average_pool2d", x, Window(kernel, strides, padding), data_format)
 
 
 @average_pool2d.gradient
@@ -227,7 +231,7 @@ def _(
     axes = Axes.of(data_format)
     require_ndim("average_pool2d_gradient", "a gradient", dy, 4, "batch, output height, output width, channels")
     x = Spec(axes.shape(dy.shape[axes.n], *image, dy.shape[axes.c]), dy.dtype)
-    expected = _output("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
+    expected = pooled_spec("average_pool2d_gradient", x, Window(kernel, strides, padding), data_format)
     if dy.shape != expected.shape:
         raise ValueError(
             f"average_pool2d_gradient takes dy of shape {expected.shape} for image {image}. Received: {dy}."

@@ -1,4 +1,4 @@
-"""What a primitive operation is: reference, shape rule, gradient rule and cost, side by side."""
+"""The primitive operation: reference, shape rule, gradient rule and cost, side by side."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Primitive:
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient rule exists."""
+        """True if a gradient rule exists."""
         return self._gradient is not None
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
@@ -105,11 +105,12 @@ class Primitive:
                 f"{self.name} takes {len(self.array_names)} arrays ({', '.join(self.array_names)}). "
                 f"Received: {len(args)}."
             )
+        # One spelling inside, so that equal nodes are equal and are computed once.
         if "axis" in attrs and "axes" in self._attr_set:  # Keras's word
             attrs["axes"] = attrs.pop("axis")
-        given = {**self.attr_defaults, **{name: plain(value) for name, value in attrs.items()}}
-        if given.keys() != self._attr_set:
-            unknown, missing = sorted(given.keys() - self._attr_set), sorted(self._attr_set - given.keys())
+        settings = {**self.attr_defaults, **{name: plain(value) for name, value in attrs.items()}}
+        if settings.keys() != self._attr_set:
+            unknown, missing = sorted(settings.keys() - self._attr_set), sorted(self._attr_set - settings.keys())
             raise TypeError(
                 f"{self.name} takes the keyword arguments {list(self.attr_names)}. "
                 f"Received: {sorted(attrs)} (unknown: {unknown}, missing: {missing})."
@@ -124,7 +125,7 @@ class Primitive:
                 f"{', '.join(type(a).__name__ for a in args)}. To compute on arrays call "
                 f"{self.name}.reference(..., xp=namespace)."
             )
-        node = program.emit(self, self._as_values(program, args), given)
+        node = program.emit(self, self._as_values(program, args), settings)
         return node.outputs[0] if len(node.outputs) == 1 else node.outputs
 
     def _as_values(self, program: Program, args: Sequence[Any]) -> list[Value]:
@@ -161,6 +162,7 @@ class Primitive:
 
     def cost_of(self, node: Node) -> Cost:
         """FLOPs, bytes and workspace of a node of this primitive."""
+        # By default every array goes through memory once: the least that any implementation can move.
         cost = self._cost(node)
         if isinstance(cost, Cost):
             return cost

@@ -96,22 +96,24 @@ def max_gradient(
     order = gone + tuple(a for a in range(x.ndim) if a not in gone)
     size = tuple(x.shape[a] for a in order)
     count, width = math.prod(size[: len(gone)]), math.prod(size[len(gone) :])
+    # Two levels, of groups and of members: masks then have sqrt(n) rows instead of n, and argmax is taken twice.
     members = next(n for n in range(math.isqrt(count), 0, -1) if count % n == 0)
     rows = xp.reshape(xp.permute_dims(x, order), (count // members, members, width))
     group = _largest_in_columns(xp.max(rows, axis=1), xp)  # (width,)
     groups, inside, columns = (arange(n, x, xp, dtype=group.dtype) for n in rows.shape)
     first = group * (members * width) + columns  # where in rows the groups begin
-    found = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
-    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), found, axis=0), (members, width))
+    places = xp.reshape(first + xp.expand_dims(inside * width, axis=1), (-1,))
+    candidates = xp.reshape(xp.take(xp.reshape(rows, (-1,)), places, axis=0), (members, width))
     member = _largest_in_columns(candidates, xp)
     to_groups = masked(xp.reshape(dy, (1, width)), xp.expand_dims(groups, axis=1) == group, xp)
+    # The gradient goes to the first maximum alone, so that equal ones do not share it.
     here = xp.astype(xp.expand_dims(inside, axis=1) == member, x.dtype)
     dx = xp.reshape(xp.expand_dims(to_groups, axis=1) * here, size)
     return xp.permute_dims(dx, tuple(order.index(a) for a in range(x.ndim)))
 
 
 def _largest_in_columns(rows: Array, xp: Namespace) -> Array:
-    """Where the first largest element of each column is; in memory order, as PyTorch is slow along other axes."""
+    """Index of each column's first largest element; in memory order, as PyTorch is slow along other axes."""
     columns = xp.reshape(xp.permute_dims(rows, (1, 0)), (-1,))
     return xp.argmax(xp.reshape(columns, (rows.shape[1], rows.shape[0])), axis=1)
 
@@ -152,7 +154,7 @@ def _(x: Spec, *, axis: int) -> Spec:
 
 @primitive
 def broadcast_to(x: Array, *, shape: tuple[int, ...], xp: Namespace) -> Array:
-    """X repeated along axes of length 1 (and new leading axes) to the given shape."""
+    """Array x repeated along axes of length 1 (and new leading axes) to the given shape."""
     # An array of its own: a primitive never returns a view of its input.
     return copy_of(xp.broadcast_to(x, shape), xp)
 

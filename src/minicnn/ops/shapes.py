@@ -31,5 +31,5 @@ def _(node: Node, dy: Value) -> Value:
 
 
 def reshape_to(x: Value, shape: tuple[int, ...]) -> Value:
-    """X with another shape, emitting nothing if it has that shape already."""
+    """Value x with another shape, emitting nothing if it has that shape already."""
     return x if x.shape == shape else reshape(x, shape=shape)

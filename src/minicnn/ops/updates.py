@@ -47,6 +47,7 @@ def momentum_update(
 
     v' = momentum * v - rate * g; p' = p + v', or p + momentum * v' - rate * g with `nesterov`. Returns (p', v').
     """
+    # Decay is taken of the weight itself, apart from the gradient (I. Loshchilov, F. Hutter, arXiv:1711.05101).
     p = _decayed(p, rate, weight_decay)
     descent = rate * g
     v = momentum * v - descent

@@ -45,7 +45,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel slides along the two image axes.
+    """Window that slides along the two image axes.
 
     Attributes:
         kernel: Taps (KH, KW).
@@ -74,6 +74,7 @@ class Window:
         for size, k, s, p, d in zip(
             (height, width), self.kernel, self.strides, self.padding, self.dilation, strict=True
         ):
+            # Places that the window can be moved by; what the stride does not reach is left out, as everywhere.
             free = size + sum(p) - d * (k - 1) - 1
             if free < 0:
                 raise ValueError(
@@ -97,7 +98,7 @@ class Window:
 
 
 def pad_image(x: Array, padding: Padding, axes: Axes, xp: Namespace, value: float = 0.0) -> Array:
-    """X with a frame of a constant value around its image axes; x itself where there is none."""
+    """Array x with a frame of a constant value around its image axes; x itself where there is none."""
     for axis, (before, after) in ((axes.h, padding[0]), (axes.w, padding[1])):
         x = extend(x, axis, before, after, xp, value)
     return x

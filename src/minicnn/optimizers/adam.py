@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from minicnn import ops
-from minicnn.optimizers.base import Clipping, Optimizer, Options, at_least_zero, share
+from minicnn.optimizers.base import Clipping, Optimizer, OptimizerOptions, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
 
@@ -31,7 +31,7 @@ class Adam(Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(learning_rate, **options)
         share(beta_1=beta_1, beta_2=beta_2)
@@ -78,19 +78,22 @@ class Nadam(Adam):
         """See `Optimizer.update_all`: factors that depend on the step alone are computed once."""
         t = ops.cast(step + 1, dtype=rate.dtype)
         u, ahead = ((1.0 - ops.exp(n * math.log(0.96)) * 0.5) * self.beta_1 for n in (t, t + 1.0))
+        # The factors of m and g are the same for all weights: computed once, in scalars.
         product = self._product(step, t)
         of_m, of_g = rate * ahead / (1.0 - product * ahead), rate * (1.0 - u) / (1.0 - product)
         of_v = 1.0 / _one_minus_power(self.beta_2, t)
-        made: list[Sequence[Value]] = []
+        updates: list[Sequence[Value]] = []
         for p, g, (m, v) in zip(parameters, gradients, states, strict=True):
             m = m * self.beta_1 + g * (1.0 - self.beta_1)
             v = v * self.beta_2 + ops.square(g) * (1.0 - self.beta_2)
             descent = (of_m * m + of_g * g) / (ops.sqrt(v * of_v) + self.epsilon)
-            made.append([self.decayed(p, rate) - descent, m, v])
-        return made
+            updates.append([self.decayed(p, rate) - descent, m, v])
+        return updates
 
     def _product(self, step: Value, t: Value) -> Value:
         """U_t: beta_1^t times the product of (1 - 0.96^i / 2), which no longer changes after some 500 steps."""
+        # The running product as a table: as a state it would be one more scalar to be kept, saved and shared. Beyond
+        # 512 steps its factors are 1 in float32.
         table = np.cumprod(1.0 - 0.5 * 0.96 ** np.arange(1, 512.0))
         row = ops.reshape(ops.minimum(step, len(table) - 1), shape=(1,))
         rest = ops.take(step.program.constant(table, t.dtype), row)

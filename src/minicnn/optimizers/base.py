@@ -1,4 +1,4 @@
-"""What all optimizers share: clipping, decay, the learning rate, and state by parameter."""
+"""The optimizer: clipping, decay, the learning rate, and state by parameter."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numbers import Real
 from typing import TypedDict
 
 from minicnn import ops
+from minicnn.configured import Configured
 from minicnn.ops.normalization import factor_for_squares
 from minicnn.program.graph import Program, Value
 from minicnn.schedules import Schedule, is_rate
-from minicnn.setting import Setting
 
 
 class Clipping(TypedDict, total=False):
@@ -23,13 +23,13 @@ class Clipping(TypedDict, total=False):
     global_clipnorm: float | None
 
 
-class Options(Clipping, total=False):
+class OptimizerOptions(Clipping, total=False):
     """And that all but those with a decay of their own take."""
 
     weight_decay: float | None
 
 
-class Optimizer(Setting):
+class Optimizer(Configured):
     """Base class: clipping, decay and the learning rate; a subclass emits the update of one parameter.
 
     Args:
@@ -56,10 +56,10 @@ class Optimizer(Setting):
             at_least_zero("learning_rate", learning_rate, " or a Schedule")
         at_least_zero("weight_decay", weight_decay or 0.0)
         clips = {"clipvalue": clipvalue, "clipnorm": clipnorm, "global_clipnorm": global_clipnorm}
-        given = {k: v for k, v in clips.items() if v is not None}
-        if len(given) > 1 or not all(isinstance(v, Real) and v > 0 for v in given.values()):
+        limits = {k: v for k, v in clips.items() if v is not None}
+        if len(limits) > 1 or not all(isinstance(v, Real) and v > 0 for v in limits.values()):
             raise ValueError(
-                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {given}."
+                f"At most one of clipvalue, clipnorm and global_clipnorm is set, above 0. Received: {limits}."
             )
         self.learning_rate: float | Schedule = learning_rate
         self.weight_decay = weight_decay or 0.0
@@ -101,7 +101,9 @@ class Optimizer(Setting):
             step: Counter of steps, an int32 scalar.
         """
         with program.scope(self.name, "update"):
+            # An input, not a constant: a schedule changes it in every step, and the step is compiled once.
             rate = program.input("learning_rate", (), next(iter(parameters.values())).dtype)
+            # All gradients at once, as their common norm needs them all.
             clipped = self._clip(list(gradients))
             states = [
                 [
@@ -110,9 +112,10 @@ class Optimizer(Setting):
                 ]
                 for path, parameter in parameters.items()
             ]
-            made = self.update_all(list(parameters.values()), clipped, states, rate, step)
-            for path, state, (new_parameter, *new_state) in zip(parameters, states, made, strict=True):
+            updated = self.update_all(list(parameters.values()), clipped, states, rate, step)
+            for path, state, (new_parameter, *new_state) in zip(parameters, states, updated, strict=True):
                 program.updates[path] = new_parameter
+                # By name, so that a saved state finds its weight whatever the order of the layers.
                 for value, new in zip(state, new_state, strict=True):
                     program.updates[value.name] = new
 
@@ -135,6 +138,7 @@ class Optimizer(Setting):
         if self.clipvalue is not None:
             return [ops.maximum(ops.minimum(g, self.clipvalue), -self.clipvalue) for g in gradients]
         if self.clipnorm is not None:
+            # Each by its own norm; `global_clipnorm` scales all alike, which keeps the direction of the step.
             return [_scaled([g], self.clipnorm)[0] for g in gradients]
         return gradients if self.global_clipnorm is None else _scaled(gradients, self.global_clipnorm)
 
@@ -155,8 +159,8 @@ def at_least_zero(name: str, value: float, otherwise: str = "") -> None:
         raise ValueError(f"{name} is a finite number of at least 0{otherwise}. Received: {name}={value!r:.60}.")
 
 
-def share(**given: float) -> None:
+def share(**shares: float) -> None:
     """Raise a ValueError unless all values are at least 0 and below 1."""
-    for name, value in given.items():
+    for name, value in shares.items():
         if not (isinstance(value, Real) and 0 <= value < 1):
             raise ValueError(f"{name} is at least 0 and below 1. Received: {name}={value!r}.")

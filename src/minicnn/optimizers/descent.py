@@ -1,4 +1,4 @@
-"""Gradient descent with one running mean or none: SGD, RMSprop, Adagrad, Lion."""
+"""Gradient descent with running means of one gradient or none: SGD, RMSprop, Adagrad, Adadelta, Lion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from minicnn import ops
-from minicnn.optimizers.base import Optimizer, Options, at_least_zero, share
+from minicnn.optimizers.base import Optimizer, OptimizerOptions, at_least_zero, share
 from minicnn.program.graph import Value
 from minicnn.schedules import Schedule
 
@@ -24,11 +24,12 @@ class SGD(Optimizer):
         learning_rate: float | Schedule = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(learning_rate, **options)
         share(momentum=momentum)
         self.momentum, self.nesterov = momentum, nesterov
+        # Plain descent keeps nothing: a state of zeros would cost memory and time.
         self.slots = ("velocity",) if momentum else ()
 
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
@@ -58,7 +59,7 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         epsilon: float = 1e-7,
         centered: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(learning_rate, **options)
         share(rho=rho, momentum=momentum)
@@ -89,7 +90,7 @@ class Adagrad(Optimizer):
         learning_rate: float | Schedule = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(learning_rate, **options)
         at_least_zero("initial_accumulator_value", initial_accumulator_value)
@@ -99,6 +100,37 @@ class Adagrad(Optimizer):
     def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
         a = state[0] + ops.square(g)
         return [self.decayed(p, rate) - rate * g / ops.sqrt(a + (self.initial_accumulator_value + self.epsilon)), a]
+
+
+class Adadelta(Optimizer):
+    """Adadelta (arXiv:1212.5701): steps of the size of earlier steps, divided by that of gradients.
+
+    a' = rho a + (1 - rho) g^2, d = sqrt(s + epsilon) / sqrt(a' + epsilon) g, s' = rho s + (1 - rho) d^2,
+    p' = p - rate d.
+
+    Args:
+        rho: Decay of the running means a and s.
+        epsilon: Added under the roots.
+    """
+
+    slots = ("accumulator", "step")
+
+    def __init__(
+        self,
+        learning_rate: float | Schedule = 0.001,
+        rho: float = 0.95,
+        epsilon: float = 1e-7,
+        **options: Unpack[OptimizerOptions],
+    ) -> None:
+        super().__init__(learning_rate, **options)
+        share(rho=rho)
+        at_least_zero("epsilon", epsilon)
+        self.rho, self.epsilon = rho, epsilon
+
+    def update(self, p: Value, g: Value, state: list[Value], rate: Value, step: Value) -> Sequence[Value]:
+        a = state[0] * self.rho + ops.square(g) * (1.0 - self.rho)
+        d = ops.sqrt(state[1] + self.epsilon) / ops.sqrt(a + self.epsilon) * g
+        return [self.decayed(p, rate) - rate * d, a, state[1] * self.rho + ops.square(d) * (1.0 - self.rho)]
 
 
 class Lion(Optimizer):
@@ -118,7 +150,7 @@ class Lion(Optimizer):
         learning_rate: float | Schedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.99,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(learning_rate, **options)
         share(beta_1=beta_1, beta_2=beta_2)

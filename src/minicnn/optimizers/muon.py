@@ -81,6 +81,7 @@ class Muon(Optimizer):
 
     def slots_of(self, path: str, shape: Sequence[int]) -> Sequence[str]:
         """See `Optimizer.slots_of`: the second one is AdamW's."""
+        # Orthogonal directions are defined for matrices alone; biases and filters take Adam's step.
         excluded = len(shape) != 2 or any(part in path for part in self.exclude_layers)
         return ("momentum", "velocity") if excluded else ("momentum",)
 
@@ -92,6 +93,7 @@ class Muon(Optimizer):
             )  # fmt: skip
         m = state[0] * self.momentum + g
         x = self._orthogonal(g + m * self.momentum if self.nesterov else m)
+        # The step then has as large elements as Adam's, so that one learning rate serves both.
         size = 1.0 if self.rms_rate is None else math.sqrt(max(p.shape)) * self.rms_rate
         return [self.decayed(p, rate) - x * (rate * size), m]
 
@@ -100,6 +102,7 @@ class Muon(Optimizer):
         tall = x.shape[0] > x.shape[1]  # then the product with the transpose on the other side is smaller
         factor = factor_for_squares(x)
         x = x * factor
+        # The iteration converges for singular values up to 1, which this norm ensures.
         x = x / (ops.sqrt(ops.sum(ops.square(x))) + factor * 1e-7)
         for _ in range(self.ns_steps):
             squares = ops.matmul(x, x, transpose_a=tall, transpose_b=not tall)

@@ -34,12 +34,15 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
                 f"Gradients are taken between values of one Program. Received: {value!r} of "
                 f"{value.program.name!r} for {program.name!r}. Trace the loss and its inputs in one Program."
             )
+    # Only what lies between the weights and the loss gets a backward node: data and labels need none.
     active = _depends_on(program.nodes, wrt)
-    found: dict[int, Value] = {id(loss): program.constant(1.0, loss.dtype)}
+    gradient_of: dict[int, Value] = {id(loss): program.constant(1.0, loss.dtype)}
+    # A copy, since the backward nodes are appended to the same list.
     for node in reversed(program.nodes.copy()):
         if not any(id(v) in active for v in node.outputs):
             continue
-        incoming = [found.get(id(v)) for v in node.outputs]
+        incoming = [gradient_of.get(id(v)) for v in node.outputs]
+        # The loss does not depend on any of the results.
         if all(g is None for g in incoming):
             continue
         if not node.op.differentiable:
@@ -48,9 +51,9 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
                 f"Add one with @{node.op.name}.gradient, or cut the path."
             )
         with program.scope_of(node, "backward"):
-            _accumulate(node, incoming, active, found)
+            _accumulate(node, incoming, active, gradient_of)
     with program.scope("", "backward"):
-        return [_found_or_zero(program, found, value) for value in wrt]
+        return [_found_or_zero(program, gradient_of, value) for value in wrt]
 
 
 def _depends_on(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[int]:
@@ -61,7 +64,7 @@ def _depends_on(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[int]:
     return active
 
 
-def _accumulate(node: Node, incoming: Sequence[Value | None], active: set[int], found: dict[int, Value]) -> None:
+def _accumulate(node: Node, incoming: Sequence[Value | None], active: set[int], gradient_of: dict[int, Value]) -> None:
     for value, gradient in zip(node.inputs, node.op.emit_gradient(node, incoming), strict=True):
         if gradient is None or id(value) not in active:
             continue
@@ -70,12 +73,14 @@ def _accumulate(node: Node, incoming: Sequence[Value | None], active: set[int], 
                 f"A gradient has the shape and dtype of its value. Received from the gradient rule of "
                 f"{node.op.name}: {gradient.spec} for {value.spec}. Use ops.sum_to_shape after broadcasting."
             )
-        earlier = found.get(id(value))
-        found[id(value)] = gradient if earlier is None else earlier + gradient
+        # A value that is read several times gets the sum of its readers' gradients: the chain rule.
+        earlier = gradient_of.get(id(value))
+        gradient_of[id(value)] = gradient if earlier is None else earlier + gradient
 
 
-def _found_or_zero(program: Program, found: dict[int, Value], value: Value) -> Value:
-    gradient = found.get(id(value))
+def _found_or_zero(program: Program, gradient_of: dict[int, Value], value: Value) -> Value:
+    gradient = gradient_of.get(id(value))
     if gradient is not None:
         return gradient
+    # Explicit zeros, so that optimizers need no case for weights without a gradient.
     return ops.broadcast_to(program.constant(0.0, value.dtype), shape=value.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minicnn.ops.fused import Body, Step, fused
+from minicnn.ops.fused import Body, FusedOperation, fused
 from minicnn.program.graph import Node, Program
 from minicnn.program.readers import Readers
 
@@ -31,6 +31,7 @@ def merge(program: Program, group: Sequence[Node], name: str, readers: Readers |
     tainted = {id(v) for n in group for v in n.outputs}  # depends on the group
     for node in program.nodes[first : last + 1]:
         if id(node) in members:
+            # A path leaves the group and comes back: as one node it would have to run before and after what is outside.
             if any(id(v) in tainted and id(v.node) not in members for v in node.inputs):
                 return None
         elif any(id(v) in tainted for v in node.inputs):
@@ -49,16 +50,19 @@ def merge(program: Program, group: Sequence[Node], name: str, readers: Readers |
 
 def _fused_node(group: Sequence[Node], name: str, readers: Readers) -> Node:
     members = {id(n) for n in group}
-    made = {id(v) for n in group for v in n.outputs}
-    inputs = list({id(v): v for n in group for v in n.inputs if id(v) not in made}.values())
+    results = {id(v) for n in group for v in n.outputs}
+    inputs = list({id(v): v for n in group for v in n.inputs if id(v) not in results}.values())
     places = {id(v): i for i, v in enumerate(inputs)}
-    steps = []
+    operations = []
     for node in group:
-        steps.append(Step(node.op, tuple(places[id(v)] for v in node.inputs), node.attrs, len(node.outputs)))
+        operations.append(
+            FusedOperation(node.op, tuple(places[id(v)] for v in node.inputs), node.attrs, len(node.outputs))
+        )
         for value in node.outputs:
+            # Numbered on from the inputs, in the order in which the reference appends results.
             places[id(value)] = len(places)
     outputs = [v for n in group for v in n.outputs if readers.outside(v, members)]
-    body = Body(name, len(inputs), tuple(steps), tuple(places[id(v)] for v in outputs))
+    body = Body(name, len(inputs), tuple(operations), tuple(places[id(v)] for v in outputs))
     return Node(fused, tuple(inputs), tuple(outputs), {"body": body}, group[-1].scope, group[-1].phase)
 
 
@@ -74,6 +78,7 @@ def fusion_groups(program: Program, member: Callable[[Node], bool]) -> list[list
     """
     groups: list[list[Node]] = []
     group_of: dict[int, int] = {}
+    # Groups grow node by node; a node may join one only if no path leads there through others outside of it.
     behind: dict[int, set[int]] = {}  # for each value, the groups that it depends on through outside nodes
     for node in program.nodes:
         reached: set[int] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from minicnn.program.drawing import dot, mermaid
+from minicnn.program.explorer import explorer
 from minicnn.program.memory import MemoryPlan, plan
 from minicnn.program.operators import Operators
 from minicnn.program.printing import page, table
 
 if TYPE_CHECKING:
     from minicnn.ops.primitive import Cost, Primitive
+    from minicnn.trace import TracedValue
 
 Kind = Literal[
     "input", "parameter", "statistic", "optimizer", "counter", "metric", "constant", "activation", "gradient", "update"
@@ -202,6 +204,7 @@ class Program:
         """An array known when the Program is traced: a Python scalar or a NumPy array, which is copied."""
         # NumPy has no bfloat16: such a constant is held in float32, and rounded by the backend.
         array = np.array(data, dtype="float32" if dtype == "bfloat16" else dtype)
+        # Passes and backends share it.
         array.flags.writeable = False
         self.constant_bytes += array.nbytes
         if self.constant_bytes > MOST_CONSTANT_BYTES:
@@ -259,24 +262,25 @@ class Program:
 
     def copy(self) -> Program:
         """The same nodes on values of a Program of its own, which can be changed without changing this one."""
-        made, new = Program(self.name), dict[int, Value]()
-        made._count, made.samples, made.parts, made.counted = self._count, self.samples, dict(self.parts), self.counted
+        copied, new = Program(self.name), dict[int, Value]()
+        copied._count, copied.samples = self._count, self.samples
+        copied.parts, copied.counted = dict(self.parts), self.counted
 
         def value(old: Value) -> Value:
             if id(old) not in new:  # a constant; all else was made before it is read
-                new[id(old)] = Value(made, old.name, old.spec, old.kind, data=old.data)
+                new[id(old)] = Value(copied, old.name, old.spec, old.kind, data=old.data)
             return new[id(old)]
 
-        for given in self.inputs:
-            new[id(given)] = made.input(given.name, given.shape, given.dtype, kind=given.kind)
+        for old_input in self.inputs:
+            new[id(old_input)] = copied.input(old_input.name, old_input.shape, old_input.dtype, kind=old_input.kind)
         for old in self.nodes:
             node = Node(old.op, tuple(map(value, old.inputs)), (), dict(old.attrs), old.scope, old.phase)
-            node.outputs = tuple(Value(made, v.name, v.spec, v.kind, node) for v in old.outputs)
+            node.outputs = tuple(Value(copied, v.name, v.spec, v.kind, node) for v in old.outputs)
             new |= {id(v): w for v, w in zip(old.outputs, node.outputs, strict=True)}
-            made.nodes.append(node)
-        made.outputs = {name: value(v) for name, v in self.outputs.items()}
-        made.updates = {name: value(v) for name, v in self.updates.items()}
-        return made
+            copied.nodes.append(node)
+        copied.outputs = {name: value(v) for name, v in self.outputs.items()}
+        copied.updates = {name: value(v) for name, v in self.updates.items()}
+        return copied
 
     # Rewriting ----------------------------------------------------------------------------------
 
@@ -297,13 +301,14 @@ class Program:
         new: dict[int, Value] = {}
         replaced = 0
         for node in self.rebuild():
+            # Before the rule sees it, so that rules match on what earlier ones have made.
             node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
-            made = rule(node)
-            if made is None:
+            replacements = rule(node)
+            if replacements is None:
                 self.nodes.append(node)
             else:
                 replaced += 1
-                new |= {id(old): value for old, value in zip(node.outputs, made, strict=True)}
+                new |= {id(old): value for old, value in zip(node.outputs, replacements, strict=True)}
         self.substitute(new)
         return replaced
 
@@ -365,6 +370,17 @@ class Program:
     def to_dot(self) -> str:
         """Drawing as Graphviz text."""
         return dot(self)
+
+    def to_html(
+        self, *, run_by: Iterable[tuple[Node, str]] = (), trace: Mapping[str, TracedValue] | None = None
+    ) -> str:
+        """A page to explore: nodes as a list and as a drawing, with what there is to know of each; it needs no network.
+
+        Args:
+            run_by: What runs each node, as `Backend.explain` says.
+            trace: Values by their names in the Program, for statistics and pictures: `StepTrace.to_html` gives them.
+        """
+        return explorer(self, run_by, trace)
 
     def __str__(self) -> str:
         return table(self)

@@ -2,8 +2,9 @@
 
 `batch_last`: in the order (H, W, C, N) every loop of a convolution, a pooling or an elementwise operation runs over a
 long stretch of memory, whatever the number of channels. `channels_last`: a backend whose kernels take (N, H, W, C) runs
-networks with the channels first too. Nodes that take images are rewritten to that order, those in between follow, and
-images are put back where an operation fixes the order of their elements (a reshape, an output).
+networks with the channels first too; `channels_first` is for ONNX, which has no other order. Nodes that take images are
+rewritten to that order, those in between follow, and images are put back where an operation fixes the order of their
+elements (a reshape, an output).
 """
 
 from __future__ import annotations
@@ -55,6 +56,15 @@ def channels_last(program: Program) -> Program:
     return _Rewriter(program, "NHWC").run()
 
 
+def channels_first(program: Program) -> Program:
+    """Rewrite a Program in place so that images are (N, C, H, W).
+
+    Args:
+        program: Program to rewrite.
+    """
+    return _Rewriter(program, "NCHW").run()
+
+
 class _Rewriter:
     """Walks over the nodes and knows for each value of the old Program where its elements are now.
 
@@ -73,16 +83,17 @@ class _Rewriter:
 
     def run(self) -> Program:
         program = self.program
-        made = {id(v) for node in program.nodes for v in node.outputs}
+        results = {id(v) for node in program.nodes for v in node.outputs}
         for node in program.rebuild():
             self._rewrite(node)
-        program.outputs = {k: self.as_plain(v) if id(v) in made else v for k, v in program.outputs.items()}
-        program.updates = {k: self.as_plain(v) if id(v) in made else v for k, v in program.updates.items()}
+        program.outputs = {k: self.as_plain(v) if id(v) in results else v for k, v in program.outputs.items()}
+        program.updates = {k: self.as_plain(v) if id(v) in results else v for k, v in program.updates.items()}
         return program
 
     def _rewrite(self, node: Node) -> None:
         order = self._order(node)
         rule = _RULES.get(node.op.name) or (_elementwise if node.op.elementwise else None)
+        # A node without a rule reads its inputs as they were; their permutation is kept for the next such node.
         if order is None or rule is None or not rule(self, node, order):
             node.inputs = tuple(self.as_plain(v) for v in node.inputs)
             self.program.nodes.append(node)
@@ -91,6 +102,7 @@ class _Rewriter:
         """The order that a node's images should have: none if it has no images, or small batches."""
         if node.op.name in IMAGE_OPERATIONS:
             layout = node.attrs["data_format"]
+            # Small batches would make the innermost loop short, which is what the pass is to avoid.
             if layout == self.target or node.inputs[0].shape[layout.index("N")] < self.least_batch:
                 return None
             return tuple(layout.index(a) for a in self.target)  # which axis stands at each place of the target
@@ -122,6 +134,7 @@ class _Rewriter:
             return self.as_plain(value)
         if value.ndim == 4:
             return self.as_image(value, order)
+        # As NumPy broadcasts: missing axes are in front.
         full = (*(1,) * (4 - value.ndim), *value.shape)
         return _transpose(self.as_plain(value), full, order)
 
@@ -139,6 +152,7 @@ def _permute(value: Value, axes: Order) -> Value:
 
 def _transpose(value: Value, shape: tuple[int, ...], axes: Order) -> Value:
     """The value reshaped, then permuted; one reshape where no axis but those of length 1 changes its place."""
+    # Axes of length 1 may go anywhere without an element being moved.
     moving = [a for a in axes if shape[a] != 1]
     if moving == sorted(moving):
         return reshape_to(value, tuple(shape[a] for a in axes))
@@ -153,11 +167,11 @@ def _image_operation(to: _Rewriter, node: Node, order: Order) -> bool:
     """Operations with a data_format: their kernels keep their shape."""
     kernel = IMAGE_OPERATIONS[node.op.name]
     inputs = [to.as_plain(v) if i == kernel else to.as_image(v, order) for i, v in enumerate(node.inputs)]
-    (made,) = to.emit(node, inputs, data_format=to.target)
+    (image,) = to.emit(node, inputs, data_format=to.target)
     if node.op.name.endswith("weight_gradient"):
-        to.plain[id(node.outputs[0])] = made
+        to.plain[id(node.outputs[0])] = image
     else:
-        to.moved[id(node.outputs[0])] = (made, order)
+        to.moved[id(node.outputs[0])] = (image, order)
     return True
 
 
@@ -165,23 +179,23 @@ def _elementwise(to: _Rewriter, node: Node, order: Order) -> bool:
     if node.outputs[0].ndim != 4:
         return False
     inputs = [to.as_broadcast(v, order) for v in node.inputs]
-    for value, made in zip(node.outputs, to.emit(node, inputs), strict=True):
-        to.moved[id(value)] = (made, order)
+    for value, result in zip(node.outputs, to.emit(node, inputs), strict=True):
+        to.moved[id(value)] = (result, order)
     return True
 
 
 def _reduction(to: _Rewriter, node: Node, order: Order) -> bool:
     axes = node.attrs["axes"]
     axes = tuple(range(4)) if axes is None else tuple(a % 4 for a in ((axes,) if isinstance(axes, int) else axes))
-    (made,) = to.emit(node, [to.as_image(node.inputs[0], order)], axes=tuple(order.index(a) for a in axes))
+    (reduced,) = to.emit(node, [to.as_image(node.inputs[0], order)], axes=tuple(order.index(a) for a in axes))
     if node.attrs["keepdims"]:
-        to.moved[id(node.outputs[0])] = (made, order)
+        to.moved[id(node.outputs[0])] = (reduced, order)
         return True
     # Axes that are left, in the order that they have now and in the one that they should have.
     left = [a for a in order if a not in axes]
     if left != sorted(left):
-        made = _permute(made, tuple(left.index(a) for a in sorted(left)))
-    to.plain[id(node.outputs[0])] = made
+        reduced = _permute(reduced, tuple(left.index(a) for a in sorted(left)))
+    to.plain[id(node.outputs[0])] = reduced
     return True
 
 
@@ -189,8 +203,8 @@ def _max_gradient(to: _Rewriter, node: Node, order: Order) -> bool:
     axes = tuple(order.index(a) for a in normalize_axes("max_gradient", node.attrs["axes"], 4))
     if not node.attrs["keepdims"] or axes != tuple(sorted(axes)):  # the first of equal maxima would be another one
         return False
-    (made,) = to.emit(node, [to.as_image(v, order) for v in node.inputs], axes=axes)
-    to.moved[id(node.outputs[0])] = (made, order)
+    (gradient,) = to.emit(node, [to.as_image(v, order) for v in node.inputs], axes=axes)
+    to.moved[id(node.outputs[0])] = (gradient, order)
     return True
 
 
@@ -199,21 +213,21 @@ def _normalize(to: _Rewriter, node: Node, order: Order) -> bool:
         return False
     inputs = [to.as_broadcast(v, order) for v in node.inputs]
     axes = tuple(sorted(order.index(a % 4) for a in node.attrs["axes"]))
-    for value, made in zip(node.outputs, to.emit(node, inputs, axes=axes), strict=True):
+    for value, result in zip(node.outputs, to.emit(node, inputs, axes=axes), strict=True):
         if value.ndim == 4:
-            to.moved[id(value)] = (made, order)
+            to.moved[id(value)] = (result, order)
         elif value.ndim == 0:
-            to.plain[id(value)] = made
+            to.plain[id(value)] = result
         else:  # the gradient of a scale or an offset, which was given four axes
-            to.plain[id(value)] = reshape_to(_transpose(made, made.shape, _inverse(order)), value.shape)
+            to.plain[id(value)] = reshape_to(_transpose(result, result.shape, _inverse(order)), value.shape)
     return True
 
 
 def _along_axis(to: _Rewriter, node: Node, order: Order) -> bool:
     """Operations along one axis that they keep."""
     inputs = [to.as_image(v, order) for v in node.inputs]
-    (made,) = to.emit(node, inputs, axis=order.index(node.attrs["axis"] % 4))
-    to.moved[id(node.outputs[0])] = (made, order)
+    (result,) = to.emit(node, inputs, axis=order.index(node.attrs["axis"] % 4))
+    to.moved[id(node.outputs[0])] = (result, order)
     return True
 
 
@@ -221,8 +235,8 @@ def _broadcast(to: _Rewriter, node: Node, order: Order) -> bool:
     shape = node.attrs["shape"]
     if len(shape) != 4:
         return False
-    (made,) = to.emit(node, [to.as_broadcast(node.inputs[0], order)], shape=tuple(shape[a] for a in order))
-    to.moved[id(node.outputs[0])] = (made, order)
+    (image,) = to.emit(node, [to.as_broadcast(node.inputs[0], order)], shape=tuple(shape[a] for a in order))
+    to.moved[id(node.outputs[0])] = (image, order)
     return True
 
 
@@ -239,8 +253,8 @@ def _per_axis(attribute: str) -> Rule:
 
     def rule(to: _Rewriter, node: Node, order: Order) -> bool:
         entries = node.attrs[attribute]
-        (made,) = to.emit(node, [to.as_image(node.inputs[0], order)], **{attribute: tuple(entries[a] for a in order)})
-        to.moved[id(node.outputs[0])] = (made, order)
+        (result,) = to.emit(node, [to.as_image(node.inputs[0], order)], **{attribute: tuple(entries[a] for a in order)})
+        to.moved[id(node.outputs[0])] = (result, order)
         return True
 
     return rule

@@ -1,4 +1,4 @@
-"""The memory plan: which values live when, and how few bytes hold them."""
+"""The memory plan: liveness of values, and an arena in which those share bytes that never live together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where every temporary value of a Program is stored, and how many bytes there are of each kind.
+    """Memory plan: the place of every temporary value of a Program, and the bytes of each kind.
 
     Attributes:
         buffers: Place and lifetime of each temporary value and of each node's workspace.
@@ -119,14 +119,15 @@ def _aligned(nbytes: int) -> int:
 def _lifetimes(program: Program, *, in_place: bool) -> list[Buffer]:
     end = len(program.nodes)
     last_read: dict[int, int] = {id(v): end for v in program.results}
+    # From the end: the first reader that is met is the last one.
     for i in range(end - 1, -1, -1):
         for value in program.nodes[i].inputs:
             last_read.setdefault(id(value), i)
     replacing = _in_place(program, last_read) if in_place else set()
     buffers = []
     for i, node in enumerate(program.nodes):
-        made = [v for v in node.outputs if id(v) not in replacing]
-        buffers += [Buffer(v.name, v.kind, v.nbytes, i, last_read.get(id(v), i)) for v in made]
+        temporary = [v for v in node.outputs if id(v) not in replacing]
+        buffers += [Buffer(v.name, v.kind, v.nbytes, i, last_read.get(id(v), i)) for v in temporary]
         workspace = node.cost.workspace
         if workspace:
             buffers.append(Buffer(f"{node.outputs[0].name}.workspace", "workspace", workspace, i, i))
@@ -135,11 +136,11 @@ def _lifetimes(program: Program, *, in_place: bool) -> list[Buffer]:
 
 def _in_place(program: Program, last_read: dict[int, int]) -> set[int]:
     """Ids of update results that can overwrite the input they replace."""
-    made = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
+    maker = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
     result = set()
     for name, value in program.updates.items():
         old: Value = program.value(name)
-        at = made.get(id(value))
+        at = maker.get(id(value))
         if at is None or old.spec != value.spec:
             continue
         # An elementwise operation may write each element where it has just read it.
@@ -155,7 +156,9 @@ def assign(buffers: list[Buffer]) -> list[Buffer]:
     (Y. Pisarchyk, J. Lee, Efficient memory management for deep neural net inference, arXiv:2001.03288.)
     """
     placed: list[Buffer] = []
+    # Large ones first, as small ones fit into the gaps that these leave.
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.first)):
+        # Only buffers that live at the same time can be in the way.
         rivals = sorted(
             (p for p in placed if p.first <= buffer.last and buffer.first <= p.last), key=lambda p: p.offset
         )

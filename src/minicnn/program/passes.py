@@ -14,6 +14,7 @@ FOLD_LIMIT_BYTES = 1 << 20
 
 def optimize(program: Program) -> Program:
     """The passes that help every backend: constant folding, then removal of dead nodes."""
+    # Folding first: it leaves nodes behind that nobody reads any more.
     fold_constants(program)
     remove_dead_nodes(program)
     return program
@@ -41,6 +42,7 @@ def fold_constants(program: Program) -> int:
         size = 0
         for value in node.outputs:
             size += value.nbytes
+        # NumPy does the folding, whatever the backend, so that all backends see the same constants.
         in_numpy = all(v.dtype != "bfloat16" for v in (*node.inputs, *node.outputs))
         in_numpy &= "group" not in node.attrs  # what ranks compute together
         if len(known) < len(node.inputs) or size > FOLD_LIMIT_BYTES or not in_numpy:
@@ -70,6 +72,7 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
         relu = active.node
         if pool.op.name != "max_pool2d" or relu is None or relu.op.name != "relu":
             continue
+        # Whoever else reads the image needs relu's result in full size.
         if len(readers.of(active)) > 1 or id(active) in needed:
             continue
         # x -> relu -> active -> pool -> y becomes x -> pool -> active -> relu -> y, active now being small.
@@ -106,6 +109,7 @@ def shorten_images(program: Program, dtype: str) -> int:
         Number of images.
     """
     readers, needed = Readers(program), {id(v) for v in program.results}
+    # What depends on the data is an image; weights have four axes, too, and stay in float32.
     images = {id(v) for v in program.inputs if v.kind == "input"}
     chosen: set[int] = set()
     for node in program.nodes:
@@ -113,6 +117,7 @@ def shorten_images(program: Program, dtype: str) -> int:
         if node.phase == "update" or node.op.name in _SUMS or not any(id(v) in images for v in node.inputs):
             continue
         images.add(id(y))
+        # Its elements are those of a gradient that is rounded already.
         if scatters(node):
             continue
         read = [n for n in readers.of(y) if n.op.name != "max_pool2d_gradient"]
@@ -124,13 +129,15 @@ def shorten_images(program: Program, dtype: str) -> int:
         if id(node.outputs[0]) not in chosen:
             return None
         first, *others = program.emit(node.op, node.inputs, node.attrs).outputs
+        # Down and up again: the Program stays one of float32, and a backend that stores the middle saves half of the
+        # memory.
         return [ops.cast(ops.cast(first, dtype=dtype), dtype=first.dtype), *others]
 
     return program.replace(rule)
 
 
 def _passes_on(node: Node, x: Value) -> bool:
-    """Whether what alone reads an image takes it as it is computed."""
+    """True if the only reader of an image takes it as it is computed."""
     elementwise = node.op.elementwise and node.outputs[0].shape == x.shape
     flattens = node.op.name == "reshape" and node.outputs[0].ndim != 4
     return elementwise or flattens or node.op.name in ("sum", "mean") or _pools_apart(node)
@@ -141,7 +148,7 @@ def _pools_apart(node: Node) -> bool:
 
 
 def scatters(node: Node) -> bool:
-    """Whether all elements of a gradient are such of dy, which are rounded already, or zeros."""
+    """True if all elements of a gradient are such of dy, which are rounded already, or zeros."""
     return node.op.name == "max_pool2d_gradient" and _are_apart(node)
 
 
@@ -167,10 +174,11 @@ def lower_precision(program: Program, dtype: str, *, keep: str | None = None) ->
             return None
         for value in node.inputs:
             if id(value) not in rounded:
+                # What was stored short is taken as it is: widening and rounding it again would cost two passes over it.
                 stored = value.node.inputs[0] if value.node is not None and value.node.op.name == "cast" else None
                 is_short = stored is not None and stored.dtype == dtype
                 rounded[id(value)] = stored if stored is not None and is_short else ops.cast(value, dtype=dtype)
-        (made,) = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs).outputs
-        return [ops.cast(made, dtype="float32")]
+        (product,) = program.emit(node.op, [rounded[id(v)] for v in node.inputs], node.attrs).outputs
+        return [ops.cast(product, dtype="float32")]
 
     return program.replace(rule)

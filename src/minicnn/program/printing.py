@@ -37,7 +37,7 @@ def _row(node: Node) -> tuple[str, ...]:
 
 
 def counts(program: Program) -> str:
-    """How many nodes and operations a Program has, and the bytes that it moves."""
+    """Count of a Program's nodes and operations, and of the bytes that it moves, as text."""
     sent = f", {engineering(program.bytes_sent)}B sent" if program.bytes_sent else ""
     flops, moved = engineering(program.flops), engineering(program.bytes_moved)
     return f"{len(program.nodes)} nodes, {flops}FLOP, {moved}B moved{sent}"
@@ -46,8 +46,8 @@ def counts(program: Program) -> str:
 def page(program: Program) -> str:
     """HTML: counts, memory from node to node, and the tables of inputs and nodes to unfold."""
     inputs: list[tuple[Any, ...]] = [(v.name, v.kind, v.spec) for v in program.inputs]
-    results = [(f"{what} {name}", v.name, v.spec) for what, given in (("output", program.outputs),
-               ("update", program.updates)) for name, v in given.items()]  # fmt: skip
+    results = [(f"{what} {name}", v.name, v.spec) for what, values in (("output", program.outputs),
+               ("update", program.updates)) for name, v in values.items()]  # fmt: skip
     return html.block(
         f"Program {program.name!r}: {counts(program)}",
         program.memory().strip()._repr_html_(),

@@ -1,4 +1,4 @@
-"""Who reads what: the nodes of a Program that read each value."""
+"""Readers of values: the nodes of a Program that read each of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minicnn.program.graph import Node, Program, Value
 
 
 class Readers:
-    """Which nodes read each value of a Program as it is now.
+    """Nodes that read each value of a Program as it is now.
 
     It stays right for nodes that are in no merged group, and for groups that have no node in common. After other
     changes of the Program, make another.
@@ -29,14 +29,14 @@ class Readers:
         return list(self._nodes.get(id(value), {}).values())
 
     def is_result(self, value: Value) -> bool:
-        """Whether a value is a result of the Program."""
+        """True if a value is a result of the Program."""
         return id(value) in self._results
 
     def only(self, value: Value) -> Node | None:
         """The one node that reads a value that is no result of the Program; None if there are others or none."""
-        found = self.of(value)
-        return found[0] if len(found) == 1 and not self.is_result(value) else None
+        readers = self.of(value)
+        return readers[0] if len(readers) == 1 and not self.is_result(value) else None
 
     def outside(self, value: Value, members: Collection[int]) -> bool:
-        """Whether a value is a result of the Program or read by nodes other than those with the given ids."""
+        """True if a value is a result of the Program or read by nodes other than those with the given ids."""
         return self.is_result(value) or any(id(n) not in members for n in self.of(value))

@@ -1,4 +1,4 @@
-"""How the time of a kernel is divided among the nodes that it merges."""
+"""Shares of a merged kernel's time that its nodes have."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from minicnn.bench.study import Study
+from minicnn.measure.study import Study
 
 # The order in which they are carried out; one that is not named here comes after these.
 ORDER = ("mlp", "platforms", "convolution", "kernels", "roofline")

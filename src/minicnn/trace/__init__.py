@@ -1,4 +1,4 @@
-"""What `Model.trace` gives: the values of a step, and what differs between two."""
+"""Traces, from `Model.trace`: the values of a step, and the differences of two."""
 
 from minicnn.trace.comparison import Comparison, Difference
 from minicnn.trace.step import Statistics, StepTrace, TracedValue, traced

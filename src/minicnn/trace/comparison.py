@@ -1,4 +1,4 @@
-"""Where two traces differ by more than rounding, and which node is to blame."""
+"""Comparison of two traces: values that differ by more than rounding, and the node to blame."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Difference:
     off: tuple[float, float]
 
     @property
-    def own(self) -> bool:
-        """Whether the node that made it is to blame, or nobody, as it was given."""
+    def is_culprit(self) -> bool:
+        """True if the node that made the value is to blame, or nobody, as the value is an input."""
         return self.value.node is None or not max(self.off) <= 1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two traces; true if anything does.
+    """Differences of two traces; true if there are any.
 
     Attributes:
         names: The two backends.
@@ -64,7 +64,7 @@ class Comparison:
     @property
     def first(self) -> Difference | None:
         """The first value whose difference does not come from values before it."""
-        return next((d for d in self.differences if d.own), None)
+        return next((d for d in self.differences if d.is_culprit), None)
 
     def __bool__(self) -> bool:
         return bool(self.differences)
@@ -110,17 +110,23 @@ def compare(one: StepTrace, other: StepTrace) -> Comparison:
     differences, largest = [], 0.0
     for path, a in one.items():
         b = other[path]
-        own, before = 1.0, 0.0
+        terms_of_node, before = 1.0, 0.0
+        # The error grows with all additions on the way to a value, not only with those of its own node.
         if a.node is not None:
-            own = max(1.0, a.node.cost.flops / (2 * max(a.value.size, 1)))
+            terms_of_node = max(1.0, a.node.cost.flops / (2 * max(a.value.size, 1)))
             before = max((terms.get(v.name, 0.0) for v in a.node.inputs), default=0.0)
-        terms[a.value.name] = own + before
+        terms[a.value.name] = terms_of_node + before
+        # The coarser of both types decides about what rounding explains.
         dtype = max((a.value.dtype, b.value.dtype), key=lambda name: EPSILON.get(name, 0.0))
         scale = max(_largest(a.array), _largest(b.array))
-        error = _error(a.array, b.array, dtype, own + before, scale)
+        error = _error(a.array, b.array, dtype, terms_of_node + before, scale)
         largest = max(largest, error)
         if not error <= 1:
-            off = (error, error) if a.node is None else (_off(a, one, dtype, own), _off(b, other, dtype, own))
+            off = (
+                (error, error)
+                if a.node is None
+                else (_off(a, one, dtype, terms_of_node), _off(b, other, dtype, terms_of_node))
+            )
             differences.append(Difference(a, error, off))
     names = tuple(f"{t.backend.name}:{t.backend.device}" for t in (one, other))
     return Comparison((names[0], names[1]), differences, largest, len(one))
@@ -152,25 +158,27 @@ def _error(a: Array, b: Array, dtype: str, terms: float, scale: float) -> float:
 
 
 def _off(traced: TracedValue, trace: StepTrace, dtype: str, terms: float) -> float:
-    """How far a value is from what its node's inputs lead to in float64, in units of the tolerance."""
+    """Distance of a value from what its node's inputs lead to in float64, in units of the tolerance."""
     import array_api_compat.numpy as xp  # loads much, and only who compares needs it
 
     node, value = traced.node, traced.value
     if node is None:
         return 0.0
-    given = [trace[v.name].array if v.kind != "constant" else np.asarray(v.data) for v in node.inputs]
-    exact = [a.astype(np.float64) if "float" in v.dtype else a for a, v in zip(given, node.inputs, strict=True)]
+    arrays = [trace[v.name].array if v.kind != "constant" else np.asarray(v.data) for v in node.inputs]
+    # In float64, from what the node was given: its own mistakes show, those before it do not.
+    exact = [a.astype(np.float64) if "float" in v.dtype else a for a, v in zip(arrays, node.inputs, strict=True)]
     attrs = dict(node.attrs)
     sizes = [_largest(a) for a, v in zip(exact, node.inputs, strict=True) if "float" in v.dtype]
     if sizes and "float" in str(attrs.get("dtype", "")):
         attrs["dtype"] = "float64"
     with np.errstate(all="ignore"):
-        made = node.op.reference(*exact, xp=xp, **attrs)
+        results = node.op.reference(*exact, xp=xp, **attrs)
     expected = np.asarray(
-        (made if isinstance(made, tuple) else (made,))[[v is value for v in node.outputs].index(True)]
+        (results if isinstance(results, tuple) else (results,))[[v is value for v in node.outputs].index(True)]
     )
     scale = _largest(expected)
     if sizes and node.op.name not in _RELATIVE:  # what was given may nearly cancel
+        # A sum of large terms that cancel is off by the rounding of the terms, not of the result.
         usual = math.prod(sizes) if any(p in node.op.name for p in _PRODUCTS) else max(sizes)
         scale = max(scale, usual * math.sqrt(terms))
     return _error(traced.array, expected, dtype, terms, scale)

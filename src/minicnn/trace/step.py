@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Statistics:
-    """What there is to say of an array's elements; the first four are of the finite ones, NaN if there are none.
+    """Statistics of an array's elements; the first four are of the finite ones, NaN if there are none.
 
     Attributes:
         min: Least.
@@ -135,8 +135,8 @@ class TracedValue:
         return html.block(f"{self!r}", html.table(("", ""), rows))
 
     def __repr__(self) -> str:
-        made = f"{self.value.name} = {operation(self.node)}" if self.node else f"{self.value.kind} {self.value.name}"
-        return f"<{self.path}: {made}, {self.value.spec}, {self.statistics}>"
+        source = f"{self.value.name} = {operation(self.node)}" if self.node else f"{self.value.kind} {self.value.name}"
+        return f"<{self.path}: {source}, {self.value.spec}, {self.statistics}>"
 
 
 class StepTrace(Mapping[str, TracedValue]):
@@ -160,8 +160,8 @@ class StepTrace(Mapping[str, TracedValue]):
         for value in (*program.inputs, *(v for node in program.nodes for v in node.outputs)):
             path = self._path(value)
             samples = batch if _has_samples(value, batch) else 0
-            made = tuple(becomes.get(id(value), ()))
-            self._by_path[path] = TracedValue(path, value, arrays[value.name], made, samples)
+            followers = tuple(becomes.get(id(value), ()))
+            self._by_path[path] = TracedValue(path, value, arrays[value.name], followers, samples)
         self._by_name = {traced.value.name: traced for traced in self._by_path.values()}
 
     def _path(self, value: Value) -> str:
@@ -169,6 +169,7 @@ class StepTrace(Mapping[str, TracedValue]):
         if node is None:
             return value.name
         base = f"{node.scope}/{node.op.name}" if node.scope else node.op.name
+        # One name for each value, and the same in traces of other backends: by the order of the Program.
         path, number = base, 0
         while path in self._by_path:
             number += 1
@@ -199,11 +200,11 @@ class StepTrace(Mapping[str, TracedValue]):
     def gradients(self) -> dict[str, TracedValue]:
         """The gradient of each weight that is trained, by its path: what the optimizer reads, before it clips."""
         weights = {v.name: v for v in self.program.inputs if v.kind == "parameter" and v.name in self.program.updates}
-        found = {name: _gradient(self.program.updates[name], weight) for name, weight in weights.items()}
-        return {name: self[value.name] for name, value in found.items() if value is not None}
+        gradients = {name: _gradient(self.program.updates[name], weight) for name, weight in weights.items()}
+        return {name: self[value.name] for name, value in gradients.items() if value is not None}
 
     def diff(self, other: StepTrace) -> Comparison:
-        """Where another trace of the same step, usually of another backend, differs by more than rounding.
+        """Compare with another trace of the same step, usually of another backend: differences beyond rounding.
 
         A value differs if it is further off than `minicnn.tolerance` allows after as many additions as there are on
         the way to it, relative to its largest element. The node that made it is to blame if its results do not follow
@@ -213,6 +214,10 @@ class StepTrace(Mapping[str, TracedValue]):
             ValueError: If the other is of another step.
         """
         return compare(self, other)
+
+    def to_html(self) -> str:
+        """A page to explore the step: see `Program.to_html`; with the kernel that runs each node, and its values."""
+        return self.program.to_html(run_by=self.backend.explain(self.program.copy()), trace=self)
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -257,40 +262,44 @@ def _gradient(updated: Value, weight: Value) -> Value | None:
         if value.kind == "gradient":
             return value
         if value.node is not None and value.node.phase == "update":
+            # Only what has the weight's shape on the way back: rates and moments of another shape lead elsewhere.
             waiting += [v for v in reversed(value.node.inputs) if v.shape == weight.shape]
     return None
 
 
 def _has_samples(value: Value, batch: int) -> bool:
-    """Whether the first axis is that of the samples."""
+    """True if the first axis is that of the samples."""
     kernel = value.node is not None and value.node.op.name.endswith("weight_gradient")
     return value.kind in ("input", "activation", "gradient") and value.shape[:1] == (batch,) and not kernel
 
 
-def traced(program: Program, backend: Backend, given: Mapping[str, Array], *, kernels: bool = False) -> StepTrace:
+def traced(program: Program, backend: Backend, inputs: Mapping[str, Array], *, kernels: bool = False) -> StepTrace:
     """Run a Program and keep every value.
 
     Args:
         program: The Program, which is not changed.
         backend: What runs it.
-        given: Its inputs by name.
+        inputs: Its inputs by name.
         kernels: Whether the backend's kernels compute it, rather than the references; they do in bfloat16 where its
             arrays do not know that.
     """
+    # A backend may rewrite what it compiles.
     whole = program.copy()
     every = {v.name: v for node in whole.nodes for v in node.outputs}
     bits = {name for name, v in every.items() if v.dtype == "bfloat16" and not hasattr(backend.xp, "bfloat16")}
     kernels = kernels or bool(bits)
     whole.outputs = {name: cast(v, dtype="float32") if name in bits else v for name, v in every.items()}
+    # Without updates nothing is donated, so that inputs keep their values for the trace.
     whole.updates = {}
+    # The user's backend keeps its own settings.
     runner = copy.copy(backend)
     runner.reference_only, runner.strict = backend.reference_only or not kernels, False
-    arrays = {v.name: backend.asarray(np.array(given[v.name]), v.dtype) for v in whole.inputs}
-    made = runner.compile(whole)(arrays)
+    arrays = {v.name: backend.asarray(np.array(inputs[v.name]), v.dtype) for v in whole.inputs}
+    results = runner.compile(whole)(arrays)
     how = (
         "every kernel's results kept"
         if not runner.reference_only
         else "node by node by the references of the primitives"
     )
-    found = {name: np.array(backend.to_numpy(array)) for name, array in (arrays | made).items()}
-    return StepTrace(program, backend, how, found)
+    host_arrays = {name: np.array(backend.to_numpy(array)) for name, array in (arrays | results).items()}
+    return StepTrace(program, backend, how, host_arrays)

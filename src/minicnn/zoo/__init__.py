@@ -28,10 +28,10 @@ from minicnn.zoo.googlenet import googlenet
 from minicnn.zoo.mobilenet import mobilenet_v2
 from minicnn.zoo.resnet import resnet9, resnet18, resnet34, resnet50
 from minicnn.zoo.squeezenet import squeezenet1_1
-from minicnn.zoo.studies import kernels, mlp, platforms
+from minicnn.zoo.studies import lenet_3x3, mlp, two_convs
 from minicnn.zoo.vgg import vgg11, vgg16
 
-__all__ = ["NETWORKS", "Network", "get_model", "names"]
+__all__ = ["ALIASES", "NETWORKS", "Network", "get_model", "get_network", "names"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ DIGITS, SMALL = (28, 28, 1), (32, 32, 3)
 
 NETWORKS = {
     "mlp": Network(mlp, DIGITS, 10),
-    "platforms": Network(platforms, DIGITS, 10),
-    "kernels": Network(kernels, DIGITS, 10),
+    "lenet_3x3": Network(lenet_3x3, DIGITS, 10),
+    "two_convs": Network(two_convs, DIGITS, 10),
     "lenet5": Network(lenet5, DIGITS, 10),
     "alexnet": Network(alexnet),
     "overfeat": Network(overfeat, (231, 231, 3)),
@@ -70,9 +70,19 @@ NETWORKS = {
 }
 
 
-def names() -> list[str]:
-    """Names of the networks that `get_model` knows."""
-    return list(NETWORKS)
+# Further names: those of the studies that the networks are from.
+ALIASES = {"platforms": "lenet_3x3", "kernels": "two_convs"}
+STUDIES = {name: alias for alias, name in ALIASES.items()}
+
+
+def names(*, aliases: bool = False) -> list[str]:
+    """Names of the networks that `get_model` knows; with aliases also their further names."""
+    return [*NETWORKS, *(ALIASES if aliases else ())]
+
+
+def get_network(name: str) -> Network:
+    """A network by its name or a further name; a ValueError if there is none."""
+    return NETWORKS[ALIASES.get(name) or known_name("A network", name, NETWORKS)]
 
 
 @plain_arguments
@@ -91,7 +101,7 @@ def get_model(
     """A network by its name, with first weights, that returns logits.
 
     Args:
-        name: One of `names()`.
+        name: One of `names()`, or an alias.
         num_classes: Number of classes; 10 for the networks of digits and resnet9, 1000 for the others if None.
         input_shape: Shape of one sample (H, W, C); (28, 28, 1), (224, 224, 3), for resnet9 (32, 32, 3), or for overfeat
             (231, 231, 3) if None.
@@ -112,11 +122,11 @@ def get_model(
 
     Example:
         >>> from minicnn.layers import Rescaling
-        >>> model = get_model("kernels", preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
+        >>> model = get_model("two_convs", preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
         >>> model.count_params()
         50890
     """
-    network = NETWORKS[known_name("A network", name, NETWORKS)]
+    network = get_network(name)
     known = [p.name for p in inspect.signature(network.build).parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [option for option in options if option not in known]
     if unknown:

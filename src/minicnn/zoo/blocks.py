@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minicnn.initializers import Initializer
 from minicnn.layers import Activation, BatchNormalization, Conv2D, Dense, MaxPooling2D
+from minicnn.layers.activations import ActivationArgument
 from minicnn.layers.symbolic import SymbolicTensor
 
 
@@ -21,7 +22,7 @@ def conv_norm(
     kernel_size: int,
     *,
     strides: int = 1,
-    activation: str | None = "relu",
+    activation: ActivationArgument = "relu",
     epsilon: float = 1e-5,
     use_bias: bool = False,
     name: str,
@@ -36,7 +37,9 @@ def conv_norm(
     return norm(x, activation=activation, epsilon=epsilon, name=name)
 
 
-def norm(x: SymbolicTensor, *, activation: str | None = "relu", epsilon: float = 1e-5, name: str) -> SymbolicTensor:
+def norm(
+    x: SymbolicTensor, *, activation: ActivationArgument = "relu", epsilon: float = 1e-5, name: str
+) -> SymbolicTensor:
     """Batch normalisation with torchvision's numbers, and an activation if named."""
     # PyTorch's momentum of 0.1 is the share of the batch, Keras's 0.9 that of the past.
     x = BatchNormalization(momentum=0.9, epsilon=epsilon, name=f"{name}_norm")(x)

@@ -17,8 +17,8 @@ def mlp(x: SymbolicTensor, num_classes: int, *, hidden_units: int = 10) -> Symbo
     return classifier(x, num_classes)
 
 
-def platforms(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
-    """The LeNet-like network of the study `platforms`: 53,866 parameters for MNIST.
+def lenet_3x3(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
+    """LeNet with kernels of 3 x 3, the network of the study `platforms`: 53,866 parameters for MNIST.
 
     G. Khanna, A. Harsh, CNN Performance Analysis: CPU-optimized vs GPU-optimized, University of Maryland, 2025.
     """
@@ -30,8 +30,8 @@ def platforms(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
     return classifier(x, num_classes)
 
 
-def kernels(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
-    """The network of two convolutions of the study `kernels`: 50,890 parameters for MNIST.
+def two_convs(x: SymbolicTensor, num_classes: int) -> SymbolicTensor:
+    """Two convolutions, a pooling and a dense layer, the network of the study `kernels`: 50,890 parameters for MNIST.
 
     The study initialises all of it, the last layer too, as K. He et al. do (arXiv:1502.01852).
     C. Camolese, Convolutional Neural Network Implementation on GPU, Ensimag.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minicnn import Sequential, layers, losses
 from minicnn.optimizers import SGD
 from support.kernel_check import made_of
+from support.steps import runs_of
 
 Made = tuple[Any, dict[str, Any]]
 
@@ -46,9 +47,8 @@ def step(model: Sequential, batch: int, width: int, classes: int, loss: str = "s
     x = rng.integers(0, 256, (batch + 5, width)) if dtype == "uint8" else rng.normal(size=(batch + 5, width))
     y = rng.integers(0, classes, batch + 5) if loss == "sparse" else rng.normal(size=(batch + 5, classes))
     y = y.astype("int32" if loss == "sparse" else "float32")
-    source = model._source(x.astype(dtype), y, None, batch, "keep")
-    feed, arrays = next(iter(source.epoch(shuffle=True, seed=1, epoch=0)))
-    return made_of(model, feed, arrays, lambda name: (rng.standard_normal(shapes[name]) * 0.2).astype("float32"))
+    run = runs_of(model, x.astype(dtype), y, batch, shuffle=True, seed=1)[0]
+    return made_of(model, run, lambda name: (rng.standard_normal(shapes[name]) * 0.2).astype("float32"))
 
 
 @st.composite

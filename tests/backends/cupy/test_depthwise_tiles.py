@@ -104,6 +104,7 @@ def block(channels: int) -> Model:
 
 
 @needs_gxx
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("channels", "dtype"), [(48, "bfloat16"), (40, "float16"), (20, "bfloat16")])
 def test_a_normalised_block(channels: int, dtype: str) -> None:
     """Statistics and both sums of gradients come from depthwise tiles; one group finishes both statistics."""

@@ -17,7 +17,7 @@ from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
 from minicnn.backends._gpu.options import Options  # noqa: E402
 from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
-from minicnn.bench.operations import apart, step_inputs  # noqa: E402
+from minicnn.measure.operations import apart, step_inputs  # noqa: E402
 from minicnn.program import Program  # noqa: E402
 from support.engine import EngineSteps, assert_same  # noqa: E402
 
@@ -132,7 +132,7 @@ def test_graphs_of_many_arrays_are_bounded() -> None:
     for _ in range(8):
         model.predict(cupy.asarray(x), 16)
         model.evaluate(cupy.asarray(x), y, 16)
-    for step in model._engine._steps.values():
+    for step in model._training.executor._compiled.values():
         assert len(step.many.__self__._graphs) <= 4
     before = cupy.get_default_memory_pool().used_bytes()
     for _ in range(20):

@@ -14,6 +14,7 @@ from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel
 from minicnn.layers import BatchNormalization, Dense, Input
 from minicnn.loop.totals import Totals
+from support.steps import runs_of
 
 BATCH, STEPS = 4, 6
 X, Y = np.zeros((BATCH * STEPS, 3), "float32"), np.zeros((BATCH * STEPS, 3), "float32")
@@ -49,13 +50,17 @@ class Calls:
 
 def calls_of_a_step(model: Sequential) -> int:
     """Calls in a step of the engine, once graphs are there."""
-    feed, arrays = next(iter(model._source(X, Y, None, BATCH).epoch(shuffle=False, seed=0, epoch=0)))
-    index, totals = np.zeros((1, BATCH), "int32"), Totals()
+    run, executor, totals, rates = (
+        runs_of(model, X, Y, BATCH)[0],
+        model._training.executor,
+        Totals(),
+        {"learning_rate": [0.1]},
+    )
     for _ in range(2):
-        totals = model._engine.train_many(feed, arrays, totals, index, [0.1])
+        totals = executor.train(run, totals, rates)
     calls = Calls()
     calls.start()
-    model._engine.train_many(feed, arrays, totals, index, [0.1])
+    executor.train(run, totals, rates)
     calls.stop()
     return calls.count
 
@@ -85,7 +90,7 @@ def calls_of_fit(model: Sequential, data: str) -> float:
 def test_a_step_is_as_little_work_however_many_weights_there_are() -> None:
     few, many = network(1), network(9)
     assert calls_of_a_step(few) == calls_of_a_step(many) < MOST
-    assert len(many._engine.names()) > 9 * 8  # or nothing was tested
+    assert len(many._training.variables.cells) > 9 * 8  # or nothing was tested
 
 
 def test_the_parts_of_a_cut_step_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +117,12 @@ def test_a_step_of_fit_is_as_little_work_however_many_weights_there_are(data: st
 def test_new_weights_are_seen_by_the_next_step() -> None:
     """What is known of a model's arrays is forgotten when one of them becomes another."""
     model = network(1)
-    engine = model._engine
+    variables = model._training.variables
     calls_of_a_step(model)
-    before = engine.state()
-    assert engine.state() is before
+    before = variables.state()
+    assert variables.state() is before
     model.set_weights({path: array + 1 for path, array in model.get_weights().items()})
-    after = engine.state()
+    after = variables.state()
     assert all(after[path] is not before[path] for path in model.get_weights())
     calls_of_a_step(model)
-    assert engine.state() is after
+    assert variables.state() is after

@@ -116,8 +116,8 @@ def test_rows_that_are_made_in_the_step_are_no_rows_in_memory() -> None:
 
     program = Program()
     x, w = program.input("x", (64, 8)), program.input("w", (8, 3), kind="parameter")
-    assert row_products.stored_rows(x) == row_products.Rows(x, None, 1.0)
-    assert row_products.stored_rows(ops.reshape(x, shape=(64, 8))) == row_products.Rows(x, None, 1.0)
+    assert row_products.stored_rows(x) == row_products.StoredRows(x, None, 1.0)
+    assert row_products.stored_rows(ops.reshape(x, shape=(64, 8))) == row_products.StoredRows(x, None, 1.0)
     for made in (x * 2.0, ops.relu(x), x @ w, program.constant(np.ones((64, 8), "float32"))):
         assert row_products.stored_rows(made) is None
 
@@ -196,7 +196,7 @@ def test_a_block_takes_several_tiles(
     assert region.product is not None
     assert region.product.stored.dtype == dtype
     assert region.tiles == 5
-    assert Layout(region).narrow == (hidden <= 16)
+    assert Layout(region).thread_per_row == (hidden <= 16)
 
 
 @needs_gxx

@@ -162,9 +162,9 @@ def test_a_step_whose_gradients_are_not_finite_in_float16_changes_the_scale_alon
     loss = SparseCategoricalCrossentropy(from_logits=True)
     model.compile(SGD(0.1, momentum=0.9), loss, precision="mixed_float16")
     assert model.fit(x, y, 16, 1, 0).history["skipped_steps"] == [0]
-    assert model._engine.get("loss_scale/factor") == FIRST_SCALE
+    assert model._training.variables.get("loss_scale/factor") == FIRST_SCALE
     before = model.get_state()["arrays"]
-    model._engine.set({"loss_scale/factor": np.float32(2.0**60), "loss_scale/steps": np.int32(7)})
+    model._training.variables.set({"loss_scale/factor": np.float32(2.0**60), "loss_scale/steps": np.int32(7)})
     history = model.fit(x, y, 16, 1, 0).history
     assert history["skipped_steps"] == [2]
     assert np.isfinite(history["loss"][0])
@@ -172,7 +172,9 @@ def test_a_step_whose_gradients_are_not_finite_in_float16_changes_the_scale_alon
     changed = {name for name in after if not np.array_equal(after[name], before[name])}
     assert changed == {"loss_scale/factor", "loss_scale/steps"}
     assert (after["loss_scale/factor"], after["loss_scale/steps"]) == (2.0**58, 0)
-    model._engine.set({"loss_scale/factor": np.float32(64.0), "loss_scale/steps": np.int32(GROWTH_STEPS - 1)})
+    model._training.variables.set(
+        {"loss_scale/factor": np.float32(64.0), "loss_scale/steps": np.int32(GROWTH_STEPS - 1)}
+    )
     assert model.fit(x, y, 16, 1, 0).history["skipped_steps"] == [0]
     after = model.get_state()["arrays"]
     assert (after["loss_scale/factor"], after["loss_scale/steps"]) == (128.0, 1)

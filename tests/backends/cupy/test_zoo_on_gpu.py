@@ -19,7 +19,7 @@ pytest.importorskip("cupy")
 from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
 
 SIZES = {
-    "mlp": 28, "platforms": 12, "kernels": 8, "lenet5": 12, "alexnet": 63, "overfeat": 71, "vgg11": 32, "vgg16": 32,
+    "mlp": 28, "lenet_3x3": 12, "two_convs": 8, "lenet5": 12, "alexnet": 63, "overfeat": 71, "vgg11": 32, "vgg16": 32,
 }  # fmt: skip
 STEPS, BATCH, CLASSES = 100, 8, 5
 RATE = 1e-3
@@ -27,7 +27,7 @@ RATE = 1e-3
 
 def model_of(name: str, backend: Any, precision: str = "float32") -> Model:
     """A network of the zoo for small images, ready to be trained."""
-    size, channels = SIZES.get(name, 64), 1 if name in ("mlp", "platforms", "kernels", "lenet5") else 3
+    size, channels = SIZES.get(name, 64), 1 if name in ("mlp", "lenet_3x3", "two_convs", "lenet5") else 3
     options = {"hidden_units": (48, 40)} if name in ("alexnet", "overfeat", "vgg11", "vgg16") else {}
     model = zoo.get_model(
         name,

@@ -17,9 +17,14 @@ KB = 1024
 LIMITS = {
     "t4": ((7, 5), 64, 64, 1024, 16),
     "a100": ((8, 0), 163, 164, 2048, 32),
+    "rtx3090": ((8, 6), 99, 100, 1536, 16),
     "rtx3060": ((8, 6), 99, 100, 1536, 16),
     "rtx4060": ((8, 9), 99, 100, 1536, 24),
+    "rtx4070": ((8, 9), 99, 100, 1536, 24),
     "rtx4090": ((8, 9), 99, 100, 1536, 24),
+    "l40s": ((8, 9), 99, 100, 1536, 24),
+    "l4": ((8, 9), 99, 100, 1536, 24),
+    "h100": ((9, 0), 227, 228, 2048, 32),
     "h200": ((9, 0), 227, 228, 2048, 32),
     "b200": ((10, 0), 227, 228, 2048, 32),
     "rtx5090": ((12, 0), 99, 100, 1536, 24),
@@ -37,7 +42,9 @@ def test_limits_are_those_that_nvidia_publishes(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "precision", "teraflops"),
     [("t4", "float16", 65), ("a100", "float16", 312), ("a100", "float32", 19.5), ("rtx4090", "float32", 82.6),
-     ("rtx4060", "float32", 15.1), ("h200", "float16", 989), ("h200", "float64", 31), ("rtx5090", "float16", 209.5)],
+     ("rtx4060", "float32", 15.1), ("h200", "float16", 989), ("h200", "float64", 31), ("rtx5090", "float16", 209.5),
+     ("h100", "float16", 989), ("l4", "float32", 30.3), ("l40s", "float32", 91.6), ("rtx3090", "float32", 35.6),
+     ("rtx4070", "float32", 29.15)],
 )  # fmt: skip
 def test_peaks_are_those_of_the_data_sheets(name: str, precision: str, teraflops: float) -> None:
     assert KNOWN[name].peak(precision) / 1e12 == pytest.approx(teraflops, rel=0.03)

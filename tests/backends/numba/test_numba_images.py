@@ -81,6 +81,7 @@ WIDE = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "threads"), [*((case, 3) for case in WIDE), (WIDE[0], 1)])
 def test_weight_gradient_with_the_filters_in_the_lanes(case: WindowCase, threads: int) -> None:
     dy, x = array(case.n, *case.output, case.filters), array(case.n, *case.image, case.channels, seed=1)

@@ -22,7 +22,7 @@ from support.numba_check import assert_alike
 pytest.importorskip("numba")
 
 KINDS: tuple[StepKind, ...] = ("train", "evaluate", "predict")
-IMAGES = ("mlp", "platforms", "kernels", "lenet5")  # small networks with a size of images of their own
+IMAGES = ("mlp", "lenet_3x3", "two_convs", "lenet5")  # small networks with a size of images of their own
 SMALL: dict[str, dict[str, Any]] = {"alexnet": {"hidden_units": (64, 64)}, "overfeat": {"hidden_units": (64, 64)}}
 SIDES = {"alexnet": 63, "overfeat": 71}
 FORMATS = (pytest.param("channels_last", marks=pytest.mark.no_cover), "channels_first")
@@ -146,6 +146,7 @@ LAYERS: dict[str, Callable[[dict[str, Any], int], Layer]] = {
 COMPILED = LAYERS if NIGHT else ("conv", "transpose", "layer norm", "local response", "dropout", "bilinear", "dense")
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer(name: str, data_format: str, request: pytest.FixtureRequest) -> None:
@@ -180,7 +181,7 @@ def all_sorts(image: tuple[int, ...]) -> Model:
 @pytest.mark.no_cover
 @pytest.mark.usefixtures("interpreted")
 def test_more_threads_than_a_block_has_rows_or_channels() -> None:
-    check(all_sorts((7, 6, 3)), batch=3, kinds=("train",), threads=16)
+    check(all_sorts((7, 6, 3)), batch=3, kinds=("train",), threads=9)
 
 
 def test_a_small_batch_keeps_all_threads_busy() -> None:

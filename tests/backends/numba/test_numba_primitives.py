@@ -10,11 +10,14 @@ import pytest
 from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.conformance.cases import CASES, COLLECTIVES, Case
+from minicnn.kernels.elements import ELEMENTS
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.numba_check import both, run_both
 
 pytest.importorskip("numba")
+
+from minicnn.backends.numba import rules
 
 # Weights and what training carries along come as parameters; where the first input is one, nothing has a batch axis.
 UPDATES = ("sgd_update", "momentum_update", "adam_update", "rmsprop_update", "random_uniform")
@@ -43,6 +46,25 @@ def test_kernels_agree_with_references(case: Case) -> None:
     for one, other in zip(made, expected, strict=True):
         assert one.dtype == other.dtype
         assert one.shape == other.shape
+        size = max(1.0, float(np.abs(other).max(initial=0))) if other.dtype == "float32" else 1.0
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * size)
+
+
+ONCE = {c.op.name: c for c in CASES if c.op.name in ELEMENTS and c.op is not ops.random_uniform}
+
+
+@pytest.mark.sampled(46)
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("case", ONCE.values(), ids=str)
+def test_a_primitive_without_a_rule_has_the_kernel_of_its_elements(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one has that somebody else defines."""
+    monkeypatch.setattr(rules, "RULES", {})
+    monkeypatch.setattr(rules, "expand", lambda program: None)
+    monkeypatch.setattr(rules, "group", lambda lowering: None)
+    made, expected = both(case.op, narrow(case), case.attrs, weights(case), threads=2)
+    rtol, atol = tolerance("float32", max(case.terms, 8))
+    for one, other in zip(made, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
         size = max(1.0, float(np.abs(other).max(initial=0))) if other.dtype == "float32" else 1.0
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * size)
 

@@ -122,12 +122,12 @@ def test_threads_sleep_between_steps() -> None:
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
-    from minicnn.backends.numba.kernel import Source, compile_source
+    from minicnn.backends.numba.kernel import KernelCode, compile_source
     from minicnn.backends.numba.threads import WAIT_S, KernelList, pool
 
     counts = np.zeros(64, np.int64)
     lines = ("for i in range(start, stop):", "    astore(x + 8 * i, aload(x + 8 * i) + 1)")
-    counting = compile_source(Source("count", ("x",), lines))
+    counting = compile_source(KernelCode("count", ("x",), lines))
     kernel = (counting.address, np.asarray([counts.ctypes.data], np.int64), 64)
     kernels = KernelList([[kernel], [kernel]])
     gaps = np.random.default_rng(0).choice([0.0, 0.5, 0.9, 1.0, 1.1, 2.0], 2000) * WAIT_S
@@ -205,13 +205,13 @@ def test_threads_that_compile_a_kernel_at_once_get_one_address(monkeypatch: pyte
     barrier, places = threading.Barrier(3), iter([1, 2, 3])
 
     def slow(*_: object) -> Any:
-        made = kernel.Function(next(places), None)
+        made = kernel.LoadedCode(next(places), None)
         barrier.wait()  # all have found nothing and compiled
         return made
 
     monkeypatch.setattr(kernel, "_native", slow)
     monkeypatch.setattr(kernel, "_COMPILED", {})
-    source = kernel.Source("test", (), ("return",))
+    source = kernel.KernelCode("test", (), ("return",))
     with ThreadPoolExecutor(3) as callers:
         addresses = [made.address for made in callers.map(kernel.compile_source, [source] * 3)]
     # The others' code is let go of, so nobody may hold an address in it.
@@ -281,7 +281,7 @@ def test_a_fork_while_another_thread_is_in_a_step() -> None:
     expected = train(compiled(backend(2)), 4)
     model = compiled(backend(2))
     losses = train(model, 2)
-    pool, lock = threads.pool(2), threads.Lock()
+    pool, lock = threads.pool(2), threads.ForkSafeLock()
     with pool._lock, threads._POOLS_LOCK, lock:  # as another thread would hold them
 
         def work() -> bool:

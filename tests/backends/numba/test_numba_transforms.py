@@ -39,6 +39,7 @@ def test_every_size_and_map(mode: str, interpolation: str, h: int, w: int, size:
     np.testing.assert_allclose(made, expected, atol=2e-3 if interpolation == "bilinear" else 0)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("mode", FILL_MODES)
 @pytest.mark.parametrize("name", MAPS)

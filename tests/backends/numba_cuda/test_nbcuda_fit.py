@@ -25,7 +25,9 @@ from minicnn.backends.numba_cuda.tiling import NumbaTiles
 from minicnn.program import Program
 from support.plans import plan_of
 
-SOME = [(n, p, 128, k, 1) for n, p in (("kernels", "float32"), ("platforms", "float64")) for k in ("train", "predict")]
+SOME = [
+    (n, p, 128, k, 1) for n, p in (("two_convs", "float32"), ("lenet_3x3", "float64")) for k in ("train", "predict")
+]
 # In full, a step is compiled by several tests, so that the longest keep no processor waiting for them at the end.
 SHARES = {"train": 8, "evaluate": 2, "predict": 1}
 ALL = [

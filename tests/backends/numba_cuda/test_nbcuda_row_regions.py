@@ -84,7 +84,7 @@ def test_the_sum_of_a_product_that_was_cut_is_taken_by_the_region() -> None:
 
 
 def test_a_product_with_many_columns_is_a_kernel_of_its_own() -> None:
-    run = check(step(dense_network(WIDE, [tiling.NARROW + 1], 5), 20, WIDE, 5))
+    run = check(step(dense_network(WIDE, [tiling.THREAD_COLUMNS + 1], 5), 20, WIDE, 5))
     assert all(region.product is None for region in found(run._plan))
 
 

@@ -16,7 +16,7 @@ from minicnn.backends._gpu.options import NAIVE, Options
 from minicnn.backends.numba_cuda.arrays import Array
 from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
 from minicnn.backends.numba_cuda.device import get_device
-from minicnn.bench.operations import apart, step_inputs
+from minicnn.measure.operations import apart, step_inputs
 from minicnn.program import Program
 from support.kernel_check import step_of, train_network
 

@@ -1,1 +1,1 @@
-"""CUDA C++ from Programs, whatever library holds the arrays: fusion, tiles, texts of kernels, their compilation."""
+"""Plans and steps of the CUDA engines, in no language: fusion, tiles, places, launches, and the runtime they need."""

@@ -1,4 +1,4 @@
-"""What the backends that generate CUDA kernels share: options, plans, explanations, compiled steps, stages."""
+"""Base of the backends that generate CUDA kernels: options, plans, explanations, compiled steps, stages."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ class GpuBackend(Backend, ABC):
 
     @property
     def gpu(self) -> Gpu | None:
-        """What is known of the GPU; None in a simulator."""
+        """The GPU as data; None in a simulator."""
         return self.runtime.gpu
 
     @property
     def captures(self) -> bool:
-        """Whether steps run as CUDA graphs."""
+        """True if steps run as CUDA graphs."""
         return self.options.graph and not self.reference_only and self.runtime.captures
 
     @property
@@ -119,6 +119,7 @@ class GpuBackend(Backend, ABC):
         limit = self.options.data_bytes
         if self.options.resident and limit is None:
             with self.runtime.active():
+                # The rest is for activations and for what the compiler and the driver keep.
                 limit = self.runtime.free() // 5 * 4
         return self.options.resident and nbytes <= (limit or 0)
 
@@ -140,11 +141,12 @@ class GpuBackend(Backend, ABC):
     def arena(self) -> Arena:
         """The memory that its executables share; a new one if there are none."""
         with _one_arena:
-            found = self._arena()
-            if found is None:
-                found = Arena(self.runtime)
-                self._arena = weakref.ref(found)
-            return found
+            arena = self._arena()
+            if arena is None:
+                arena = Arena(self.runtime)
+                # The last executable takes the memory with it.
+                self._arena = weakref.ref(arena)
+            return arena
 
     # Programs -----------------------------------------------------------------------------------
 
@@ -171,6 +173,7 @@ class GpuBackend(Backend, ABC):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`; nodes of one kernel carry its number."""
+        # The explanation is the plan itself, so that it cannot differ from what runs.
         plan, note = self.plan(program), notes(self.gpu, self.tiles) if self.gpu else ""
         how = (
             ""

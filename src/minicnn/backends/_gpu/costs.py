@@ -113,7 +113,7 @@ class Pipelined:
 
 
 @dataclass(frozen=True)
-class ByteRows:
+class ByteRowsCosts:
     """Cycles of a tile of rows of bytes."""
 
     mma: float  # a product of fragments, in a multiprocessor
@@ -121,8 +121,8 @@ class ByteRows:
     fragment: float  # the same, for each fragment
     column: float  # 16 columns of the product with the gradient, shared by the warps
     tile: float  # what lies between the products
-    narrow: float  # the same, for each row that a thread takes by itself
-    wide: float  # for each row otherwise
+    thread_per_row: float  # the same, for each row that a thread takes by itself
+    block_per_row: float  # for each row otherwise
     slice: float  # for each slice
     thread: float  # for each thread beyond 256
     arriving: float  # bytes that arrive in a cycle, while others are multiplied
@@ -133,13 +133,13 @@ class ByteRows:
 
 
 @dataclass(frozen=True)
-class FloatRows:
+class FloatRowsCosts:
     """Cycles of a tile of rows of float32."""
 
     loaded: float  # bytes that arrive in a cycle
     tile: float  # what lies between the products
-    narrow: float  # the same, for each row that a thread takes by itself
-    wide: float  # for each row otherwise
+    thread_per_row: float  # the same, for each row that a thread takes by itself
+    block_per_row: float  # for each row otherwise
     slice: float  # for each slice
     step: float  # of 8 terms of a sum
     fragment: float  # the same, for each fragment
@@ -166,21 +166,22 @@ class Models:
     plain_convolution: PlainConvolution  # of convolutions with multiply-adds
     plain_weight_gradient: PlainWeightGradient  # of weight gradients with multiply-adds
     plain_product: PlainProduct  # of matrix products with multiply-adds
-    byte_rows: ByteRows  # of products with rows of bytes
-    float_rows: FloatRows  # of products with rows of float32
+    byte_rows: ByteRowsCosts  # of products with rows of bytes
+    float_rows: FloatRowsCosts  # of products with rows of float32
 
 
 @cache
 def _stored() -> Mapping[str, Mapping[str, Any]]:
-    """What was fitted, by the name of the GPU."""
+    """Fitted constants by the name of the GPU."""
     folder = files("minicnn.backends._gpu").joinpath("fitted")
-    found = [json.loads(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".json")]
-    return {one["gpu"]: one for one in found}
+    fits = [json.loads(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".json")]
+    return {one["gpu"]: one for one in fits}
 
 
 def fitted_on(gpu: Gpu) -> Mapping[str, Any]:
-    """What was fitted on a GPU."""
+    """Constants that were fitted on a GPU; none if it was not measured."""
     names = [name for name in _stored() if name in gpu.name]
+    # The longest name fits best: that of one GPU may be a part of another's.
     return _stored()[max(names, key=len)] if names else {}
 
 
@@ -190,18 +191,20 @@ def costs_on(gpu: Gpu) -> Models:
 
     Products of fragments take as long as its tensor cores are slow, all else stays.
     """
-    own, made, slower = fitted_on(gpu), {}, FITTED.tensor / gpu.tensor
+    fitted, constants, slower = fitted_on(gpu), {}, FITTED.tensor / gpu.tensor
     kinds = get_type_hints(Models)
     for name in (field.name for field in fields(Models)):
-        one = kinds[name](**own.get(name, _stored()[FITTED.name][name])["constants"])
-        if isinstance(one, Costs | Pipelined) and name not in own:
+        one = kinds[name](**fitted.get(name, _stored()[FITTED.name][name])["constants"])
+        # Loads, barriers and latencies of GPUs differ little in cycles; the rate of tensor cores differs by more than
+        # ten.
+        if isinstance(one, Costs | Pipelined) and name not in fitted:
             one = replace(one, mma=one.mma * slower, fragments=one.fragments * max(1.0, slower))
-        made[name] = one
-    return Models(**made)
+        constants[name] = one
+    return Models(**constants)
 
 
 def unfitted(gpu: Gpu) -> str:
-    """What to say of sizes that a model chose for a GPU to which it was not fitted; nothing if it was."""
+    """Remark on sizes that a model chose for a GPU to which it was not fitted; empty if it was."""
     if gpu.name == "simulator" or set(KINDS) <= fitted_on(gpu).keys():
         return ""
     return f", sizes by a model that was not fitted to {gpu.name}"

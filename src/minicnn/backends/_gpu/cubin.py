@@ -1,4 +1,4 @@
-"""What machine code says of its kernel: registers, shared memory that it declares, memory that registers spill to."""
+"""Resources of a kernel, read from its machine code: registers, declared shared memory, spilled bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZED = 4  # an attribute with a size and as many bytes; the others have two by
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel of a cubin takes.
+    """Resources of a multiprocessor that a kernel of a cubin takes.
 
     Attributes:
         registers: Registers of a thread.
@@ -48,18 +48,18 @@ def resources(cubin: bytes, kernel: str = "kernel") -> Resources:
     sections = {name(names_at, header[0]): header for header in headers}
     table = sections[".symtab"]
     symbols = [struct.unpack_from("<I", cubin, table[4] + 24 * k)[0] for k in range(table[5] // 24)]
-    own = {k for k, at in enumerate(symbols) if name(table[6], at) == kernel}
-    if not own:
+    own_symbols = {k for k, at in enumerate(symbols) if name(table[6], at) == kernel}
+    if not own_symbols:
         raise ValueError(f"The machine code has a kernel {kernel!r}. Received: none of that name.")
-    found = _attributes(cubin, sections[".nv.info"][4], sections[".nv.info"][5], own)
+    attributes = _attributes(cubin, sections[".nv.info"][4], sections[".nv.info"][5], own_symbols)
     shared = sections.get(f".nv.shared.{kernel}")
     system = _SYSTEM if ".nv.shared.reserved.0" in sections else 0  # from capability 9.0 on it is counted in
-    return Resources(found[_REGCOUNT], max(0, shared[5] - system) if shared else 0, found.get(_FRAME_SIZE, 0))
+    return Resources(attributes[_REGCOUNT], max(0, shared[5] - system) if shared else 0, attributes.get(_FRAME_SIZE, 0))
 
 
 def _attributes(cubin: bytes, at: int, size: int, symbols: set[int]) -> dict[int, int]:
     """Numbers that attributes give for symbols."""
-    found: dict[int, int] = {}
+    attributes: dict[int, int] = {}
     end = at + size
     while at < end:
         form, attribute, length = struct.unpack_from("<BBH", cubin, at)
@@ -67,6 +67,6 @@ def _attributes(cubin: bytes, at: int, size: int, symbols: set[int]) -> dict[int
         if form == _SIZED:
             if length == 8:
                 symbol, number = struct.unpack_from("<II", cubin, at)
-                found |= {attribute: number} if symbol in symbols else {}
+                attributes |= {attribute: number} if symbol in symbols else {}
             at += length
-    return found
+    return attributes

@@ -41,8 +41,9 @@ class _Axis:
     dilation: int
 
     def seen(self, results: int) -> int:
-        """How many elements so many results see."""
+        """Number of elements that so many results see along the axis."""
         reach = (self.taps - 1) * self.dilation
+        # Of a gradient the window runs backwards, over elements of dy that lie apart by the stride.
         if self.back:
             return (results - 1 + self.before) // self.stride - (self.before - reach) // self.stride + 1
         return (results - 1) * self.stride + reach + 1
@@ -50,7 +51,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a block has of an image at a time: `DepthwiseTile` of `depthwise.cuh`."""
+    """Piece of an image that a block has at a time: `DepthwiseTile` of `depthwise.cuh`."""
 
     out: Image
     down: _Axis
@@ -90,12 +91,13 @@ class _Piece:
 
     def bytes_of(self, pixels: int) -> int:
         """Shared memory of so many pixels."""
+        # An odd number of runs, so that neighbouring pixels lie in different banks.
         return pixels * (self.sizes[0] | 1) * 2 * RUN
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What the blocks of a launch do."""
+class _DepthwiseWork:
+    """Work of a launch's blocks, as the model of times sees it."""
 
     blocks: int
     threads: int  # of a block
@@ -109,16 +111,19 @@ class _Work:
 
     def cycles(self, gpu: Gpu) -> float:
         """Cycles of the launch on a GPU."""
-        own, each = self.brought * _BROUGHT + self.items * self.item, quotient(self.blocks, gpu.multiprocessors)
+        instructions = self.brought * _BROUGHT + self.items * self.item
+        each = quotient(self.blocks, gpu.multiprocessors)
         moved = self.pixels * max(32, 2 * RUN * self.runs) * gpu.multiprocessors * gpu.clock / gpu.bandwidth
         lines = self.pixels * quotient(self.runs, 8) * _LINE
-        busy = max(own * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
-        alone = own / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
+        # Few products for each byte: instructions, lines of the cache and bandwidth are all near, and the slowest
+        # decides.
+        busy = max(instructions * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
+        alone = instructions / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
         return _LAUNCH + _LATENCY + self.turns * max(each * busy, quotient(each, self.resident) * alone)
 
 
 def applies(node: Node) -> bool:
-    """Whether the kernels can do it: images in 16 bits, with multiples of 8 channels, each of one filter."""
+    """True if depthwise tiles can do a node: images in 16 bits, multiples of 8 channels, each of one filter."""
     x, y = images(node)
     read = node.inputs[:1] if node.op.name in DEPTHWISE else node.inputs
     short = all(widens(v.node) for v in read) and len({v.node.inputs[0].dtype for v in read if v.node}) == 1
@@ -134,8 +139,9 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
         g, px = piece.sizes[0], piece.sizes[-1]
         filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
         for threads in _threads(g, piece.items):
+            # Sums over positions are added up at the end, over the pixels, which are done with.
             shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
-            work = _Work(
+            work = _DepthwiseWork(
                 blocks=piece.tiles * piece.slices,
                 threads=threads,
                 resident=gpu.resident(threads, 56 + 10 * px, shared),
@@ -146,6 +152,7 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
                 runs=g,
             )
             if work.resident:
+                # Each piece leaves a row of sums that somebody adds up.
                 score = work.cycles(gpu) + piece.tiles * _ROW
                 tiles.append(Tile((*piece.sizes, threads), work.blocks, threads, shared=shared, stages=1, score=score))
     return min(tiles, key=_score, default=None)
@@ -164,7 +171,7 @@ def weight_gradient(node: Node, gpu: Gpu) -> Tile | None:
             resident = gpu.resident(threads, 56 + RUN * (rows * kw + px), shared)
             room = resident * gpu.multiprocessors * 15 // 16  # which leaves some for others beside it
             splits = min(piece.tiles, max(1, room // piece.slices))
-            work = _Work(
+            work = _DepthwiseWork(
                 blocks=splits * piece.slices,
                 threads=threads,
                 resident=resident,
@@ -207,6 +214,7 @@ def _pieces(out: Image, seen: Window, *, back: bool) -> Iterator[_Piece]:
         for px in sorted({_up(n, sw) for n in (1, 2, 4)}):
             for tw, th in itertools.product(_lengths(out.w, px), _lengths(out.h, sh)):
                 whole = tw >= out.w and th >= out.h
+                # Several images in a piece only where one does not fill it.
                 for nb in (1, 2, 4, 8, 16) if whole else (1,):
                     if nb == 1 or nb < 2 * out.n:
                         yield _Piece(out, down, right, (g, nb, th, tw, px))

@@ -1,4 +1,4 @@
-"""What is known of a GPU: the only place with numbers of devices; all that chooses sizes is handed a `Gpu`."""
+"""The GPU as data: the only place with numbers of devices; all that chooses sizes is handed a `Gpu`."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class Gpu:
 
     @property
     def architecture(self) -> str:
-        """What kernels are compiled for, such as "sm_89"; "sm_90a" if it has products by warpgroups."""
+        """Architecture that kernels are compiled for, such as "sm_89"; "sm_90a" with products by warpgroups."""
         return f"sm_{self.capability[0]}{self.capability[1]}{'a' * self.has_warpgroups}"
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Whether its tensor cores know all formats that kernels for them use, bfloat16 among them."""
+        """True if its tensor cores know all formats that kernels for them use, bfloat16 among them."""
         return self.capability >= (8, 0)
 
     @property
     def has_warpgroups(self) -> bool:
-        """Whether four warps can multiply what is in shared memory (wgmma), which later capabilities do not know."""
+        """True if four warps can multiply what is in shared memory (wgmma), which later capabilities do not know."""
         return self.capability == (9, 0)
 
     @property
     def overlaps(self) -> bool:
-        """Whether blocks of a launch may be placed while the one before it ends."""
+        """True if blocks of a launch may be placed while the launch before it ends."""
         return self.capability >= OVERLAPPING
 
     def resident(self, threads: int, registers: int, shared: int) -> int:
@@ -75,7 +75,7 @@ class Gpu:
         )
 
     def misfit(self, threads: int, registers: int, shared: int) -> str | None:
-        """What a block with so much has too much of; None if it fits. Arguments as for `resident`."""
+        """The limit that a block with so much exceeds, in words; None if it fits. Arguments as for `resident`."""
         warps = -(-threads // 32)
         for what, asked, most in (
             ("threads", threads, self.threads_block),
@@ -113,13 +113,13 @@ _ARCHITECTURES: Mapping[tuple[int, int], tuple[int, ...]] = MappingProxyType({
 SHARED_BLOCKS = tuple(sorted({KB * figures[0] for figures in _ARCHITECTURES.values()}, reverse=True))
 
 
-def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
+def gpu_of(name: str, capability: tuple[int, int], **reported: Any) -> Gpu:
     """A GPU with the figures of its architecture, or of the newest older one that is known, unless others are found.
 
     Args:
         name: Its name.
         capability: Compute capability.
-        found: What is found of it, by the names of `Gpu`; what no architecture says has to be among it.
+        reported: What is found of it, by the names of `Gpu`; what no architecture says has to be among it.
 
     Raises:
         RuntimeError: If its compute capability is below the least that kernels are compiled for.
@@ -132,7 +132,12 @@ def gpu_of(name: str, capability: tuple[int, int], **found: Any) -> Gpu:
     nearest = max(known for known in _ARCHITECTURES if known <= capability)
     figures = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
     figures |= {key: figures[key] * KB for key in _FIGURES[:3]}
-    figures |= {"shared_unasked": 48 * KB, "registers": 64 * KB, "registers_thread": 255, "threads_block": 1024} | found
+    figures |= {
+        "shared_unasked": 48 * KB,
+        "registers": 64 * KB,
+        "registers_thread": 255,
+        "threads_block": 1024,
+    } | reported
     return Gpu(name, capability, **figures)
 
 
@@ -163,8 +168,8 @@ def from_attributes(name: str, capability: tuple[int, int], memory: int, attribu
     Raises:
         RuntimeError: See `gpu_of`.
     """
-    given = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
-    said = {name: given.get(name.replace("_", ""), 0) for name in ATTRIBUTES}
+    reported = {key.replace("_", "").lower(): int(value) for key, value in attributes.items()}
+    said = {name: reported.get(name.replace("_", ""), 0) for name in ATTRIBUTES}
     rate = 2e3 * said["memory_clock_rate"] * said["global_memory_bus_width"] / 8
     known = next((g for g in KNOWN.values() if g.name in name), None)  # for what newer drivers do not say
     return gpu_of(
@@ -182,9 +187,14 @@ def from_attributes(name: str, capability: tuple[int, int], memory: int, attribu
 _DEVICES = (
     ("t4", "T4", (7, 5), 40, 1.59, 320, 4, 16),
     ("a100", "A100", (8, 0), 108, 1.41, 1555, 40, 40),
+    ("rtx3090", "RTX 3090", (8, 6), 82, 1.695, 936, 6, 24),
     ("rtx3060", "RTX 3060", (8, 6), 28, 1.777, 360, 3, 12),
     ("rtx4060", "RTX 4060", (8, 9), 24, 2.46, 272, 24, 8),
+    ("rtx4070", "RTX 4070", (8, 9), 46, 2.475, 504, 36, 12),
     ("rtx4090", "RTX 4090", (8, 9), 128, 2.52, 1008, 72, 24),
+    ("l40s", "L40S", (8, 9), 142, 2.52, 864, 96, 48),
+    ("l4", "L4", (8, 9), 58, 2.04, 300, 48, 24),
+    ("h100", "H100", (9, 0), 132, 1.83, 3350, 50, 80),  # the chip of the H200, with less and slower memory
     ("h200", "H200", (9, 0), 132, 1.83, 4800, 50, 141),
     ("b200", "B200", (10, 0), 148, 1.85, 8000, 126, 180),
     ("rtx5090", "RTX 5090", (12, 0), 170, 2.407, 1792, 96, 32),

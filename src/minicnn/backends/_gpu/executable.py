@@ -44,6 +44,7 @@ class StepExecutable:
         self.inputs = inputs = Inputs.of(program)  # before its plan rewrites it
         self._queued, self._copied = inputs.queued, inputs.copied
         self._totals, self._bound = inputs.totals, inputs.bound
+        # Planning rewrites the Program in place.
         self._plan = backend.plan(program)
         self._placement = place(self._plan)
 
@@ -58,10 +59,11 @@ class StepExecutable:
             for s in self._sources
             if isinstance(s, Source)
         ]
-        made = iter(runtime.load([*texts, runtime.advance, *collect]))
-        self._kernels = [next(made) if isinstance(s, Source) else None for s in self._sources]
-        self._advance = next(made)
-        self._collect = [(text.threads, next(made)) for text in collect]
+        # All kernels at once, so that they are compiled in parallel.
+        loaded = iter(runtime.load([*texts, runtime.advance, *collect]))
+        self._kernels = [next(loaded) if isinstance(s, Source) else None for s in self._sources]
+        self._advance = next(loaded)
+        self._collect = [(text.threads, next(loaded)) for text in collect]
         self.captures = backend.captures and all(isinstance(s, Source) or _collective(s.anchor) for s in self._sources)
 
         self._arena = backend.arena()
@@ -76,6 +78,7 @@ class StepExecutable:
         self._graphs: dict[Addresses, dict[int, Launch]] = {}
         self._state = _Known(weakref.ref(State()), (), self._bound, list(program.updates))
         self._uploads = [Upload(runtime), Upload(runtime)]  # one is filled while the device copies from the other
+        # A queue of one row: single steps and many then run the same kernels.
         self._grow(1)
 
     @property
@@ -89,10 +92,11 @@ class StepExecutable:
     # Running ------------------------------------------------------------------------------------
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        # Steps of several models share one arena, which serves one of them at a time.
         with self._runtime.active(), self._arena.lock:
             self._fill(arrays, {}, 1)
-            made = self._run(arrays, 1, State())
-            return {name: array[0, ...] for name, array in made.items()} if self._collected else made
+            results = self._run(arrays, 1, State())
+            return {name: array[0, ...] for name, array in results.items()} if self._collected else results
 
     def many(
         self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
@@ -104,7 +108,7 @@ class StepExecutable:
 
     @property
     def outputs(self) -> dict[str, Spec]:
-        """What it makes anew."""
+        """Arrays that a step makes anew."""
         return {name: value.spec for name, value in self._program.outputs.items()}
 
     def updated(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -112,7 +116,7 @@ class StepExecutable:
         return {name: self._static.get(name, arrays.get(name)) for name in self._program.updates}
 
     def bind(self, arrays: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Launch]:
-        """What one step launches as a part of something longer, on arrays that stay where they are.
+        """Launches of one step as a part of something longer, on arrays that stay where they are.
 
         Args:
             arrays: All inputs, contiguous, on the device.
@@ -123,6 +127,7 @@ class StepExecutable:
         for value in self._bound:
             self._checked(value, arrays[value.name])
         # Kernels take rows of what is queued by a number of their own, and read many bytes at once.
+        # Others are read where they are, which saves a copy.
         odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
         moved = [*self._queued, *odd]
         kept = {v.name: self._row(v) for v in moved} | self._static
@@ -148,6 +153,7 @@ class StepExecutable:
             self._begin(arrays, State())
             launches = self._launches({**arrays, **self._static, **self._queue}, 0)
             for number in range(repeats + 1):
+                # Events lie in the stream: the host's delays between launches do not count unless the device runs dry.
                 events = [runtime.event(timed=True) for _ in range(len(times) + 1)]
                 runtime.record(events[0])
                 for launch, event in zip(launches, events[1:], strict=False):
@@ -165,26 +171,31 @@ class StepExecutable:
             Where the arrays begin that steps read, and overwrite, where they are. Those of a State are looked at once.
         """
         allocation = self._arena.reserve(self._placement.nbytes)
+        # A graph holds addresses: in a new arena all of them are others.
         if self._allocation != allocation:
             self._graphs.clear()
             self._allocation = allocation
+        # Checking each weight takes microseconds, which for small networks is as long as the step; a State is checked
+        # once.
         if self._state.known() is not state:
-            kept, given = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
+            kept, passed = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
             returned = [n for n in self._program.updates if n not in state]
             addresses = tuple(self._checked(v, state[v.name]) for v in kept)
-            self._state = _Known(weakref.ref(state), addresses, given, returned)
+            self._state = _Known(weakref.ref(state), addresses, passed, returned)
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
                 self._static[value.name][...] = arrays[value.name]
         self._runtime.clear(self._cursor)
-        return self._state.addresses, tuple([self._checked(v, arrays[v.name]) for v in self._state.given])
+        return self._state.addresses, tuple([self._checked(v, arrays[v.name]) for v in self._state.passed])
 
     def _run(self, arrays: Mapping[str, Array], steps: int, state: State) -> dict[str, Array]:
         addresses = self._begin(arrays, state)
         graphs = self._graphs[addresses] = self._graphs.pop(addresses, {})  # the last one used comes last
+        # Two or three sets of arrays alternate in practice, such as training and validation; each graph holds memory.
         while len(self._graphs) > BINDINGS:
             del self._graphs[next(iter(self._graphs))]
         left = steps
+        # A launch of a graph costs the host some microseconds, however many steps are in it.
         for size in (STEPS, 1) if self.captures else (1,):
             count, left = divmod(left, size)
             if count and size not in graphs:
@@ -192,37 +203,39 @@ class StepExecutable:
             for _ in range(count):
                 graphs[size]()
         outputs = self._program.outputs
+        # Many steps without updates are a prediction: each leaves its outputs in a row.
         if self._collected:
             return {n: self._copy(self._collected[n], (steps, *v.shape)) for n, v in outputs.items()}
         everything = {**state, **arrays, **self._static, **self._queue} if outputs else {}
-        made = {n: self._copy(self._array(v, everything), v.shape) for n, v in outputs.items()}
-        return made | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
+        # Outputs are copied, since the next step writes to the same place in the arena.
+        copies = {n: self._copy(self._array(v, everything), v.shape) for n, v in outputs.items()}
+        return copies | {n: self._static[n] if n in self._static else arrays[n] for n in self._state.returned}
 
     def _checked(self, value: Value, array: Any) -> int:
-        """Where an input begins that kernels read, or overwrite, where it is."""
+        """Address of an input that kernels read, or overwrite, where it is."""
         address = self._runtime.address(array)
         if address is None or address % ALIGNMENT or array.shape != value.shape or array.dtype != value.dtype:
-            found = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
-            found += ", which begins in between" if address is not None and address % ALIGNMENT else ""
+            received = f"{getattr(array, 'dtype', type(array).__name__)}{list(getattr(array, 'shape', ()))}"
+            received += ", which begins in between" if address is not None and address % ALIGNMENT else ""
             raise ValueError(
                 f"{value.name} is a contiguous array of {self._backend.name}, {value.spec}, on {self._backend.device}, "
-                f"from a multiple of {ALIGNMENT} bytes on. Received: {found}. Convert it with backend.asarray."
+                f"from a multiple of {ALIGNMENT} bytes on. Received: {received}. Convert it with backend.asarray."
             )
         return address
 
     # Memory -------------------------------------------------------------------------------------
 
     def _zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        made = self._runtime.empty(shape, dtype)
-        self._runtime.clear(made)
-        return made
+        array = self._runtime.empty(shape, dtype)
+        self._runtime.clear(array)
+        return array
 
     def _copy(self, array: Array, shape: tuple[int, ...]) -> Array:
         """A new array with the elements that an array begins with."""
         dtype = str(array.dtype)
-        made = self._runtime.empty(shape, dtype)
-        self._runtime.copy(array if array.shape == shape else self._runtime.view(array, 0, shape, dtype), made)
-        return made
+        target = self._runtime.empty(shape, dtype)
+        self._runtime.copy(array if array.shape == shape else self._runtime.view(array, 0, shape, dtype), target)
+        return target
 
     def _grow(self, steps: int) -> None:
         if steps > self._capacity:
@@ -232,24 +245,26 @@ class StepExecutable:
                 self._collected = {
                     n: empty((steps, *v.shape), stored(v.dtype)) for n, v in self._program.outputs.items()
                 }
+            # Their kernels have the address of the queue before.
             self._graphs.clear()
 
     def _fill(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> None:
         """Bring the steps' inputs to where graphs find them, without waiting for the device."""
+        # Two in turn: while the device copies from one, the host fills the other.
         self._uploads.reverse()
         upload = self._uploads[0]
         upload.begin()
         for value in (*self._queued, *self._copied):
             each = value.name in rows
-            given = rows[value.name] if each else arrays[value.name]
+            source = rows[value.name] if each else arrays[value.name]
             shape = (steps, *value.shape) if each else value.shape
-            if tuple(given.shape) != shape or (each and value.name not in EACH_STEP):
+            if tuple(source.shape) != shape or (each and value.name not in EACH_STEP):
                 raise ValueError(
                     f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
-                    f"step. Received: {tuple(given.shape)}."
+                    f"step. Received: {tuple(source.shape)}."
                 )
             count = steps if value.name in EACH_STEP else 1
-            upload.bring(value.name, given, self._row(value), count, self._backend.owns(given))
+            upload.bring(value.name, source, self._row(value), count, self._backend.owns(source))
         upload.end()
 
     def _row(self, value: Value) -> Array:
@@ -269,49 +284,53 @@ class StepExecutable:
         if root.kind == "constant":
             if id(root) not in self._constants:
                 self._constants[id(root)] = self._backend.asarray(root.data, root.dtype)
-            found = self._constants[id(root)]
+            base = self._constants[id(root)]
         else:
-            found = arrays[root.name]
-        return self._runtime.view(found, 0, value.shape, dtype)
+            base = arrays[root.name]
+        return self._runtime.view(base, 0, value.shape, dtype)
 
     # Launching ----------------------------------------------------------------------------------
 
     def _steps(self, arrays: Mapping[str, Array], size: int) -> Launch:
-        """What runs so many steps on the given arrays: a graph, or its launches one by one."""
+        """Launch that runs so many steps on the given arrays: a graph, or its launches one by one."""
         launches = [
             launch for n in range(size) for launch in (*self._launches(arrays, n), *self._collecting(arrays, n))
         ]
+        # The device counts its own steps, so that a graph that was captured once reads other rows each time.
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
     def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
-        """What a step launches, on the rows of the queue at the cursor plus an offset: first one for each source."""
-        runtime, made = self._runtime, []
+        """Launches of a step, on the rows of the queue at the cursor plus an offset: first one for each source."""
+        runtime, launches = self._runtime, []
         for source, kernel in zip(self._sources, self._kernels, strict=True):
             if isinstance(source, Source):
-                given = [self._array(v, arrays) for v in source.arguments]
-                given += [self._cursor, offset] if source.queued else []
-                made.append(runtime.prepare(kernel, source.blocks, given))
+                arguments = [self._array(v, arrays) for v in source.arguments]
+                arguments += [self._cursor, offset] if source.queued else []
+                launches.append(runtime.prepare(kernel, source.blocks, arguments))
             else:
-                made.append(self._called(source.anchor, arrays))
-        made += [partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies]
-        return made
+                launches.append(self._called(source.anchor, arrays))
+        launches += [
+            partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies
+        ]
+        return launches
 
     def _collecting(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
-        """What puts the outputs of such a step into their rows, where they are collected."""
-        runtime, made = self._runtime, []
+        """Launches that put the outputs of such a step into their rows, where they are collected."""
+        runtime, launches = self._runtime, []
         for name, rows in self._collected.items():
             value = self._program.outputs[name]
+            # Four bytes at a time where they are whole; the tail of odd rows would lie askew.
             wide = value.nbytes % 4 == 0
             count = value.nbytes // 4 if wide else value.nbytes
             if count:
                 threads, kernel = self._collect[wide]
-                given = [self._array(value, arrays), rows, count, self._cursor, offset]
-                made.append(runtime.prepare(kernel, -(-count // threads), given))
-        return made
+                arguments = [self._array(value, arrays), rows, count, self._cursor, offset]
+                launches.append(runtime.prepare(kernel, -(-count // threads), arguments))
+        return launches
 
     def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
-        """What computes a node that has no kernel: the communicator of a collective, else the node's reference."""
+        """Call that computes a node without a kernel: the communicator of a collective, else the node's reference."""
         inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
         communicator = _collective(node)
         if communicator is not None:
@@ -327,18 +346,18 @@ class StepExecutable:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a State.
+    """Memory of a State that steps have run on, so that it is checked and bound once.
 
     Attributes:
         known: The State.
         addresses: Where its arrays begin that steps read, or overwrite.
-        given: Those of such inputs that it does not have.
+        passed: Those of such inputs that it does not have.
         returned: Updates of what it does not have.
     """
 
     known: weakref.ref[State]
     addresses: tuple[int, ...]
-    given: list[Value]
+    passed: list[Value]
     returned: list[str]
 
 
@@ -363,9 +382,9 @@ def _reference(
     outputs: Sequence[Array],
 ) -> None:
     """Run a node's reference, on rows of those of its inputs that are queues, and put the results into its outputs."""
-    given = list(inputs)
+    operands = list(inputs)
     for k in queues:
-        given[k] = given[k][int(cursor[0])]
-    made = function(*given)
-    for target, array in zip(outputs, made if len(outputs) > 1 else (made,), strict=True):
+        operands[k] = operands[k][int(cursor[0])]
+    results = function(*operands)
+    for target, array in zip(outputs, results if len(outputs) > 1 else (results,), strict=True):
         target[...] = array

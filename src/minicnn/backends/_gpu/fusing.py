@@ -1,4 +1,4 @@
-"""Which nodes run in one kernel: fusion groups of a tiled operation and elementwise ones; light ones are inlined."""
+"""Fusion: groups of a tiled operation and elementwise ones that run in one kernel; light nodes are inlined."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Plan(Inlining):
         for node in program.nodes:
             if id(node.outputs[0]) not in self.alias:
                 self._place(node)
+        # Pooling first: the tiles that it changes decide who can take sums.
         if fuse and tiled:
             self._fuse_pooling()
             self._fuse_sums()
@@ -60,6 +61,7 @@ class Plan(Inlining):
 
     def _place(self, node: Node) -> None:
         reason = "reference_only is set" if self.reference_only else None
+        # Rewriting makes partial sums only where there is a kernel.
         if reason is None and node.op.name not in PARTIAL_SUMS:
             reason = self.tiles.unsupported(node)
         if reason is not None:
@@ -73,6 +75,8 @@ class Plan(Inlining):
             return
         # What is stored in 16 bits is widened by whoever reads it, and terms of a sum are made where they are added.
         late = widens(node) or self.is_only_summed(node)
+        # A group that makes the input has the element in a register: joining it is better than reading memory, and
+        # inlining comes next, since it saves the launch and the store.
         if self.fuse and not late and self._append(node):
             return
         if self.fuse and self.is_virtual(node):
@@ -104,17 +108,19 @@ class Plan(Inlining):
         group = self._last_maker(self.leaves(node))
         if group is None or group.reference or node.outputs[0].size != group.nodes[-1].outputs[0].size:
             return False
+        # These need many elements of their input at once, of other blocks, too.
         if node.op.name in TILED or node.op.name in PARTIAL_SUMS:
             return False
+        # A region is closed; and of split sums no block has the whole result to go on with.
         if group.anchor.op.name == "row_region" or (group.tile is not None and group.tile.splits > 1):
             return False
-        own = {id(v) for n in group.nodes for v in n.outputs}
+        group_values = {id(v) for n in group.nodes for v in n.outputs}
         direct = {id(self.root(v)) for v in node.inputs if same_index(node, v)}
         # What this group makes in 16 bits, and the node reads at its own element, is widened on the spot.
         inputs = {id(r): r for r in map(self.root, node.inputs)}
         casts = [r.node for key, r in inputs.items() if key in self.virtual & direct and r.node is not None]
-        widened = [n for n in casts if widens(n) and id(n.inputs[0]) in own]
-        if not self._reads_here(node, own, {id(n.outputs[0]) for n in widened}):
+        widened = [n for n in casts if widens(n) and id(n.inputs[0]) in group_values]
+        if not self._reads_here(node, group_values, {id(n.outputs[0]) for n in widened}):
             return False
         group.nodes += [n for n in widened if n not in group.nodes]
         group.nodes.append(node)
@@ -122,14 +128,15 @@ class Plan(Inlining):
         return True
 
     def _reads_here(self, node: Node, values: Set[int], beside: Set[int] = frozenset()) -> bool:
-        """Whether a node reads, of some values, the element at its own place alone; `beside`: virtual ones that do."""
+        """True if a node reads, of some values, the element at its own place alone; `beside`: virtual ones that do."""
         for value in node.inputs:
             root = self.root(value)
             follows = node.op.name == "max_pool2d_index" and value is node.inputs[1]  # and reads x as its pooling does
             if id(root) in values and not (follows or same_index(node, value)):
                 return False
-            made = root.node if id(root) in self.virtual and id(root) not in beside else None
-            if made is not None and any(id(v) in values for v in self.leaves(made)):
+            # A virtual input is computed on the spot from its leaves, at whatever places it needs.
+            producer = root.node if id(root) in self.virtual and id(root) not in beside else None
+            if producer is not None and any(id(v) in values for v in self.leaves(producer)):
                 return False
         return True
 
@@ -143,21 +150,32 @@ class Plan(Inlining):
             maker = self._group_of.get(id(source))
             if maker is None or maker.anchor.op.name != "conv2d" or maker.tile is None or maker.pool is not None:
                 continue
-            made = {id(v) for n in maker.nodes for v in n.outputs}
+            maker_values = {id(v) for n in maker.nodes for v in n.outputs}
             inside = {id(n) for n in (*maker.nodes, *group.nodes)}
             others = [
-                n for n in self.program.nodes if id(n) not in inside and any(id(self.root(v)) in made for v in n.inputs)
+                n
+                for n in self.program.nodes
+                if id(n) not in inside and any(id(self.root(v)) in maker_values for v in n.inputs)
             ]
             attrs = pool.attrs
+            # A thread pools the results that it has in registers: windows that overlap would need those of others.
             overlap = attrs["kernel"] != attrs["strides"] or attrs["padding"] != ((0, 0), (0, 0))
-            if others or made & self._results or overlap or attrs["data_format"] != maker.anchor.attrs["data_format"]:
+            if (
+                others
+                or maker_values & self._results
+                or overlap
+                or attrs["data_format"] != maker.anchor.attrs["data_format"]
+            ):
                 continue
             rest = [n for n in group.nodes if not n.op.name.startswith("max_pool2d")]  # know the maximum alone
-            if any(id(v) in made for n in rest for v in self.leaves(n)):
+            if any(id(v) in maker_values for n in rest for v in self.leaves(n)):
                 continue
-            read = [v for n in group.nodes for v in self.leaves(n) if id(v) not in made]
+            read = [v for n in group.nodes for v in self.leaves(n) if id(v) not in maker_values]
+            # The epilogue runs when the convolution does: what it reads must be there by then.
             if any(maker.number < self._made_in(v) != group.number for v in read):
                 continue
+            # A tile whose pieces consist of whole windows, which may be a slower one than that of the convolution
+            # alone.
             tile, gpu = self.tiles.convolution(maker.anchor, attrs["kernel"]), self.tiles.gpu
             if tile is None:
                 continue
@@ -180,8 +198,8 @@ class Plan(Inlining):
             depthwise = maker.anchor.op.name in DEPTHWISE
             if maker.anchor.op.name not in TILED | DEPTHWISE or (depthwise and len(maker.sums) == MOST_TOTALS):
                 continue
-            y, own = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
-            terms = self._terms(node.inputs[0], own)
+            y, maker_values = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
+            terms = self._terms(node.inputs[0], maker_values)
             if (
                 node.attrs["axes"] != (0, 1, 2)
                 or node.inputs[0].shape != y.shape
@@ -192,6 +210,7 @@ class Plan(Inlining):
             maker.nodes += [n for n in terms if n not in maker.nodes]
             maker.sums.append(node)
             tiling = depthwise_tiling if depthwise else pipelined_tiling
+            # Each block leaves one sum, so their number is now that of the tile's blocks rather than of the sum's own.
             parts = tiling.row_blocks(maker.anchor, maker.tile)
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
             self._remove(group, maker)
@@ -199,22 +218,24 @@ class Plan(Inlining):
     def _join_sums(self) -> None:
         """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
         for second in filter(_only_adds, list(self.groups)):
-            own = {id(v) for n in second.nodes for v in n.outputs}
-            needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in own]
+            second_values = {id(v) for n in second.nodes for v in n.outputs}
+            needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in second_values]
             before = self.groups[: self.groups.index(second)]
             for at, first in enumerate(before):
                 if not _only_adds(first) or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape:
                     continue
-                made = {id(v) for n in first.nodes for v in n.outputs}
-                if not all(self._reads_here(n, made) for n in second.nodes):
+                first_values = {id(v) for n in first.nodes for v in n.outputs}
+                if not all(self._reads_here(n, first_values) for n in second.nodes):
                     continue
+                # Sums of one tile come in one array: a thread that adds the mean's parts may add the variance's, too.
                 alike = self._made_in(first.anchor.inputs[0]) == self._made_in(second.anchor.inputs[0])
-                if alike and all(self._made_in(v) < first.number or id(v) in made for v in needed):
+                if alike and all(self._made_in(v) < first.number or id(v) in first_values for v in needed):
                     first.nodes += second.nodes
                     self._remove(second, first)
                     break
+                # Where the second waits for the first, it can do both as long as nobody in between needs the first.
                 between = (v for u in before[at + 1 :] for n in u.every for v in self.leaves(n))
-                if any(id(v) in made for v in needed) and not any(id(v) in made for v in between):
+                if any(id(v) in first_values for v in needed) and not any(id(v) in first_values for v in between):
                     second.nodes = first.nodes + second.nodes
                     self._remove(first, second)
                     break
@@ -229,30 +250,32 @@ class Plan(Inlining):
         self.groups.remove(group)
         self._group_of |= {id(v): other for n in other.every for v in n.outputs}
 
-    def _terms(self, value: Value, own: set[int]) -> list[Node] | None:
+    def _terms(self, value: Value, maker_values: set[int]) -> list[Node] | None:
         """Virtual nodes that make element i of a value of element i of what a group makes; None if it needs others."""
         root = self.root(value)
         node = root.node
-        if id(root) in own or id(root) not in self.virtual or node is None:
+        if id(root) in maker_values or id(root) not in self.virtual or node is None:
             return []
-        if all(id(v) not in own for v in self.leaves(node)):
+        if all(id(v) not in maker_values for v in self.leaves(node)):
             return []  # made where it is read
-        found: list[Node] = []
+        terms: list[Node] = []
         for v in node.inputs:
-            made = self._terms(v, own)
-            if made is None or (not same_index(node, v) and (made or id(self.root(v)) in own)):
+            operand_terms = self._terms(v, maker_values)
+            if operand_terms is None or (
+                not same_index(node, v) and (operand_terms or id(self.root(v)) in maker_values)
+            ):
                 return None
-            found += [n for n in made if n not in found]
-        return [*found, node] if node.op.elementwise else None
+            terms += [n for n in operand_terms if n not in terms]
+        return [*terms, node] if node.op.elementwise else None
 
     # Memory and order ---------------------------------------------------------------------------
 
     def reads(self, group: FusionGroup) -> list[Value]:
         """Values in memory that a group reads."""
         if id(group) not in self._reads:
-            own = {id(v) for n in group.every for v in n.outputs}
-            found = {id(v): v for n in group.every for v in self.leaves(n) if id(v) not in own}
-            self._reads[id(group)] = list(found.values())
+            group_values = {id(v) for n in group.every for v in n.outputs}
+            values = {id(v): v for n in group.every for v in self.leaves(n) if id(v) not in group_values}
+            self._reads[id(group)] = list(values.values())
         return self._reads[id(group)]
 
     def _store(self) -> None:
@@ -260,6 +283,7 @@ class Plan(Inlining):
         for group in self.groups:
             needed.update(id(v) for v in self.reads(group))
         for group in self.groups:
+            # All else stays in registers: that is what fusion saves.
             group.stored = [v for n in group.every for v in n.outputs if id(v) in needed]
         self.groups = [u for u in self.groups if u.stored]
         read = {id(v) for u in self.groups for v in self.reads(u)}
@@ -271,26 +295,27 @@ class Plan(Inlining):
         return self._carried.get(id(group), {})
 
     def _in_place(self) -> dict[int, dict[str, Value]]:
-        """What each group carries, by its id."""
+        """Inputs whose memory each group's results take over, by the group's id."""
         maker = {id(v): (k, group) for k, group in enumerate(self.groups) for v in group.stored}
         last_read = {id(v): k for k, group in enumerate(self.groups) for v in self.reads(group)}
-        found: dict[int, dict[str, Value]] = {}
+        replaced: dict[int, dict[str, Value]] = {}
         for name, value in self.program.updates.items():
             old = self.program.value(name)
             if id(value) in maker and old.spec == value.spec:
                 at, group = maker[id(value)]
+                # The weights of before must not be needed later, or by another thread, when the update overwrites them.
                 if last_read.get(id(old), -1) <= at and self._at_its_place(group, old):
-                    found.setdefault(id(group), {})[name] = value
-        return found
+                    replaced.setdefault(id(group), {})[name] = value
+        return replaced
 
     def _at_its_place(self, group: FusionGroup, old: Value) -> bool:
-        """Whether a group reads an element of an input where it makes the element that replaces it, if at all."""
+        """True if a group reads an element of an input where it makes the element that replaces it, if at all."""
         if group.pool is not None or group.reference or id(old) in self._results:
             return False
         return all(self._reads_here(node, {id(old)}) for node in group.every)
 
     def is_early(self, value: Value, launch: int) -> bool:
-        """Whether a value is there before the launch ahead of one has ended.
+        """True if a value is there before the launch ahead of one has ended.
 
         Every block of the launch ahead has waited for the one before that. What comes from outside or from the step
         before is there in all launches but the first.
@@ -305,5 +330,5 @@ class Plan(Inlining):
 
 
 def _only_adds(group: FusionGroup) -> bool:
-    """Whether a group adds up partial sums, and does nothing before that."""
+    """True if a group adds up partial sums, and does nothing before that."""
     return not (group.tile or group.reference) and adds_partial_sums(group.anchor, 1)

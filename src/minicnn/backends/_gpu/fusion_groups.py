@@ -68,30 +68,30 @@ class FusionGroup:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is elementwise or a reduction, which are short."""
+        """True if the group is elementwise or a reduction, which are short."""
         return self.reference is None and (self.tile is None or self.anchor.op.name == "reduce_partial_sums")
 
     @property
     def shares_sums(self) -> bool:
-        """Whether its threads add up sums together, for which its text declares shared memory."""
+        """True if the group's threads add up sums together, for which its text declares shared memory."""
         reduces = self.anchor.op.name in ("reduce_partial_sums", "depthwise_conv2d_weight_gradient_partial_sums")
         return self.slices > 1 or (self.tile is not None and reduces)
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether its tile multiplies on tensor cores."""
+        """True if the group's tile multiplies on tensor cores."""
         return self.tile is not None and self.tile.precision is not None
 
     @property
     def described(self) -> str:
-        """What it is, for `explain`."""
+        """The kind of the group, for `explain`."""
         name = self.anchor.op.name
         kind = "row-wise region" if name == "row_region" else f"tiles of {name}" if self.tile else "elementwise"
         return f"{kind} on tensor cores" if self.on_tensor_cores else kind
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product by tiles."""
+        """True if the group is a matrix product by tiles."""
         return self.tile is not None and self.anchor.op.name in ("matmul", "matmul_partial_sums")
 
 
@@ -107,14 +107,14 @@ def whole(node: Node) -> Node:
 
 
 def adds_partial_sums(node: Node, least: int = 8) -> bool:
-    """Whether a node adds up what the blocks of an earlier kernel left, at least so many."""
+    """True if a node adds up partial sums of an earlier kernel's blocks, at least so many."""
     return added_up(node) in PARTIAL_SUMS and node.inputs[0].shape[0] >= least
 
 
 def added_up(node: Node) -> str | None:
     """The operation whose results a node adds up along their first axis, if it does."""
-    made = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
-    return made.op.name if made is not None else None
+    producer = node.inputs[0].node if node.op.name == "sum" and node.attrs["axes"] in (0, (0,)) else None
+    return producer.op.name if producer is not None else None
 
 
 def every_node(nodes: Iterable[Node]) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""Which nodes are inlined: their elements are computed where they are read, so that they never go to memory."""
+"""Inlining: nodes whose elements are computed where they are read, so that they never go to memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = frozenset({"softmax_cross_entropy", "softmax_cross_entropy_gradient", "a
 
 
 class Inlining:
-    """Which values of a Program are in memory, and which are made where they are read.
+    """Division of a Program's values into those in memory and those that are computed where they are read.
 
     Args:
         program: Program.
@@ -61,11 +61,11 @@ class Inlining:
     def leaves(self, node: Node) -> list[Value]:
         """Values in memory that a node reads, by itself or through virtual nodes."""
         if id(node) not in self._leaves:
-            found: dict[int, Value] = {}
+            leaves: dict[int, Value] = {}
             for value in map(self.root, node.inputs):
-                made = value.node if id(value) in self.virtual else None
-                found |= {id(v): v for v in ([value] if made is None else self.leaves(made))}
-            self._leaves[id(node)] = list(found.values())
+                producer = value.node if id(value) in self.virtual else None
+                leaves |= {id(v): v for v in ([value] if producer is None else self.leaves(producer))}
+            self._leaves[id(node)] = list(leaves.values())
         return self._leaves[id(node)]
 
     def inline(self, node: Node) -> None:
@@ -74,7 +74,7 @@ class Inlining:
         self._leaves.clear()
 
     def is_virtual(self, node: Node) -> bool:
-        """Whether a node is computed where its result is read, rather than written to memory."""
+        """True if a node is computed where its result is read, rather than written to memory."""
         y = node.outputs[0]
         if len(node.outputs) > 1 or id(y) in self._results or node.phase == "update":
             return False
@@ -96,11 +96,13 @@ class Inlining:
         reader = readers[0]
         if self.tiles.pipelined and node.op.elementwise and self._follows(node) and reader.phase != "update":
             return True
+        # A reader that looks at each element once computes it as often as a kernel of its own would, without its store
+        # and load.
         once = reader.op.name in ONCE and self.root(reader.inputs[0]) is y and not adds_partial_sums(reader)
         return once and (reader.op.name != "broadcast_to" or self._is_light(node))
 
     def _follows(self, node: Node) -> bool:
-        """Whether an elementwise operation alone reads a node, at its own place, and is not made several times itself.
+        """True if an elementwise operation alone reads a node, at its own place, and is not made several times itself.
 
         It may follow a group that makes another operand. Depthwise tiles make once what they read; two may read it.
         """
@@ -110,22 +112,24 @@ class Inlining:
             return False
         (reader,) = readers
         ends = self._readers_of(reader.outputs[0])
+        # Windows read an element several times: what they read is inlined only where a tile brings it to shared memory
+        # once.
         once = all(n.op.name.startswith("depthwise") and self._has_tile(n) for n in ends) or self._follows(reader)
         beside = any(self.root(v) is y and same_index(reader, v) for v in reader.inputs)
         return beside and (once or not self._is_light(reader))
 
     def _has_tile(self, node: Node) -> bool:
-        """Whether a depthwise convolution or a gradient of it has a tile of its own."""
+        """True if a depthwise convolution or a gradient of it has a tile of its own."""
         tile = node.attrs["tile"] if node.op.name in PARTIAL_SUMS else self.tiles.depthwise(node)
         return tile is not None and tile.stages > 0
 
     def _is_multiplied(self, node: Node) -> bool:
-        """Whether a node widens what a convolution reads."""
+        """True if a node widens what a convolution reads."""
         readers = self._readers_of(node.outputs[0])
         return widens(node) and any(r.op.name in CONVOLUTIONS for r in readers)
 
     def _is_light(self, node: Node) -> bool:
-        """Whether reading what the node reads costs no more than reading its result."""
+        """True if reading what the node reads costs no more than reading its result."""
         if node.op.name == SCATTER:
             kernel, strides = node.attrs["kernel"], node.attrs["strides"]
             readers = self._readers_of(node.outputs[0])
@@ -137,12 +141,15 @@ class Inlining:
             return cheap and strides[0] * strides[1] > 1 and id(self.root(node.inputs[0])) not in self.virtual
         if not (node.op.elementwise or node.op.name in _GATHERS) or len(node.outputs) > 1:
             return False
+        # Readers that look at it several times would repeat it: exp twice costs more than a load.
         if node.op.elementwise and node.cost.flops > COSTLY * node.outputs[0].size:
             return False
         size, read = node.outputs[0].size, 0.0
         for value in self.leaves(node):
+            # Small operands, such as a bias, stay in the cache and are read for nothing.
             if value.size * 4 >= size and value.size > 1:
                 read += ITEMSIZE[value.dtype] * min(1.0, value.size / size)
+        # Bytes count, since kernels around it wait for memory: bytes of an image are cheaper to read than its floats.
         return read <= ITEMSIZE[node.outputs[0].dtype] and self._all_light(node)
 
     def _all_light(self, node: Node) -> bool:
@@ -153,7 +160,7 @@ class Inlining:
         )
 
     def is_only_summed(self, node: Node) -> bool:
-        """Whether a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
+        """True if a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
         y = node.outputs[0]
         readers = self._readers_of(y)
         if len(readers) != 1 or readers[0].op.name != "reduce_partial_sums" or not node.op.elementwise:

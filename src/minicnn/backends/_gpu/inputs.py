@@ -1,4 +1,4 @@
-"""Where a step's kernels find the inputs of its Program."""
+"""Inputs of a Program as its step's kernels read them: queued in rows, copied, or used in place."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ class Inputs:
         data_sets = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
         # An activation is what another part of the same step made, at an address of its own each time.
         new = [v for v in program.inputs if v.kind in ("input", "activation")]
-        given = [v for v in new if v.name not in program.updates and id(v) not in data_sets]
+        batches = [v for v in new if v.name not in program.updates and id(v) not in data_sets]
+        # They stay on the device for an epoch: reading them after each step would wait for it.
         totals = [v for v in program.inputs if v.kind == "metric" and v.name in program.updates]
-        others = {id(v) for v in (*given, *totals)}
+        others = {id(v) for v in (*batches, *totals)}
         return cls(
-            queued=[v for v in given if v.name in EACH_STEP],
-            copied=[v for v in given if v.name not in EACH_STEP],
+            # Each has one row a step, so that many steps run without the host in between.
+            queued=[v for v in batches if v.name in EACH_STEP],
+            copied=[v for v in batches if v.name not in EACH_STEP],
             totals=totals,
             bound=[v for v in program.inputs if id(v) not in others],
         )

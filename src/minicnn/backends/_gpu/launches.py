@@ -1,4 +1,4 @@
-"""Which fusion groups share a launch: those that do not wait for each other, where that saves time."""
+"""Launches of several fusion groups: those that do not wait for each other, where that saves time."""
 
 from __future__ import annotations
 
@@ -14,40 +14,44 @@ if TYPE_CHECKING:
 def launches(plan: Plan) -> list[list[FusionGroup]]:
     """The groups of a plan in order; those that do not wait for each other side by side."""
     read = {id(v) for u in plan.groups for v in plan.reads(u)}
-    made: list[list[FusionGroup]] = []
+    shared: list[list[FusionGroup]] = []
     written: dict[int, int] = {}  # by value, the launch that writes it, or overwrites it
     looked_at: dict[int, int] = {}  # the last launch so far that reads it
     for group in plan.groups:
         overwritten = [id(plan.program.value(name)) for name in plan.carried(group)]
+        # A group waits for what it reads, and for whoever still reads what it overwrites.
         before = [written.get(id(v), -1) for v in plan.reads(group)]
         before += [looked_at.get(value, -1) for value in overwritten]
         first = max(before, default=-1) + 1
         last = group.is_plain and not any(id(v) in read for v in group.stored)
         if last:  # all of them together, at the end
-            first = max(first, len(made) - (1 if made and all(u.is_plain for u in made[-1]) else 0))
-        at = next((j for j in range(first, len(made)) if plan.fuse and _beside(plan, group, made[j])), len(made))
-        if at == len(made):
-            made.append([])
-        made[at].append(group)
+            first = max(first, len(shared) - (1 if shared and all(u.is_plain for u in shared[-1]) else 0))
+        # The earliest launch that it may join: a launch costs microseconds, which many groups take less than.
+        at = next((j for j in range(first, len(shared)) if plan.fuse and _beside(plan, group, shared[j])), len(shared))
+        if at == len(shared):
+            shared.append([])
+        shared[at].append(group)
         for value in plan.reads(group):
             looked_at[id(value)] = max(at, looked_at.get(id(value), -1))
         for value_id in [*map(id, group.stored), *overwritten]:
             written[value_id] = at
-    for launch in made:
+    for launch in shared:
         launch.sort(key=lambda u: u.is_plain)  # what takes longer begins first
         # All blocks of a launch have as many threads and registers as the one that needs most: sums take what is there.
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
             if group.tile and group.is_plain and threads:
                 group.tile = tiling.narrowed(group.tile, threads)
-    return made
+    return shared
 
 
 def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
-    """Whether a group may join a launch: where neither of them fills the device, or all are small."""
+    """True if a group may join a launch: where neither of them fills the device, or all are small."""
     groups = [*launch, group]
+    # A reference launches kernels of its own; and arguments of a kernel have limited room.
     if any(u.reference for u in groups) or len(groups) > plan.tiles.most_together:
         return False
+    # Short groups are dominated by the launch, so that sharing one always pays.
     if all(u.is_plain for u in groups):
         return True
     large = [u for u in groups if not u.is_plain]
@@ -61,7 +65,10 @@ def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
     declared, shared = plan.tiles.shared(groups)
     if declared > gpu.shared_unasked or declared + shared > gpu.shared_block:
         return False
+    # If all blocks are resident at once, small groups run where the large one leaves multiprocessors idle; otherwise
+    # they would wait for its last wave, with its shared memory held for nothing.
     room = gpu.multiprocessors * (gpu.shared_multiprocessor // max(1, shared + gpu.shared_reserved))
     if len(large) < len(groups) and sum(blocks) > room:
         return False
+    # Beyond some waves each group fills the device by itself, and nothing is left to gain.
     return (sum(blocks) if len(large) > 1 else sum(blocks) - max(blocks)) <= 4 * gpu.multiprocessors

@@ -1,4 +1,4 @@
-"""What happens when a kernel does not load all the same: the step is planned again with smaller tiles."""
+"""Planning again with smaller tiles, when a kernel does not load although it was planned to fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Planner(Protocol):
-    """Who plans steps.
+    """Planner of steps.
 
     Attributes:
         tiles: Where tiles come from.
@@ -27,19 +27,22 @@ class Planner(Protocol):
 
 
 def load(planner: Planner, program: Program, make: Callable[[Program], T]) -> T:
-    """What `make` makes of a Program, which it may change; with smaller tiles while a kernel does not load.
+    """Make something of a Program, which `make` may change; with smaller tiles while a kernel does not load.
 
     Smaller tiles are kept: whatever is planned afterwards has them, too.
 
     Raises:
         FitError: If kernels do not load even with the smallest.
     """
+    # Planning rewrites in place, and a second attempt needs the Program as it was.
     whole = program.copy()
     while True:
         try:
             return make(program)
         except FitError:
             gpu = planner.tiles.gpu
+            # What the driver grants may be less than it says, as where another process shares the GPU: one size of real
+            # devices after the other, down to what every block gets.
             sizes = (*SHARED_BLOCKS, gpu.shared_unasked)  # of a block, which others have
             less = next((size for size in sizes if size < gpu.shared_block), None)
             if less is None:
@@ -61,15 +64,15 @@ def check(gpu: Gpu, title: str, threads: int, shared: int, code: bytes) -> None:
     Raises:
         FitError: If they do not.
     """
-    found = resources(code)
-    misfit = gpu.misfit(threads, found.registers, found.shared + shared)
+    needs = resources(code)
+    misfit = gpu.misfit(threads, needs.registers, needs.shared + shared)
     if misfit is not None:
         received = f"OUT_OF_RESOURCES, {misfit}"
         raise explanation(received, title)
 
 
 def notes(gpu: Gpu, tiles: Tiles) -> str:
-    """What `explain` says behind a tile: where the model was not fitted, and whether tiles had to be smaller."""
+    """Remarks of `explain` behind a tile: that the model was not fitted, and that tiles had to be smaller."""
     less = tiles.gpu.shared_block
     smaller = f", smaller than planned: with more than {less // KB} KB of shared memory a kernel did not load"
     return unfitted(gpu) + (smaller if less < gpu.shared_block else "")

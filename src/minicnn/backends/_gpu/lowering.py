@@ -50,6 +50,7 @@ class _Lowering(Writer):
     def at(self, value: Value, place: Expr) -> Expr:
         """See `Writer.at`; what is in memory needs no function."""
         root = self.plan.root(value)
+        # A load is shown where it happens: a function around it would only hide which array is read.
         if id(root) in self.locals or self.number(root) is not None or self.inlined(root) is not None:
             return super().at(value, place)
         return self.load(root, place)
@@ -63,8 +64,8 @@ class _Lowering(Writer):
             statements = [self._template(group)]
         else:
             statements = self.elements(group, threads)
-        own = threads * self.width(group) // group.slices
-        blocks = group.tile.blocks if group.tile is not None else -(-group.size // own)
+        results = threads * self.width(group) // group.slices
+        blocks = group.tile.blocks if group.tile is not None else -(-group.size // results)
         return Part(named([group]), blocks, functions=self._defined, statements=statements)
 
     def _region(self, group: FusionGroup) -> Template:
@@ -98,6 +99,7 @@ class _Lowering(Writer):
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
     """Choices for a tile, by name."""
+    # Only what was chosen against the default: a reader looks for what is particular about this tile.
     defaults = {f.name: f.default for f in fields(tile)}
     named_fields = (
         (f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in ("blocks", "threads", "score")

@@ -1,4 +1,4 @@
-"""What the CUDA engines do to be fast, each switched by itself."""
+"""Options of the CUDA backends: each thing that they do to be fast, switched by itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PRODUCTS = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Options:
-    """What a CUDA engine does to be fast; each can be switched off by itself.
+    """Switches for each thing that a CUDA backend does to be fast.
 
     A backend that cannot do what an option asks for refuses it when it is made, and names it.
 

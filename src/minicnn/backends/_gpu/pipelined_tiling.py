@@ -24,8 +24,8 @@ _SIZES = (16, 32, 64, 128, 256)
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
-class Work(NamedTuple):
-    """What the blocks of a launch do."""
+class PipelineWork(NamedTuple):
+    """Work of a launch's blocks, for many candidate tiles at once."""
 
     blocks: Numbers  # how many
     resident: Numbers  # that a multiprocessor has at a time
@@ -61,7 +61,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """What a block is: sizes BM, BN, BK, MT, NT, STAGES; threads and bytes of shared memory; what it does in a step."""
+    """A block with its sizes BM, BN, BK, MT, NT, STAGES; its threads and bytes of shared memory; its work in a step."""
 
     sizes: tuple[int, ...]
     threads: int
@@ -71,9 +71,9 @@ class _Pipeline:
     lines: float
     warpgroups: bool = False
 
-    def work(self, blocks: int, steps: float, longest: int, beside: float) -> Work:
+    def work(self, blocks: int, steps: float, longest: int, beside: float) -> PipelineWork:
         bm, bn, bk, mt, nt, stages = self.sizes
-        return Work(
+        return PipelineWork(
             blocks, self.resident, stages, steps, longest, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8,
             self.lines, bk // 16, mt * nt, bm * bn // 8, beside, self.warpgroups,
         )  # fmt: skip
@@ -97,10 +97,12 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
     a_across, b_across = across
     for bm, bn, bk, mt, nt in itertools.product(_SIZES[2:], _SIZES, (16, 32, 64), (1, 2, 4), (2, 4, 8)):
         warps = bm // 16 // mt * (bn // 8 // nt)
+        # Each thread copies the same columns of several rows, so that it computes an address once.
         rows = ((bk, bm) if a_across else (bm, bk)), ((bk, bn) if b_across else (bn, bk))
         threads, registers = 32 * warps, 4 * mt * nt + 2 * (4 * mt + 2 * nt) + _REGISTERS
         if not 2 <= warps <= 8 or bn // 8 % nt or any(threads % (columns // 8) for _, columns in rows):
             continue
+        # The compiler needs some more than are counted here; beyond the limit it would spill to memory.
         if registers > gpu.registers_thread - 15:
             continue
         if sum(quotient(count, threads // (columns // 8)) for count, columns in rows) > copied:
@@ -110,6 +112,8 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
             sum(count * max(1, columns / 64) for count, columns in rows),
         )
         for stages in (3, 4):
+            # Rows of an odd number of runs, which lie in different banks; at the end the same memory passes on the
+            # results.
             shared = stages * 2 * sum(count * (columns // 8 | 1) * 8 for count, columns in rows)
             shared = max(shared, warps * 16 * (nt * 8 + (40 - nt * 8 % 32) % 32) * 4)
             if resident := gpu.resident(threads, registers, shared):
@@ -118,6 +122,7 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
 
 def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
     """Blocks of one or two warpgroups that fit, each of which makes mt times 64 rows; arguments as for `_pipelines`."""
+    # A warpgroup multiplies 64 rows at a time, and reads both operands from shared memory, in layouts of 1,024 bytes.
     for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
         bm, bn, threads = 64 * down * mt, 8 * nt * right, 128 * down * right
         registers = 4 * mt * nt + _REGISTERS + 32
@@ -152,23 +157,24 @@ def candidates(node: Node, gpu: Gpu, precision: str) -> list[Tile]:
     return [_tile(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
 
 
-def _cycles(works: Sequence[tuple[_Pipeline, int, Work]], gpu: Gpu) -> Numbers:
+def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> Numbers:
     """Cycles that tiles take."""
     if not works:
         return ()
-    together = Work(*map(np.array, zip(*(work for *_, work in works), strict=True)))
+    together = PipelineWork(*map(np.array, zip(*(work for *_, work in works), strict=True)))
     costs = costs_on(gpu)
+    # All candidates at once: NumPy scores thousands in the time in which Python scores a few.
     return np.where(together.warpgroups, together.cycles(gpu, costs.warpgroups), together.cycles(gpu, costs.pipelined))
 
 
-def _tile(block: _Pipeline, splits: int, work: Work, precision: str, score: float) -> Tile:
+def _tile(block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Tile:
     return Tile(
         (*block.sizes, splits), work.blocks, block.threads, splits, precision, block.shared, stages=block.sizes[-1],
         warpgroups=block.warpgroups, score=float(score),
     )  # fmt: skip
 
 
-def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     """Blocks, splits and work of each tile that fits."""
     return (_weight_gradient if node.op.name == "conv2d_weight_gradient" else _convolution)(node, gpu)
 
@@ -179,7 +185,7 @@ def row_blocks(node: Node, tile: Tile) -> int:
     return tile.blocks // (quotient(node.outputs[0].shape[3] // groups, tile.sizes[1]) * groups)
 
 
-def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
     uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
@@ -189,6 +195,7 @@ def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
     positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
     for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
         bm, bn, bk, *_ = block.sizes
+        # More than half of such a block would be idle; a smaller one does the same.
         if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
             continue
         blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
@@ -196,6 +203,8 @@ def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
         longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
         yield block, 1, block.work(blocks, steps, longest, 0.0)
         for splits in (2, 4, 8):
+            # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
+            # beginning.
             if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
                 break
             # A launch adds them up, and what could have followed the sums needs another.
@@ -203,12 +212,13 @@ def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
             yield block, splits, block.work(blocks * splits, quotient(steps, splits), quotient(longest, splits), beside)
 
 
-def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Work]]:
+def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
     (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
     f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
     if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
         return
+    # A weight gradient is a product whose terms are the positions: long sums of few results, which blocks share.
     elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
     for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
         bm, bn, bk, *_ = block.sizes

@@ -1,4 +1,4 @@
-"""Where the values of a plan live: in the arena, in the memory of an input they replace, or in a queue of rows."""
+"""Placement of a plan's values: in the arena, in the memory of an input they replace, or in a queue of rows."""
 
 from __future__ import annotations
 
@@ -39,13 +39,17 @@ def place(plan: Plan) -> Placement:
             for value in group.stored:
                 stored[id(value)], first[id(value)] = value, at
                 last[id(value)] = at
+            # A value lives from the launch that makes it to the last that reads it: launches are the time here, since
+            # groups of one launch run side by side.
             for value in plan.reads(group):
                 last[id(value)] = max(at, last.get(id(value), 0))
+    # Results are read after the step.
     last |= {id(plan.root(v)): end for v in program.results}
     names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}
     buffers = assign([Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()])
     offsets = {b.name: b.offset for b in buffers}
     size = max((b.offset + -(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in buffers), default=0)
     replaced = [(program.value(name), value) for name, value in program.updates.items()]
+    # Where a group could not write in place, a copy at the end of the step does.
     copies = [(old, new) for old, new in replaced if in_place.get(id(new)) is not old and plan.root(new) is not old]
     return Placement({key: offsets[name] for key, name in names.items()}, size, in_place, copies)

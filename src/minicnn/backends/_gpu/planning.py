@@ -28,15 +28,16 @@ from minicnn.program.graph import Node, Program
 
 
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
-    """Where tiles for a GPU come from: on tensor cores, if it has such and the options do not forbid it."""
+    """Tiles for a GPU: on tensor cores, if it has such and the options do not forbid it."""
     if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
         return TensorTiles(gpu, options.products, pipelined=options.pipelined and options.fused)
     return Tiles(gpu, byte_products=options.tensor_cores)
 
 
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:
-    """Where a Program's tiles come from, which is in the precision that its products have."""
+    """Tiles for a Program, in the precision that its products have."""
     products = products_in(program)
+    # Pipelined tiles copy operands as they are stored, which only a mixed precision stores in 16 bits.
     return replace(tiles, precision=products) if products else replace(tiles, pipelined=False)
 
 
@@ -75,11 +76,11 @@ class PlannedLaunch:
         queued = {id(v) for v in self.plan.program.inputs if v.name in EACH_STEP}
         return lowered(self.plan, self.groups, queued, self.source.threads if self.source else 1)[0]
 
-    def misfit(self, gpu: Gpu, found: Resources | None = None) -> str | None:
-        """What it has too much of for a GPU; None if it fits. Of a compiled kernel what it has is known exactly."""
+    def misfit(self, gpu: Gpu, compiled: Resources | None = None) -> str | None:
+        """The limit of a GPU that the launch exceeds; None if it fits. A compiled kernel's needs are known exactly."""
         if self.source is None:
             return None
-        declared, registers = (self.declared, 32) if found is None else (found.shared, found.registers)
+        declared, registers = (self.declared, 32) if compiled is None else (compiled.shared, compiled.registers)
         if declared > gpu.shared_unasked:
             return f"{declared} bytes of declared shared memory, of which {gpu.name} has {gpu.shared_unasked}"
         return gpu.misfit(self.source.threads, registers, declared + self.source.shared)
@@ -121,17 +122,18 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
         options: As the engine's.
     """
     options = options or Options()
+    # Counted before rewriting, which may remove operations: the rate of a step is that of what the user asked for.
     flops, inputs = program.flops, Inputs.of(program)
     tiles = tiles_of(program, tiles_on(gpu, options))
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
-    made = [
+    launches = [
         planned_launch(plan, launch, partial(generate, plan, launch, queued, options.block)) for launch in plan.launches
     ]
     carried = sum(v.nbytes for v in (*inputs.bound, *inputs.totals)) + sum(v.nbytes for v in program.constants)
-    given = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
-    return PlannedStep(gpu, made, flops, carried, given, place(plan).nbytes)
+    queued_bytes = sum(v.nbytes for v in (*inputs.queued, *inputs.copied))
+    return PlannedStep(gpu, launches, flops, carried, queued_bytes, place(plan).nbytes)
 
 
 def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[], Source]) -> PlannedLaunch:
@@ -150,6 +152,7 @@ def planned_launch(plan: Plan, launch: Sequence[FusionGroup], write: Callable[[]
         flops=sum(flops),
         nbytes=nbytes,
         roof=roof,
+        # Groups of a launch run side by side: it lasts as long as the longest of them.
         seconds=max([roof + costs_on(gpu).launches.launch / gpu.clock, *modelled]),
     )
 

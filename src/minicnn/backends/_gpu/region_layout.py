@@ -11,13 +11,13 @@ from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.kernels.elements import same_index
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
-NARROW = 16  # columns up to which a thread takes a row by itself, in registers
+THREAD_COLUMNS = 16  # columns up to which a thread takes a row by itself, in registers
 STAGED = 16 * 1024  # bytes of a matrix that is copied into shared memory first
 SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_cross_entropy", "softmax_cross_entropy_gradient"})
 
 
 @dataclass(frozen=True)
-class Rows:
+class StoredRows:
     """A matrix that consists of rows in memory.
 
     Attributes:
@@ -32,7 +32,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class RowProduct(Rows):
+class RowProduct(StoredRows):
     """A product whose left side is rows in memory; bytes are converted, and scaled, where they are read.
 
     Attributes:
@@ -46,7 +46,7 @@ class RowProduct(Rows):
 
 @dataclass(eq=False)
 class RowRegion:
-    """What one block does with some rows of a batch.
+    """Row-wise region: operations on some rows of a batch that one block does in one launch.
 
     Attributes:
         batch: Rows of the batch.
@@ -75,13 +75,14 @@ class RowRegion:
     @property
     def tiles(self) -> int:
         """Tiles of rows that all blocks have together."""
+        # Rounded up: the last tile may have fewer rows.
         return -(-self.batch // self.rows)
 
     @property
-    def narrow(self) -> bool:
-        """Whether a thread takes a row by itself through everything behind such a product."""
+    def thread_per_row(self) -> bool:
+        """True if a thread takes a row by itself through everything behind such a product."""
         columns = [v.size // self.batch for n in self.nodes if id(n) not in self.sums for v in n.outputs]
-        return self.product is not None and max(columns) <= NARROW
+        return self.product is not None and max(columns) <= THREAD_COLUMNS
 
     @property
     def sizes(self) -> ByteSizes | FloatSizes:
@@ -93,7 +94,7 @@ class RowRegion:
 
 
 @dataclass
-class Loop:
+class ElementLoop:
     """Nodes whose results have so many columns, computed element by element by one loop.
 
     Attributes:
@@ -109,7 +110,7 @@ class Loop:
 
 @dataclass
 class Level:
-    """What a block does between two barriers: it reads what was written before, and writes what is read behind.
+    """Level of a region: the work between two barriers, which reads earlier levels and writes for later ones.
 
     Attributes:
         loops: Loops over elements.
@@ -118,7 +119,7 @@ class Level:
         splits: Whether the gradient is written as fragments for tensor cores.
     """
 
-    loops: dict[int, Loop] = field(default_factory=dict)
+    loops: dict[int, ElementLoop] = field(default_factory=dict)
     statistics: list[Value] = field(default_factory=list)
     sums: list[Node] = field(default_factory=list)
     splits: bool = False
@@ -129,7 +130,7 @@ class Layout:
 
     Attributes:
         levels: What is done, in order.
-        narrow: Whether a thread does all of that to a row by itself, with no barrier in between.
+        thread_per_row: Whether a thread does all of that to a row by itself, with no barrier in between.
         slots: Byte offset of each value that other loops read, by its id.
         statistics: Offset of the maxima of a matrix's rows, by its id; their sums of exponentials lie behind.
         staged: Matrices that are copied into shared memory, and the offsets.
@@ -142,7 +143,7 @@ class Layout:
         self.levels: list[Level] = []
         self._level: dict[int, int] = {}
         self._sorted()
-        self.narrow = region.narrow
+        self.thread_per_row = region.thread_per_row
         self.slots: dict[int, int] = {}
         self.statistics: dict[int, int] = {}
         self.staged: list[tuple[Value, int]] = []
@@ -160,9 +161,10 @@ class Layout:
         product = region.product
         known: set[int] = set()
         for node in region.nodes:
-            own = [v for v in node.inputs if id(v) in level]
+            region_inputs = [v for v in node.inputs if id(v) in level]
             if id(node) in region.sums:
-                at = max(level[id(v)] for v in own) + 1
+                # A sum reads rows of other threads, behind a barrier.
+                at = max(level[id(v)] for v in region_inputs) + 1
                 if product is not None and node is product.gradient:
                     self._at(at).splits = True
                     at += 1
@@ -174,63 +176,68 @@ class Layout:
                 at = 0
             elif node.op.name in SOFTMAX:
                 x = logits(node)
+                # Each element of a softmax needs its row's maximum and sum, which take a level of their own, once for
+                # all readers.
                 before = level.get(id(x), -1) + 1
                 if id(x) not in known:
                     known.add(id(x))
                     self._at(before).statistics.append(x)
-                at = max([before, *(level[id(v)] for v in own)]) + 1
+                at = max([before, *(level[id(v)] for v in region_inputs)]) + 1
             else:
                 at = 0
-                for value in own:
+                for value in region_inputs:
+                    # At its own element a thread goes on without a barrier, as it has just computed the operand itself.
                     along = same_index(node, value) and value.size == y.size
                     at = max(at, level[id(value)] + (not along))
-            loop = self._at(at).loops.setdefault(columns, Loop(columns, []))
+            loop = self._at(at).loops.setdefault(columns, ElementLoop(columns, []))
             loop.nodes.append(node)
             parted = adds_product_sums(node)
             if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
                 terms = node.inputs[0].shape[0 if parted else 1]
+                # Threads that have no element of their own share the sums of others.
                 while region.rows * columns * loop.lanes * 2 <= region.threads and loop.lanes < min(32, terms // 2):
                     loop.lanes *= 2
             for value in node.outputs:
                 level[id(value)] = at
 
     def early(self, node: Node) -> bool:
-        """Whether a node, no sum, waits for nothing in a region that begins with rows in memory."""
+        """True if a node, no sum, waits for nothing in a region that begins with rows in memory."""
         product, y = self.region.product, node.outputs[0]
         if product is None or self._level[id(y)]:
             return False
         return product.node not in self.levels[0].loops[y.size // self.region.batch].nodes
 
     def summed(self, value: Value) -> bool:
-        """Whether a sum over the rows reads a value from shared memory."""
+        """True if a sum over the rows reads a value from shared memory."""
         sums = [n for n in self.region.nodes if id(n) in self.region.sums and not self.own_sum(n)]
         return any(v is value for n in sums for v in n.inputs)
 
     def own_sum(self, node: Node) -> bool:
-        """Whether threads that take rows by themselves add up a sum over the rows as they go."""
-        made = node.inputs[0].node
-        return self.narrow and node.op.name == "sum" and made is not None and not self.early(made)
+        """True if threads that take rows by themselves add up a sum over the rows as they go."""
+        producer = node.inputs[0].node
+        return self.thread_per_row and node.op.name == "sum" and producer is not None and not self.early(producer)
 
     def _left(self, node: Node) -> int:
         """Bytes of shared memory for what threads leave of a sum."""
         threads, y = self.region.threads, node.outputs[0]
         if self.own_sum(node):
             return 4 * y.size * threads // 32
-        if self.narrow and node.op.name == "matmul":
+        if self.thread_per_row and node.op.name == "matmul":
+            # Each thread adds up a run of neighbours of one row of the result, for which it loads an operand once.
             run = next(d for d in range(16, 0, -1) if y.shape[1] % d == 0)
             return 4 * y.size * max(1, threads * run // y.size)
         return 4 * threads
 
     def needs_slot(self, value: Value) -> bool:
-        """Whether another loop than the one that makes a value reads it."""
-        made = self._level[id(value)]
+        """True if another loop than the one that makes a value reads it."""
+        home = self._level[id(value)]
         columns = value.size // self.region.batch
         for node in self.region.nodes:
             if not any(v is value for v in node.inputs):
                 continue
             if id(node) in self.region.sums or node.op.name in SOFTMAX or not same_index(node, value):
                 return True
-            if self._level[id(node.outputs[0])] != made or node.outputs[0].size // self.region.batch != columns:
+            if self._level[id(node.outputs[0])] != home or node.outputs[0].size // self.region.batch != columns:
                 return True
         return False
 
@@ -254,18 +261,21 @@ class Layout:
             if id(node) in region.sums:
                 continue
             for value in node.outputs:
-                early = self.narrow and self.early(node)
-                if self.needs_slot(value) and (not self.narrow or early or self.summed(value)):
+                early = self.thread_per_row and self.early(node)
+                # A thread that has a whole row keeps it in registers; only sums over rows read what other threads have.
+                if self.needs_slot(value) and (not self.thread_per_row or early or self.summed(value)):
                     itemsize = ITEMSIZE[value.dtype]
                     self.slots[id(value)] = self._place(region.rows * value.size // region.batch * itemsize)
         for level in self.levels:
-            for value in level.statistics if not self.narrow else ():
+            for value in level.statistics if not self.thread_per_row else ():
                 self.statistics[id(value)] = self._place(8 * region.rows)
         for value in _staged(region):
+            # Larger matrices are read through the cache, rather than take the place of rows.
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
         for node in region.nodes:
             if id(node) in region.sums and (product is None or node is not product.gradient):
+                # Sums are left when all tiles are done: over the memory of the rows, which nobody reads any more.
                 self.scratch[id(node)] = left
                 left += self._left(node)
         self.shared = max(self.shared, left)
@@ -277,21 +287,25 @@ def logits(node: Node) -> Value:
 
 
 def adds_product_sums(node: Node) -> bool:
-    """Whether a node adds up what the blocks of an earlier kernel left of a product."""
+    """True if a node adds up a product's partial sums of an earlier kernel's blocks."""
     return added_up(node) == "matmul_partial_sums"
 
 
 def _staged(region: RowRegion) -> Sequence[Value]:
-    """Right sides of the products that threads do one by one; in narrow regions also biases and the like."""
-    found: dict[int, Value] = {}
-    made = {id(v) for n in region.nodes for v in n.outputs}
+    """Right sides of the products that threads do one by one; with a thread per row also biases and the like."""
+    matrices: dict[int, Value] = {}
+    region_values = {id(v) for n in region.nodes for v in n.outputs}
     for node in region.nodes:
         if id(node) in region.sums or (region.product is not None and node is region.product.node):
             continue
         if node.op.name == "matmul":
-            found[id(node.inputs[1])] = node.inputs[1]
-        elif region.narrow and node.op.elementwise:
+            matrices[id(node.inputs[1])] = node.inputs[1]
+        elif region.thread_per_row and node.op.elementwise:
             for value in node.inputs:
-                if id(value) not in made and value.kind != "constant" and value.size <= NARROW < region.batch:
-                    found[id(value)] = value
-    return list(found.values())
+                if (
+                    id(value) not in region_values
+                    and value.kind != "constant"
+                    and value.size <= THREAD_COLUMNS < region.batch
+                ):
+                    matrices[id(value)] = value
+    return list(matrices.values())

@@ -1,4 +1,4 @@
-"""What a row-wise region does, in no language: elements of its values and terms of its sums as expression trees.
+"""Schedule of a row-wise region, in no language: elements of values and terms of sums as expression trees.
 
 Beside the place i, trees name the element by its number e in the tile of rows, which is in row q of the tile and in
 column c, and the first row of the tile in the batch.
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, RowRegion, adds_product_sums, logits
+from minicnn.backends._gpu.region_layout import SOFTMAX, ElementLoop, Layout, RowRegion, adds_product_sums, logits
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.elements import element
 from minicnn.kernels.expressions import Call, Cast, Element, Expr, I, Name, Number, R, Select, both
@@ -55,7 +55,7 @@ class SharedSum(Expr):
 
 
 class Schedule(ABC):
-    """What the blocks of a region do.
+    """Schedule of a region's blocks.
 
     Args:
         writer: The text that it becomes part of.
@@ -80,35 +80,37 @@ class Schedule(ABC):
 
     @abstractmethod
     def _slot(self, value: Value, k: str) -> str:
-        """Where element k of a tile of a value is in shared memory."""
+        """Place of element k of a tile of a value in shared memory."""
 
     def _first_thread(self, items: int) -> int:
-        """What is added to a thread's number in a loop, so that loops between two barriers begin in different warps."""
+        """Offset of a thread's number in a loop, so that loops between two barriers begin in different warps."""
         threads, start = self.region.threads, self.start
+        # Loops between two barriers are independent: those with few items then run in different warps at the same time.
         self.start = (start + -(-items // WARP) * WARP) % threads
         return threads - start if start else 0
 
-    def _trees(self, loop: Loop) -> Iterator[tuple[Node, Expr]]:
+    def _trees(self, loop: ElementLoop) -> Iterator[tuple[Node, Expr]]:
         return ((node, self._element(node, loop.lanes)) for node in loop.nodes)
 
     def _compute(self, trees: Iterable[tuple[Node, Expr]]) -> tuple[str, list[tuple[Value, str]]]:
         """Statements that compute an element of each node's result; the results, and the variables that hold them."""
-        text, made = "", []
+        text, results = "", []
         for node, tree in trees:
             (y,) = node.outputs
             lines, self.writer.locals[id(y)] = self.writer.let(y, self.writer.resolved(node, tree))
             text += self.shown.lines(lines, self.writer.DEPTH)
-            made.append((y, self.writer.locals[id(y)].name))
+            results.append((y, self.writer.locals[id(y)].name))
+        # Variables end with the loop.
         self.writer.locals.clear()
-        return text, made
+        return text, results
 
     def _places(self, value: Value, k: str, i: str) -> list[str]:
-        """Where element k of a tile and i of the batch goes: shared memory, if others read it there, and memory."""
+        """Targets of element k of a tile and i of the batch: shared memory, if others read it there, and memory."""
         slot = [self._slot(value, k)] if id(value) in self.layout.slots else []
         return slot + ([f"{self.writer.parameter(value)}[{i}]"] if id(value) in self.stored else [])
 
     def _element(self, node: Node, lanes: int) -> Expr:
-        """What one element of a node's result is, in a loop whose threads share sums so."""
+        """Expression of one element of a node's result, in a loop whose threads share sums so."""
         number = FIRST_ROW + Q
         if node.op.name not in SOFTMAX:
             return row_element(self.region, node, number, OfRows(E), lanes)
@@ -128,7 +130,7 @@ class Schedule(ABC):
 
 
 def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: int) -> Expr:
-    """What an element in column c of a row of the batch is, where it is none of a softmax.
+    """Expression of an element in column c of a row of the batch, where it is none of a softmax.
 
     Args:
         region: The region.
@@ -150,7 +152,7 @@ def row_element(region: RowRegion, node: Node, row: Expr, of_rows: Expr, lanes: 
 
 
 def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr | None = None) -> Expr:
-    """What an element in column c of a row of a softmax, of its logarithm, of a loss or of its gradient is.
+    """Expression of an element in column c of a row of a softmax, of its logarithm, of a loss or of its gradient.
 
     Args:
         node: The node.
@@ -162,6 +164,7 @@ def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr
     name, dtype = node.op.name, node.outputs[0].dtype
     k = int(name == "softmax_cross_entropy_gradient")
     classes = node.inputs[k].shape[1]
+    # The maximum is taken off before: exp of a large logit would be infinite.
     share: Expr = Call("exp", (Element(k, I) - top,), dtype)
     share = share / total if inverse is None else share * inverse
 
@@ -171,9 +174,12 @@ def softmax_element(node: Node, row: Expr, top: Expr, total: Expr, inverse: Expr
     if name in ("softmax", "log_softmax"):
         return share if name == "softmax" else logarithm(Element(k, I))
     label, zero = Cast(Element(k + 1, row), "int32"), Number(0, dtype)
+    # A label outside has no class: its loss and gradient are zero, as in the reference, rather than memory beyond the
+    # row.
     real = both(label >= Number(0, "int32"), label < Number(classes, "int32"))
     if name == "softmax_cross_entropy":
         chosen: Expr = Element(k, row * classes + Cast(label, "place"))
+        # Registers have no address, so that a loop picks the label's logit by comparison.
         if inverse is not None:
             chosen = pick(dtype, classes, Element(k, row * classes + R), label)
         return Select(real, -logarithm(chosen), zero)

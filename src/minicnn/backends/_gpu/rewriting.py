@@ -55,6 +55,7 @@ _COMPOSITE = (
     "normalize", "normalize_gradient", "max_gradient", "softmax", "log_softmax", "softmax_cross_entropy",
     "softmax_cross_entropy_gradient",
 )  # fmt: skip
+# Terms of a softmax that one thread, or a few, hold at once: a row-wise region does it in one go.
 _SHORT_ROW = 64
 
 
@@ -73,14 +74,15 @@ def _normalized_in_one_pass(node: Node) -> Sequence[Value] | None:
     _, scale, offset = node.inputs
     small, epsilon = in_units(node)
     average, squares = (ops.mean(one, axes=node.attrs["axes"], keepdims=True) for one in (x, ops.square(small(x))))
+    # E[x^2] - E[x]^2 may come out below zero, where sqrt gives NaN.
     variance = ops.maximum(squares - ops.square(small(average)), 0.0)
     return [(x - average) * (small(scale) / ops.sqrt(variance + epsilon)) + offset, average, variance]
 
 
 def products_in(program: Program) -> str | None:
     """The shorter format that `lower_precision` gave a Program's products, if it did."""
-    found = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
-    return next((name for name in SHORT if name in found), None)
+    dtypes = {v.dtype for node in program.nodes if node.op.name in PRODUCTS for v in node.inputs}
+    return next((name for name in SHORT if name in dtypes), None)
 
 
 def widen_products(program: Program, *, every: bool = False) -> Program:
@@ -104,14 +106,17 @@ def _as_float32(operand: Value, every: bool) -> Value:
     """An operand of a product as it was before it was rounded, if that was float32 and it is not stored so."""
     if operand.dtype == "float32":
         return operand
-    made = operand.node
-    if made is None or made.op.name != "cast" or made.inputs[0].dtype != "float32":
+    cast = operand.node
+    if cast is None or cast.op.name != "cast" or cast.inputs[0].dtype != "float32":
         return ops.cast(operand, dtype="float32")
-    before = made.inputs[0]
+    before = cast.inputs[0]
+    # Matrices are small beside images: rounding them as they are loaded costs less than storing them twice.
     if operand.ndim != 4:
         return before
     channels = operand.shape[2:] if before.node is None else operand.shape[3:]
     ahead = every and all(n % 8 == 0 for n in channels)
+    # An image is read by several convolutions: half the bytes for each outweigh one rounding. What a pooling scatters
+    # is computed where it is read, so that there is nothing to store.
     stored = ahead or (before.node is not None and not scatters(before.node))
     return ops.cast(operand, dtype="float32") if stored else before
 
@@ -122,6 +127,7 @@ def remember_maxima(program: Program) -> Program:
     wanted = {
         id(n.inputs[2]): n for n in program.nodes if n.op.name == "max_pool2d_gradient" and n.inputs[2].node is not None
     }
+    # The number of the tap that has the maximum is a byte.
     kernel_limit = 256
 
     def rule(node: Node) -> Sequence[Value] | None:
@@ -129,6 +135,8 @@ def remember_maxima(program: Program) -> Program:
         if node.op.name == "max_pool2d" and id(node.outputs[0]) in wanted and math.prod(kernel) <= kernel_limit:
             gradient = wanted[id(node.outputs[0])]
             if gradient.inputs[1] is node.inputs[0] and gradient.attrs == node.attrs:
+                # `replace` drops a node for which a rule returns values; here the pooling stays, and another node
+                # follows it.
                 program.nodes.append(node)
                 y = node.outputs[0]
                 spec = Spec(y.shape, "uint8")
@@ -147,13 +155,13 @@ def remember_maxima(program: Program) -> Program:
 
 def _sum_before_scatter(node: Node) -> Sequence[Value] | None:
     """The sum over all positions of a scattered gradient is that of the gradient: nothing is lost on the way."""
-    made = node.inputs[0].node
-    if made is None or made.op is not POOL_SCATTER or node.attrs["keepdims"]:
+    scatter = node.inputs[0].node
+    if scatter is None or scatter.op is not POOL_SCATTER or node.attrs["keepdims"]:
         return None
-    channel = made.attrs["data_format"].index("C")
+    channel = scatter.attrs["data_format"].index("C")
     if normalize_axes("sum", node.attrs["axes"], 4) != tuple(a for a in range(4) if a != channel):
         return None
-    return [ops.sum(made.inputs[0], axes=node.attrs["axes"])]
+    return [ops.sum(scatter.inputs[0], axes=node.attrs["axes"])]
 
 
 def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = False) -> Sequence[Value] | None:
@@ -193,6 +201,7 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
             return None
         first = node.inputs[0].ndim - 1 in summed
         tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTIAL_SUMS
+        # Asking for partial sums at all lets the tile that makes the image leave one for each of its blocks.
         if tile.splits == 1 and name == "sum" and summed == (0, 1, 2) and _comes_with_sums(node.inputs[0], tiles):
             tile = split(tile, _FEW)
         spec = Spec((tile.splits, results), y.dtype)
@@ -207,12 +216,13 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
     return [ops.sum(sums, axes=0) if tile.splits > 1 else ops.reshape(sums, shape=y.shape)]
 
 
+# Terms beyond which one thread for a result waits for memory longer than a launch for partial sums takes.
 _LONG_SUM = 64
 _FEW = 8  # partial sums, where as many as there are blocks will take their place
 
 
 def _comes_with_sums(value: Value, tiles: Tiles) -> bool:
-    """Whether a tile makes an image, by elementwise operations, that takes sums over its positions on the way out."""
+    """True if a tile makes an image, by elementwise operations, and can take sums over its positions on the way out."""
     node = value.node
     if node is None or value.ndim != 4 or not tiles.pipelined:
         return False
@@ -227,9 +237,9 @@ def _comes_with_sums(value: Value, tiles: Tiles) -> bool:
     return tile is not None and tile.stages > 0
 
 
-def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
+def _joined_anyway(program: Program, regions: Sequence[RowRegion]) -> set[int]:
     """Ids of products that regions or updates alone read, in passing."""
-    region = {id(n): k for k, one in enumerate(found) for n in one.nodes}
+    region = {id(n): k for k, one in enumerate(regions) for n in one.nodes}
     updated = {id(v) for v in program.updates.values()}
     readers = Readers(program)
     ends: set[int] = {id(v) for v in program.outputs.values()}
@@ -245,6 +255,8 @@ def _joined_anyway(program: Program, found: Sequence[RowRegion]) -> set[int]:
     for node in program.nodes:
         y = node.outputs[0]
         where = {region.get(id(n)) for n in readers.of(y)}
+        # A region adds partial sums as it loads them, and so does an update: splitting the product then costs no
+        # launch.
         by_chain = len(where) == 1 and None not in where and id(y) not in ends | updated
         if node.op.name == "matmul" and (by_chain or id(y) in update_only):
             result.add(id(node))
@@ -259,6 +271,7 @@ def keep_overwritten(program: Program) -> None:
             while root.node is not None and root.node.op.name == "reshape":
                 root = root.node.inputs[0]
             if root.node is None and root.name in program.updates and (results is program.outputs or name != root.name):
+                # The cheapest operation that makes a new array of equal bits, NaN included.
                 results[name] = ops.maximum(value, value)
 
 
@@ -271,6 +284,8 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
         tiled: Sums that many blocks share.
         tiles: Where tiles come from.
     """
+    # The order matters: composite operations are taken apart before regions and sums are looked for in what they
+    # consist of.
     keep_overwritten(program)
     if products_in(program):
         remove_dead_nodes(widen_products(program, every=tiles.pipelined and fuse))
@@ -278,14 +293,15 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
     if fuse:
         remember_maxima(program)
     remove_dead_nodes(program)  # regions store what any other node reads
-    found: list[RowRegion] = []
+    regions: list[RowRegion] = []
     if fuse and tiled:
-        found = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]
+        # Before sums are shared, which would take products apart that a region does whole.
+        regions = [c for c in row_regions.find(program, tiles) if tiles.size_region(c)]
     if tiled:
-        own, joined = {id(n) for one in found for n in one.nodes}, _joined_anyway(program, found)
+        inside, joined = {id(n) for one in regions for n in one.nodes}, _joined_anyway(program, regions)
         program.replace(
-            lambda node: None if id(node) in own else share_sums(program, node, tiles, joined=id(node) in joined)
+            lambda node: None if id(node) in inside else share_sums(program, node, tiles, joined=id(node) in joined)
         )
-    row_regions.contract(program, found, tiles)
+    row_regions.contract(program, regions, tiles)
     remove_dead_nodes(program)
     return program

@@ -8,26 +8,28 @@ from dataclasses import replace
 
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion, Rows
+from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion, StoredRows
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.program.graph import Program, Value
 
 ROWS = (16, 32, 48, 64, 80, 96, 112, 128)  # that a block takes at a time
 
 
-def stored_rows(value: Value) -> Rows | None:
+def stored_rows(value: Value) -> StoredRows | None:
     """The rows in memory that a float32 matrix consists of: bytes that are converted, and scaled; or as they are."""
     scale, batch, dtype, scaled = 1.0, value.shape[0] if value.shape else 0, value.dtype, False
     if dtype != "float32":
         return None
+    # Walk from the product back to memory, through what a load can do on the way: gather, convert, scale.
     while value.node is not None:
         node = value.node
         name = node.op.name
         if name == "take" and (value.dtype == "uint8" or not scaled):
             stored, index = node.inputs
-            return Rows(stored, index, scale) if index.shape == (batch,) and _in_memory(stored) else None
+            return StoredRows(stored, index, scale) if index.shape == (batch,) and _in_memory(stored) else None
         if name in ("multiply", "divide") and dtype == "float32":
             values = [v for v in node.inputs if v.shape == value.shape]
+            # One number for all elements only: the product is linear in it, so that it is applied to sums.
             factors = [v.data for v in node.inputs if v.kind == "constant" and v.data is not None and v.size == 1]
             if len(values) != 1 or len(factors) != 1 or (name == "divide" and node.inputs[0] is not values[0]):
                 return None
@@ -41,7 +43,7 @@ def stored_rows(value: Value) -> Rows | None:
         else:
             return None
     known = _in_memory(value) and value.shape[:1] == (batch,) and (dtype == "uint8" or not scaled)
-    return Rows(value, None, scale) if known else None
+    return StoredRows(value, None, scale) if known else None
 
 
 def _in_memory(value: Value) -> bool:
@@ -50,14 +52,14 @@ def _in_memory(value: Value) -> bool:
 
 def conversions(value: Value) -> set[int]:
     """The nodes that make a matrix of rows in memory."""
-    found: set[int] = set()
+    casts: set[int] = set()
     while value.node is not None:
-        found.add(id(value.node))
+        casts.add(id(value.node))
         value = max(value.node.inputs, key=lambda v: v.size if v.kind != "constant" else -1)
-    return found
+    return casts
 
 
-def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
+def find(program: Program, tiles: Tiles) -> dict[int, StoredRows]:
     """The products with rows in memory that regions may take, and those with the transpose of such rows, by their ids.
 
     Rows of float32 go through blocks if there are some for each: for fewer, products of their own have more blocks.
@@ -68,17 +70,20 @@ def find(program: Program, tiles: Tiles) -> dict[int, Rows]:
     """
     gpu = tiles.gpu
     products = [(n, rows) for n in program.nodes if n.op.name == "matmul" if (rows := stored_rows(n.inputs[0]))]
-    found = {}
+    first_products = {}
     for node, rows in products:
         if node.attrs["transpose_a"] or node.attrs["transpose_b"] or not tiles.takes_rows(node, rows.stored):
             continue
         product = RowProduct(rows.stored, rows.index, rows.scale, node, node)
         one = RowRegion(node.outputs[0].shape[0], [node], set(), product)
+        # Bytes have no other kernel; floats have, which splits sums among all blocks.
         enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
         if enough and tile(one, gpu) is not None:
-            found[id(node)] = rows
-    sources = {id(rows.stored) for rows in found.values()}
-    return found | {id(n): rows for n, rows in products if n.attrs["transpose_a"] and id(rows.stored) in sources}
+            first_products[id(node)] = rows
+    sources = {id(rows.stored) for rows in first_products.values()}
+    return first_products | {
+        id(n): rows for n, rows in products if n.attrs["transpose_a"] and id(rows.stored) in sources
+    }
 
 
 def of_bytes(program: Program) -> set[int]:
@@ -87,12 +92,13 @@ def of_bytes(program: Program) -> set[int]:
     return {id(n) for n in products if (rows := stored_rows(n.inputs[0])) and rows.stored.dtype == "uint8"}
 
 
-def begin(one: RowRegion, streams: Mapping[int, Rows]) -> bool:
+def begin(one: RowRegion, streams: Mapping[int, StoredRows]) -> bool:
     """Let a region begin with its product with rows in memory, if it has one; whether it has one at most."""
     products = [n for n in one.nodes if id(n) in streams and not n.attrs["transpose_a"]]
     for node in products:
         transposed = [n for n in one.nodes if id(n) in streams and id(n) in one.sums]
         width = node.outputs[0].shape[1]
+        # Both products share the rows in shared memory, and a layout for one width.
         if len(transposed) > 1 or any(n.outputs[0].shape[1] != width for n in transposed):
             return False
         rows = streams[id(node)]
@@ -117,9 +123,12 @@ def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
             fit = gpu.resident(threads, one.sizes.registers, Layout(one).shared)
             if not fit:
                 continue
+            # Two blocks hide each other's barriers; each has sums of its own to leave at the end, so that more do not
+            # pay.
             resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
             blocks = min(one.tiles, gpu.multiprocessors * resident)
-            score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.narrow, resident)
+            # Rounds of the block that has most tiles, as the launch waits for it.
+            score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.thread_per_row, resident)
             if best is None or score < best[0]:
                 best = (score, (rows, threads, stages, slices, blocks, resident))
     return None if best is None else best[1]

@@ -9,7 +9,7 @@ from typing import Any
 from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, Rows, adds_product_sums
+from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, StoredRows, adds_product_sums
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
@@ -41,14 +41,14 @@ ROW_REGION = kernel_only("row_region")
 
 @dataclass(frozen=True)
 class _Scope:
-    """What decides which nodes belong to regions: the engine, the products with rows in memory, the rows of a batch."""
+    """Scope of regions, which decides on their nodes: the tiles, the products with rows in memory, the batch's rows."""
 
     tiles: Tiles
-    streams: Mapping[int, Rows]
+    streams: Mapping[int, StoredRows]
     batch: int
 
     def reads(self, weights: int) -> bool:
-        """Whether threads may do a product with so many weights one by one."""
+        """True if threads may do a product with so many weights one by one."""
         return weights <= MOST_WEIGHTS and weights * self.batch <= MOST_PRODUCTS * self.tiles.gpu.multiprocessors
 
 
@@ -62,6 +62,8 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
         program: The Program.
         tiles: The GPU that they are for, and what the engine's kernels can do there.
     """
+    # Products that read rows in memory are so long that each may begin a region; the rest of it costs nothing beside
+    # them.
     streams = row_products.find(program, tiles)
     apart = row_products.of_bytes(program) - set(streams)
     batches = {
@@ -69,8 +71,9 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
         for n in program.nodes
         if (n.op.name == "matmul" and not n.attrs["transpose_a"]) or n.op.name == "softmax_cross_entropy"
     }
-    found: list[RowRegion] = []
+    regions: list[RowRegion] = []
     taken: set[int] = set()
+    # The largest batch first: heads of a network have as many rows as samples, and pieces within samples have more.
     for batch in sorted(batches, reverse=True):
         scope = _Scope(tiles, streams, batch)
         nodes = [n for n in program.nodes if id(n) not in taken | apart]
@@ -78,9 +81,9 @@ def find(program: Program, tiles: Tiles) -> list[RowRegion]:
             one = RowRegion(batch, part)
             one.sums = {id(n) for n in part if _sums_rows(n, scope)}
             if _choose(one, streams, tiles.gpu):
-                found.append(one)
+                regions.append(one)
                 taken |= {id(n) for n in part}
-    return found
+    return regions
 
 
 def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Node]:
@@ -92,27 +95,30 @@ def _members(program: Program, nodes: Sequence[Node], scope: _Scope) -> list[Nod
         if id(node) in streams:
             inside = {key: n for key, n in inside.items() if key not in row_products.conversions(node.inputs[0])}
     size = -1
+    # Each rule may take away what another relied on, until none does any more.
     while size != len(inside):
         size = len(inside)
-        made = {id(v) for n in inside.values() if not _sums_rows(n, scope) for v in n.outputs}
-        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, scope, made)}
+        values = {id(v) for n in inside.values() if not _sums_rows(n, scope) for v in n.outputs}
+        inside = {key: n for key, n in inside.items() if _keeps_to_rows(n, scope, values)}
         inside = _near_products(inside, streams)
         inside = _convex(program, inside, scope)
     return list(inside.values())
 
 
 def _row_wise(node: Node, scope: _Scope) -> bool:
-    """Whether row r of each result may come from row r of the inputs."""
+    """True if row r of each result may come from row r of the inputs."""
     y, name, batch = node.outputs[0], node.op.name, scope.batch
     if scope.tiles.unsupported(node) or node.phase == "update" or not y.shape or y.shape[0] != batch:
         return False
     if any("float" in v.dtype and v.dtype != "float32" for v in (*node.inputs, *node.outputs)):
         return False
+    # A block keeps rows in shared memory, of which wide ones would leave room for too few.
     if y.size // batch > MOST_COLUMNS:
         return False
     if name == "matmul":
         if node.attrs["transpose_a"]:
             return False
+        # Every block reads all weights: a large matrix is better left to tiles, which share what they load.
         return id(node) in scope.streams or scope.reads(node.inputs[1].size)
     if name in ("sum", "max", "mean"):
         x = node.inputs[0]
@@ -129,7 +135,7 @@ def _row_wise(node: Node, scope: _Scope) -> bool:
 
 
 def _sums_rows(node: Node, scope: _Scope) -> bool:
-    """Whether a node sums over the rows of the batch what a region may have made."""
+    """True if a node sums over the rows of the batch what a region may have made."""
     y, x = node.outputs[0], node.inputs[0] if node.inputs else None
     if x is None or scope.tiles.unsupported(node) or y.dtype != "float32" or x.dtype != "float32":
         return False
@@ -144,25 +150,27 @@ def _sums_rows(node: Node, scope: _Scope) -> bool:
     return id(node) in scope.streams or scope.reads(y.size)
 
 
-def _keeps_to_rows(node: Node, scope: _Scope, made: set[int]) -> bool:
-    """Whether a node reads, of what the region makes, its own row alone."""
-    own = [k for k, v in enumerate(node.inputs) if id(v) in made]
+def _keeps_to_rows(node: Node, scope: _Scope, region_values: set[int]) -> bool:
+    """True if a node reads, of the values that the region makes, its own row alone."""
+    region_inputs = [k for k, v in enumerate(node.inputs) if id(v) in region_values]
     y, name = node.outputs[0], node.op.name
     if _sums_rows(node, scope):
-        return own == [1] if id(node) in scope.streams else bool(own)
-    for k in own:
+        return region_inputs == [1] if id(node) in scope.streams else bool(region_inputs)
+    for k in region_inputs:
         x = node.inputs[k]
         if x.shape[:1] != (scope.batch,) or (name in ("matmul", "take") and (k == 1) != (name == "take")):
             return False
         if (node.op.elementwise or name == "broadcast_to") and x.ndim != y.ndim:
             return False
+        # Its input is a key, which has no rows.
         if name == "random_uniform":
             return False
     return True
 
 
-def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict[int, Node]:
+def _near_products(inside: dict[int, Node], streams: Mapping[int, StoredRows]) -> dict[int, Node]:
     """Keep products and softmax, what leads there from other products, and what follows any of these."""
+    # An elementwise chain alone is left to fusion, which does it without barriers.
     core = {key for key, n in inside.items() if n.op.name in SOFTMAX or n.op.name == "matmul"}
     leading = set(core)
     wanted = {id(v) for key in core for v in inside[key].inputs}
@@ -171,15 +179,15 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict
             leading.add(key)
             wanted |= {id(v) for v in node.inputs}
     kept: set[int] = set()
-    made: set[int] = set()
+    reached: set[int] = set()
     for key, node in inside.items():
         sources = [v.node for v in node.inputs if v.node is not None]
-        follows = any(id(v) in made for v in node.inputs)
+        follows = any(id(v) in reached for v in node.inputs)
         starts = bool(sources) or node.op.name == "take"  # conversions of inputs are written where they are read
         if not (key in core or follows or (key in leading and starts and all(s.op.name == "matmul" for s in sources))):
             continue
         kept.add(key)
-        made |= {id(v) for v in node.outputs}
+        reached |= {id(v) for v in node.outputs}
     # A product with the transpose of rows in memory needs that with the rows themselves.
     left = {key: n for key, n in inside.items() if key in kept}
     stored = {id(streams[key].stored) for key, n in left.items() if key in streams and not n.attrs["transpose_a"]}
@@ -188,15 +196,16 @@ def _near_products(inside: dict[int, Node], streams: Mapping[int, Rows]) -> dict
 
 def _convex(program: Program, inside: dict[int, Node], scope: _Scope) -> dict[int, Node]:
     """Drop nodes that wait for others outside which wait for the region."""
+    # A region is one launch: it cannot wait in its middle for a launch that waits for its beginning.
     late: set[int] = set()  # values made outside from what the region makes
-    made: set[int] = set()
+    before: set[int] = set()
     kept = dict(inside)
     for node in program.nodes:
         if id(node) in kept and not any(id(v) in late for v in node.inputs):
-            (late if _sums_rows(node, scope) else made).update(id(v) for v in node.outputs)
+            (late if _sums_rows(node, scope) else before).update(id(v) for v in node.outputs)
             continue
         kept.pop(id(node), None)
-        if any(id(v) in made or id(v) in late for v in node.inputs):
+        if any(id(v) in before or id(v) in late for v in node.inputs):
             late |= {id(v) for v in node.outputs}
     return kept
 
@@ -221,7 +230,7 @@ def _components(nodes: Sequence[Node]) -> list[list[Node]]:
 # Sizes ------------------------------------------------------------------------------------------------------
 
 
-def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
+def _choose(one: RowRegion, streams: Mapping[int, StoredRows], gpu: Gpu) -> bool:
     """Choose the sizes of a region; whether there are any that fit."""
     if not row_products.begin(one, streams):
         return False
@@ -233,10 +242,12 @@ def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
     else:
         one.threads = THREADS
         one.rows = 1
+        # Shared memory grows linearly with the rows: two layouts, of 1 and of 33 rows, tell what one more row takes.
         few = Layout(one).shared
         one.rows = 33
         most = max(1, ROW_BYTES * 32 // max(1, Layout(one).shared - few))
         one.rows = min(most, max(1, -(-one.batch // gpu.multiprocessors)))
+        # Two blocks hide each other's barriers; more would leave more partial sums to add up afterwards.
         one.blocks = min(one.tiles, 2 * gpu.multiprocessors)
     return Layout(one).shared <= gpu.shared_block
 
@@ -244,11 +255,12 @@ def _choose(one: RowRegion, streams: Mapping[int, Rows], gpu: Gpu) -> bool:
 # The operation ----------------------------------------------------------------------------------------------
 
 
-def contract(program: Program, found: Sequence[RowRegion], tiles: Tiles) -> None:
+def contract(program: Program, regions: Sequence[RowRegion], tiles: Tiles) -> None:
     """Put each region's nodes into one node; sums over the batch become partial sums of the blocks, and their sums."""
-    for one in found:
+    for one in regions:
         alone = list(one.nodes)
         _absorb(program, one)
+        # The sums may have taken more shared memory than there is: then they keep a launch of their own.
         if tiles.layout(one).shared > tiles.gpu.shared_block:
             one.nodes = alone
         _contract(program, one, tiles.layout)
@@ -269,12 +281,12 @@ def _absorb(program: Program, one: RowRegion) -> None:
 
 def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
     inside = {id(n) for n in one.nodes}
-    made = {id(v) for n in one.nodes for v in n.outputs}
+    region_values = {id(v) for n in one.nodes for v in n.outputs}
     readers = Readers(program)
     inputs: dict[int, Value] = {}
     for node in one.nodes:
         for value in _read(node, one):
-            if id(value) not in made:
+            if id(value) not in region_values:
                 inputs[id(value)] = value
     last = one.nodes[-1]
     whole = Node(ROW_REGION, tuple(inputs.values()), (), {}, last.scope, last.phase)
@@ -290,6 +302,8 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
             outputs.append(value)
             with program.scope_of(node, node.phase):
                 start = len(program.nodes)
+                # Blocks cannot wait for each other, so that a later launch adds what they leave; in the order of their
+                # numbers, for the same bits every time.
                 total = ops.sum(value, axes=0) if one.blocks > 1 else ops.reshape(value, shape=y.shape)
                 after += program.nodes[start:]
                 del program.nodes[start:]
@@ -307,7 +321,7 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
 
 
 def _read(node: Node, one: RowRegion) -> Sequence[Value]:
-    """What a node of a region reads: of rows in memory, these and their index."""
+    """Values that a node of a region reads: of rows in memory, these and their index."""
     product = one.product
     if product is not None and node in (product.node, product.gradient):
         return [product.stored, *([product.index] if product.index is not None else []), node.inputs[1]]
@@ -318,12 +332,12 @@ def _reorder(program: Program, inside: set[int], whole: list[Node], inputs: set[
     """Put the region behind all that it waits for, and what waits for it behind the region."""
     waiting: list[Node] = []
     before: list[Node] = []
-    made = {id(v) for n in program.nodes if id(n) in inside for v in n.outputs}
+    following = {id(v) for n in program.nodes if id(n) in inside for v in n.outputs}
     for node in program.nodes:
         if id(node) in inside:
             continue
-        if any(id(v) in made for v in node.inputs):
-            made |= {id(v) for v in node.outputs}
+        if any(id(v) in following for v in node.inputs):
+            following |= {id(v) for v in node.outputs}
             waiting.append(node)
         else:
             before.append(node)

@@ -10,7 +10,7 @@ from minicnn.backends._gpu.costs import Models
 
 @dataclass(frozen=True)
 class RowSizes:
-    """What both tiles have in common; their THREADS and SLICES are those to choose from.
+    """Sizes common to the tiles of bytes and of floats; their THREADS and SLICES are those to choose from.
 
     Attributes:
         k: Elements of a row.
@@ -47,7 +47,7 @@ class RowSizes:
 
 
 class ByteSizes(RowSizes):
-    """What `ByteTile` of `bytes.cuh` makes of its parameters."""
+    """Sizes that `ByteTile` of `bytes.cuh` derives from its parameters."""
 
     THREADS: ClassVar[tuple[int, ...]] = (256, 512)
     SLICES: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
@@ -60,6 +60,7 @@ class ByteSizes(RowSizes):
     @property
     def groups(self) -> tuple[int, int]:
         """Columns by eight; whether there is a fragment for one or two that are left."""
+        # A fragment has 8 columns: for the last one or two of 10 classes a packed one spares most of it.
         pair = int(self.m % 8 in (1, 2))
         return -(-self.m // 8) - pair, pair
 
@@ -72,10 +73,12 @@ class ByteSizes(RowSizes):
     @property
     def products(self) -> int:
         """Bytes of shared memory up to the end of the products' results."""
+        # An odd number of 16 bytes a row keeps neighbouring rows in different banks.
         buffer = self.rows * 16 * (-(-self.k // 16) | 1) + 16
         left = -(-self.slices * self.rows * self.m // 4) * 16
         gradient = -(-self.rows // 32) * self.fragments * 256 if self.back else 0
         beside = self.steps * self.fragments * 256 + max(left, gradient)
+        # At the end the sums of the gradient lie where fragments and results were.
         return self.stages * buffer + max(-(-self.k * self.m // 4) * 16, beside)
 
     @property
@@ -92,12 +95,12 @@ class ByteSizes(RowSizes):
         backward = -(-self.rows // 32) * self.fragments * 2 + 4 * self.fragments + 8
         return total + max(forward, backward if self.back else 0) + 24
 
-    def cycles(self, models: Models, narrow: bool, resident: int) -> float:
+    def cycles(self, models: Models, thread_per_row: bool, resident: int) -> float:
         """Cycles of a tile in each block of a multiprocessor.
 
         Args:
             models: The constants for a GPU.
-            narrow: Whether a thread takes a row by itself through what follows the product.
+            thread_per_row: Whether a thread takes a row by itself through what follows the product.
             resident: Blocks of a multiprocessor, 1 or 2.
         """
         costs, columns, load = models.byte_rows, -(-self.k // 16), self.rows * self.k
@@ -106,15 +109,16 @@ class ByteSizes(RowSizes):
             -(-self.steps // self.slices) * (costs.step + costs.fragment * self.fragments * self.own_tiles),
         )
         backward = costs.mma * columns * -(-self.rows // 32) * self.fragments + costs.column * columns / self.warps
-        rest = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows
+        rest = costs.tile + (costs.thread_per_row if thread_per_row else costs.block_per_row) * self.rows
         rest += costs.slice * self.slices + costs.thread * (self.threads - 256)
+        # With two stages the next rows arrive while these are multiplied; with one, everybody waits.
         arrival = load / costs.arriving if self.stages > 1 else load / costs.loaded + costs.latency
         shared = costs.alone + costs.resident * resident
         return (rest + forward + (backward if self.back else 0.0) + arrival) * shared
 
 
 class FloatSizes(RowSizes):
-    """What `FloatTile` of `floats.cuh` makes of its parameters."""
+    """Sizes that `FloatTile` of `floats.cuh` derives from its parameters."""
 
     THREADS: ClassVar[tuple[int, ...]] = (128, 256)
     SLICES: ClassVar[tuple[int, ...]] = tuple(range(1, 9))
@@ -153,7 +157,7 @@ class FloatSizes(RowSizes):
         backward = 12 * self.groups + 8
         return weights + total + max(forward, backward if self.back else 0) + 64
 
-    def cycles(self, models: Models, narrow: bool, resident: int) -> float:
+    def cycles(self, models: Models, thread_per_row: bool, resident: int) -> float:
         """Cycles of a tile in each block of a multiprocessor.
 
         What this chooses for the sixteen steps and evaluations to which it was fitted took 1.02 times as long as the
@@ -161,17 +165,19 @@ class FloatSizes(RowSizes):
 
         Args:
             models: The constants for a GPU.
-            narrow: Whether a thread takes a row by itself through what follows the product.
+            thread_per_row: Whether a thread takes a row by itself through what follows the product.
             resident: Blocks of a multiprocessor, 1 or 2.
         """
         costs = models.float_rows
         load = self.rows * self.k * 4 / costs.loaded
         steps, columns = -(-self.steps // self.slices), -(-self.k // (16 * self.warps))
-        busy = costs.tile + (costs.narrow if narrow else costs.wide) * self.rows + costs.slice * self.slices
+        row = costs.thread_per_row if thread_per_row else costs.block_per_row
+        busy = costs.tile + row * self.rows + costs.slice * self.slices
         busy += (costs.step + costs.fragment * self.groups * self.own_tiles) * steps
         if self.back:
             busy += costs.column * self.groups * columns * self.rows
         if self.stages == 1:
             return (busy + load + costs.latency) * (costs.alone + costs.resident * resident)
+        # Loads and products overlap, but not quite: they share issue slots.
         both = max(busy, load) + costs.apart * min(busy, load) + costs.ahead
         return both * (costs.ahead_alone + costs.ahead_resident * resident)

@@ -1,4 +1,4 @@
-"""What the engines ask of CUDA: arrays, copies, kernels, graphs and events, through CuPy or numba-cuda."""
+"""Runtime of CUDA as the backends use it: arrays, copies, kernels, graphs, events; by CuPy or numba-cuda."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIGNMENT = 16  # bytes, of which the most one load takes
 
 @dataclass(frozen=True)
 class KernelText:
-    """What is compiled to a kernel.
+    """Source text of a kernel, with its signature.
 
     Attributes:
         text: What defines a function named "kernel", in the language of the runtime.
@@ -82,7 +82,7 @@ class Runtime(Protocol):
         """An array in the memory of a contiguous one, so many bytes behind its first element."""
 
     def address(self, array: Any) -> int | None:
-        """Where the elements of an array begin; None unless it is a contiguous one of this runtime and device."""
+        """Address of an array's elements; None unless it is a contiguous one of this runtime and device."""
 
     def clear(self, array: Array) -> None:
         """Begin to set all bytes of an array of `empty` to zero."""
@@ -111,7 +111,7 @@ class Runtime(Protocol):
         """Have what the stream is given from here on wait for an event."""
 
     def done(self, event: Event) -> bool:
-        """Whether an event has come."""
+        """True if an event has come."""
 
     def current(self) -> int:
         """The driver's handle of the stream that work goes to now: while a graph is captured, of its own."""

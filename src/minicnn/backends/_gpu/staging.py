@@ -26,30 +26,31 @@ class Upload:
 
     def begin(self) -> None:
         """Wait until the memory may be written again."""
+        # The device may still copy from this memory.
         self._runtime.synchronize(self._done)
         self._large.clear()
 
-    def bring(self, name: str, given: Any, target: Array, rows: int, owned: bool) -> None:
+    def bring(self, name: str, data: Any, target: Array, rows: int, owned: bool) -> None:
         """Begin to copy an array to the first rows of one of the device; one row of them to all.
 
         Args:
             name: What it is.
-            given: The rows, or one of them.
+            data: The rows, or one of them.
             target: The array of the device.
             rows: How many.
             owned: Whether the array is the backend's own; else it is of the host.
         """
         if not owned:
-            one = given.ndim < target.ndim
-            self.send(name, np.broadcast_to(given, (rows, *given.shape)) if one else given, target)
+            one = data.ndim < target.ndim
+            self.send(name, np.broadcast_to(data, (rows, *data.shape)) if one else data, target)
         elif (
-            given.dtype == target.dtype
-            and given.nbytes == target.nbytes
-            and self._runtime.address(given) is not None  # contiguous
+            data.dtype == target.dtype
+            and data.nbytes == target.nbytes
+            and self._runtime.address(data) is not None  # contiguous
         ):
-            self._runtime.copy(given, target)
+            self._runtime.copy(data, target)
         else:
-            target[:rows] = given
+            target[:rows] = data
 
     def send(self, name: str, rows: HostArray, target: Array) -> None:
         """Begin to copy rows to the first ones of an array of the device."""
@@ -57,6 +58,7 @@ class Upload:
             self.send(name, np.ascontiguousarray(rows[0])[None], target)
             target[1 : len(rows)] = target[:1]
             return
+        # Pinned memory is scarce: it cannot be swapped. The array is kept until the copy is done.
         if rows.nbytes > PINNED_BYTES:
             self._large.append(np.ascontiguousarray(rows, target.dtype))
             self._runtime.send(self._large[-1], target)
@@ -64,11 +66,12 @@ class Upload:
         if name not in self._memory or len(self._memory[name]) < len(rows):
             self._memory[name] = self._runtime.host(rows.shape, target.dtype, pinned=True)
         memory = self._memory[name][: len(rows)]
+        # The one copy by the host; the device fetches it from there without holding the host up.
         memory[...] = rows
         self._runtime.send(memory, target)
 
     def end(self) -> None:
-        """What comes into the memory later comes after these copies."""
+        """Let later writes of the memory wait for these copies."""
         self._runtime.record(self._done)
 
 

@@ -23,6 +23,8 @@ from minicnn.program.graph import Node, Value
 MOST_THREADS = 512
 
 _T = TypeVar("_T")
+# Scores of thousands of candidates take milliseconds for a node; a network has hundreds of nodes of a few kinds, and is
+# planned several times.
 _chosen: dict[tuple[Any, ...], Any] = {}
 
 
@@ -60,26 +62,27 @@ class TensorTiles(Tiles):
         return rows.dtype == "float32" or super().takes_rows(node, rows)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
-        made, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
+        tile, plain = convolution(node, pool, self.gpu, self.precision), super().convolution(node, pool)
+        # Three kinds of kernel can do it; each has a model of its time, and the quickest by the models is taken.
         ahead = pipelined_tiling.best(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
-        if made is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < made.score):
+        if tile is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < tile.score):
             return ahead or plain
-        return ahead if ahead is not None and ahead.score < made.score else made
+        return ahead if ahead is not None and ahead.score < tile.score else tile
 
     def _weight_gradient(self, node: Node) -> Tile | None:
-        made = weight_gradient(node, self.gpu, self.precision)
+        tile = weight_gradient(node, self.gpu, self.precision)
         ahead = pipelined_tiling.best(node, self.gpu, self.precision) if self._pipelines(node) else None
-        if ahead is not None and (made is None or ahead.score < made.score):
+        if ahead is not None and (tile is None or ahead.score < tile.score):
             return ahead
-        return made or super().weight_gradient(node)
+        return tile or super().weight_gradient(node)
 
     def _pipelines(self, node: Node, pool: tuple[int, int] | None = None) -> bool:
-        """Whether a convolution's operands are all in memory in the format of products."""
+        """True if a convolution's operands are all in memory in the format of products."""
         stored = (v.node for v in node.inputs)
         return self.pipelined and pool is None and all(widens(n, self.precision) for n in stored)
 
     def _once(self, node: Node, more: tuple[int, int] | bool | None, choose: Callable[[], _T]) -> _T:
-        """What was chosen for such a node before; else it is chosen now."""
+        """The tile that was chosen for such a node before; else it is chosen now."""
         shapes = tuple(v.spec for v in (*node.inputs, *node.outputs))
         key = (self, node.op.name, shapes, str(sorted(node.attrs.items())), more, self._pipelines(node))
         if key not in _chosen:
@@ -102,7 +105,9 @@ def _combinations(*axes: Sequence[int]) -> np.ndarray[Any, Any]:
 
 
 def _widths(c: int) -> tuple[bool, ...]:
-    """Whether records may hold rows of taps, which spares padding, or only single ones: `Record` of `tensor.cuh`."""
+    """Candidates for records with rows of taps, which spare padding, or with single ones: `Record` of `tensor.cuh`."""
+    # Tensor cores take terms in runs of 8 channels: images with 1 or 3 of them would be multiplied with zeros mostly,
+    # so that a whole row of taps is packed into a record.
     return (True, False) if c < 8 else (False,)
 
 
@@ -114,12 +119,14 @@ def _quickest(candidates: Iterable[Candidates], gpu: Gpu, costs: Costs, precisio
 def _runs(length: Numbers) -> tuple[Numbers, Numbers]:
     """Runs of 8 of so many elements, and from one row of them to the next: an odd number of runs."""
     runs = quotient(length, 8)
+    # An odd number of runs of 16 bytes spreads neighbouring rows over the banks of shared memory.
     return runs, (runs | 1) * 8
 
 
 @cache
 def _conflicts_of(patches: int, columns: int, down: int, right: int) -> float:
-    """How often a warp asks the same banks for the rows of its 8 patches, given 16-byte steps from patch to patch."""
+    """Average requests of a warp to the same bank, for the rows of 8 patches with such 16-byte steps between them."""
+    # A warp loads 8 rows at a time, which meet without conflict if they lie in different groups of four banks.
     p = np.arange(quotient(patches, 8) * 8)
     slots = np.where(p < patches, (p // columns * down + p % columns * right) % 8, 8).reshape(-1, 8)
     counts = (slots[:, :, None] == np.arange(8)).sum(axis=1)
@@ -128,6 +135,7 @@ def _conflicts_of(patches: int, columns: int, down: int, right: int) -> float:
 
 def _conflicts(patches: Numbers, columns: Numbers, down: Numbers, right: Numbers) -> Numbers:
     spread = int(np.max(columns)) + 1
+    # Few cases are different among thousands of candidates: each is counted once.
     cases, which = np.unique(((patches * spread + columns) * 8 + down % 8) * 8 + right % 8, return_inverse=True)
     each = zip(cases // 64 // spread, cases // 64 % spread, cases // 8 % 8, cases % 8, strict=True)
     return np.array([_conflicts_of(*map(int, case)) for case in each])[which]
@@ -143,7 +151,7 @@ def convolutions(node: Node, pool: tuple[int, int] | None, precision: str) -> li
     if node.outputs[0].dtype != "float32":
         return []
     g = Geometry.of(node, phased=True)
-    return [made for wide in _widths(g.c) if (made := _convolutions(g, pool, precision, wide=wide))]
+    return [candidates for wide in _widths(g.c) if (candidates := _convolutions(g, pool, precision, wide=wide))]
 
 
 def _convolutions(g: Geometry, pool: tuple[int, int] | None, precision: str, *, wide: bool) -> Candidates | None:
@@ -169,6 +177,7 @@ def _convolutions(g: Geometry, pool: tuple[int, int] | None, precision: str, *, 
     py, px, gx, gy, nb, fb, nt, cc = sizes
     threads = 32 * quotient(nb * gy * gx, 8) * (fb // 8 // nt)
     whole = (gy >= quotient(eh, py)) & (gx >= quotient(ew, px))
+    # All threads of a warp take the same number of tiles; several images in a block only where one does not fill it.
     fits = (nb <= n) & ((nb == 1) | whole) & (fb // 8 % nt == 0) & (threads > 0) & (threads <= MOST_THREADS)
     sizes, threads = sizes[:, fits & (py * px // 2 * nt <= 16)], threads[fits & (py * px // 2 * nt <= 16)]
     if not sizes.size:
@@ -179,6 +188,7 @@ def _convolutions(g: Geometry, pool: tuple[int, int] | None, precision: str, *, 
     runs, size = _runs(kw * cc if wide else cc)
     steps = quotient(kh * records * runs, 2)
     shared = (nb * ih * iw * size + steps * 16 * _runs(fb)[1]) * planes * 2
+    # Records are packed from the image's own rows, which come to shared memory first.
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     blocks = quotient(n, nb) * quotient(eh, gy * py) * quotient(ew, gx * px) * quotient(f, fb) * g.groups
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
@@ -199,7 +209,7 @@ def weight_gradients(node: Node, gpu: Gpu, precision: str) -> list[Candidates]:
     if node.outputs[0].dtype != "float32":
         return []
     c = node.inputs[1].shape[Axes.of(node.attrs["data_format"]).c] // node.attrs["groups"]
-    return [made for wide in _widths(c) if (made := _weight_gradients(node, gpu, precision, wide=wide))]
+    return [candidates for wide in _widths(c) if (candidates := _weight_gradients(node, gpu, precision, wide=wide))]
 
 
 def _weight_gradients(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Candidates | None:
@@ -237,6 +247,7 @@ def _weight_gradients(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Ca
     shared = np.maximum(shared + staged * 4, slices // 2 * mw * nt * 4 * (threads // slices) * 4)
     pieces = quotient(c, cb) * quotient(f, fb) * groups
     strips = quotient(n, nb) * quotient(oh, th)
+    # Strips of the images are divided among so many blocks for each multiprocessor; their sums are added up later.
     cut = np.minimum(strips, np.maximum(1, goal * gpu.multiprocessors // pieces))
     down, right = (1 if wide else sh) * iw * size // 8, (1 if wide else sw) * size // 8
     candidates = Blocks(
@@ -283,8 +294,8 @@ def products(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> l
     bm, bn, bk, mt, nt, slices, _ = sizes
     a = np.where(ta, bk * _runs(bm)[1], bm * _runs(bk)[1])
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
-    own, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
-    shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * own * 4)
+    tile_threads, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
+    shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * tile_threads * 4)
     candidates = Blocks(
         tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16, 1, (ta, not tb),
         (bm * bk // 8, bn * bk // 8),

@@ -1,4 +1,4 @@
-"""How long a launch on tensor cores takes: a small model of a multiprocessor, for many candidates at once."""
+"""Modelled time of a launch on tensor cores: a small model of a multiprocessor, for many candidates at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Numbers = Any  # an int, or an array with an element for each candidate
 
 
 def quotient(a: Numbers, b: Numbers) -> Numbers:
-    """How many times b are needed for a."""
+    """Quotient a / b, rounded up."""
     return -(-a // b)
 
 
@@ -46,25 +46,31 @@ class Blocks:
         planes, products = PRECISIONS[precision]
         fragments, each = self.m * self.n, quotient(self.blocks, gpu.multiprocessors)
         registers = costs.registers + 4 * fragments + planes * (4 * self.m + 2 * self.n)
+        # The device hands out registers eight at a time.
         registers = quotient(registers, 8) * 8
+        # What is scarcest limits how many blocks hide each other's waiting.
         resident = np.minimum(gpu.threads_multiprocessor // self.threads, gpu.registers // (self.threads * registers))
         resident = np.minimum(resident, gpu.shared_multiprocessor // (self.shared + gpu.shared_reserved))
         resident = np.minimum(resident, min(costs.resident, gpu.blocks_multiprocessor))
         left, right = (np.where(across, costs.transposed, costs.load) for across in self.across)
         loads = self.m * (left * self.left) + self.n / 2 * right
+        # Loading fragments and multiplying them go on at the same time: the slower of both counts.
         multiplied = np.maximum(fragments * products * costs.mma, loads * planes)
         multiplied = self.steps * (self.threads // 32 // self.slices) * multiplied
         depth = products * np.maximum(costs.fragment, fragments * costs.fragments) + costs.step
         filled = sum(self.runs) * costs.run + self.staged * costs.staged
         reads, more = 1.0, 0.0
         for runs in self.runs:  # a thread has registers for six of each
-            own = quotient(runs, self.threads)
-            reads = reads + np.maximum(0, quotient(own, 6) - 1)
-            more = more + quotient(np.maximum(0, own - 6), 3)
+            thread_runs = quotient(runs, self.threads)
+            reads = reads + np.maximum(0, quotient(thread_runs, 6) - 1)
+            more = more + quotient(np.maximum(0, thread_runs - 6), 3)
         waiting = reads * costs.latency + more * costs.more
         waiting = waiting + (self.staged > 0) * costs.stage + quotient(self.staged, self.threads) * costs.stage_each
         ending = np.log2(self.slices) * (4 * fragments * costs.halving + costs.barrier)
         ending = ending + fragments * self.threads / self.slices / 8 * costs.stored
+        # Two times for a block: `busy` is what it takes of the multiprocessor, whatever others do meanwhile, and
+        # `alone` what passes if nobody else is there. The launch takes the longer of all the work and of the rounds
+        # that wait.
         busy = self.passes * (multiplied + filled) + ending + costs.block
         alone = self.passes * (np.maximum(multiplied, quotient(self.steps, self.slices) * depth) + filled + waiting)
         alone = alone + ending + 4 * fragments * costs.result
@@ -73,6 +79,7 @@ class Blocks:
         resident = np.maximum(resident, 1)
         busy = busy * (1 + costs.patience / (np.minimum(each, resident) * self.threads / 32))
         cycles = np.maximum(each * busy, quotient(each, resident) * alone) + costs.first * busy
+        # Infinity rather than a mask: the minimum of all candidates is then one that fits.
         return np.where(fits, cycles + costs.launch, math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Which tiles a backend's kernels work with, and what these kernels can do."""
+"""Tiles of a backend's kernels, and the operations that these kernels can do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tiling import LIMITS, Limits, Tile
+from minicnn.backends._gpu.tiling import LIMITS, Tile, TileLimits
 from minicnn.kernels import elements
 from minicnn.program.graph import Node, Value
 
@@ -35,7 +35,7 @@ class Tiles:
 
     gpu: Gpu
     precision: str = "float32"
-    limits: Limits = LIMITS
+    limits: TileLimits = LIMITS
     byte_products: bool = True
     pipelined: bool = False
     layout: ClassVar[type[Layout]] = Layout
@@ -76,7 +76,7 @@ class Tiles:
         return declared, max(u.tile.shared if u.tile else 0 for u in groups)
 
     def takes_rows(self, node: Node, rows: Value) -> bool:
-        """Whether a region may begin with this product with rows in memory, of uint8 or float32."""
+        """True if a region may begin with this product with rows in memory, of uint8 or float32."""
         return rows.dtype == "uint8" and self.byte_products
 
     def size_region(self, region: RowRegion) -> bool:

@@ -54,25 +54,25 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TileLimits:
     """Sizes to choose from: those for a GPU by default.
 
     Attributes:
         convolution: Most threads of a block of a convolution.
-        correlation: Most threads of a block of a weight gradient.
+        weight_gradient: Most threads of a block of a weight gradient.
         reduction: Threads of a block of a reduction, a power of two.
         products: Tiles of products: rows and columns of a block, then of a thread.
         depths: Terms that a product holds in shared memory.
     """
 
     convolution: int = 512
-    correlation: int = 288
+    weight_gradient: int = 288
     reduction: int = THREADS
     products: tuple[tuple[int, int, int, int], ...] = _PRODUCT_TILES
     depths: tuple[int, ...] = (16, 32, 64, 128)
 
 
-LIMITS = Limits()
+LIMITS = TileLimits()
 
 
 def _up(n: int, step: int) -> int:
@@ -83,10 +83,13 @@ def _resident(gpu: Gpu, costs: PlainConvolution | PlainWeightGradient, threads: 
     """Blocks of a multiprocessor as the scores count them."""
     warps, usable = _up(threads, 32), int(gpu.shared_multiprocessor * costs.shared)
     fit = gpu.registers // (warps * costs.registers), usable // shared
+    # The scarcest of threads, registers and shared memory decides.
     return max(1, min(gpu.threads_multiprocessor // warps, *fit))
 
 
 def _filters(f: int) -> int:
+    # Filters of a thread: four neighbours are one load of 16 bytes, and a few idle ones cost less than loads one by
+    # one.
     return 4 if f % 4 == 0 or f >= 7 else 2 if f % 2 == 0 else 1
 
 
@@ -96,12 +99,13 @@ def phases(node: Node) -> tuple[int, int]:
     Everything else has one phase.
     """
     strides, dilation = node.attrs["strides"], node.attrs["dilation"]
+    # Between results of a strided convolution lie zeros of dy: by phases only the taps that meet numbers are computed.
     fits = all(s == 1 or d == 1 for s, d in zip(strides, dilation, strict=True))
     return strides if node.op.name == "conv2d_input_gradient" and fits else (1, 1)
 
 
 def _seen_by_phases(taps: int, padding: int, stride: int, dilation: int) -> tuple[int, int]:
-    """How many elements of dy the phases of an input gradient see along an axis, and how many before their place."""
+    """Elements of dy that the phases of an input gradient see along an axis, and those before their place."""
     if stride == 1:
         return taps, (taps - 1) * dilation - padding
     before = (taps - 1 - padding) // stride
@@ -157,7 +161,7 @@ class Geometry:
 
 
 def convolution(
-    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: Limits = LIMITS, phased: bool = True
+    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: TileLimits = LIMITS, phased: bool = True
 ) -> Tile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
@@ -176,6 +180,7 @@ def convolution(
     fx, costs = _filters(f), costs_on(gpu).plain_convolution
     best: Tile | None = None
     for py, px in itertools.product((1, 2, 3), (1, 2, 3, 4, 5, 6, 8)):
+        # Whole windows of the pooling in each thread, and accumulators that fit into registers.
         if py % ph or px % pw or py * px > 12:
             continue
         span = (px - 1) * sw + (kw - 1) * dw + 1
@@ -190,6 +195,7 @@ def convolution(
             th, tw, fg = gy * py, gx * px, fb // fx
             for nb in (1, 2, 4, 8):
                 threads = fg * gx * gy * nb
+                # Several images in a block only where one does not fill it.
                 if threads > limits.convolution or nb > n or (nb > 1 and gy * py < eh):
                     continue
                 ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, (tw - 1) * sw + (kw - 1) * dw + 1
@@ -197,6 +203,7 @@ def convolution(
                 cc = min(c, gpu.shared_unasked // per_channel)
                 if cc < 1:
                     continue
+                # As many passes as that takes, of equal size: the last one would otherwise be short.
                 cc = -(-c // -(-c // cc))
                 blocks = -(-n // nb) * -(-eh // th) * -(-ew // tw) * -(-f // fb) * g.groups
                 resident = _resident(gpu, costs, threads, cc * per_channel)
@@ -217,7 +224,7 @@ def convolution(
     return best
 
 
-def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | None:
+def weight_gradient(node: Node, *, gpu: Gpu, limits: TileLimits = LIMITS) -> Tile | None:
     """Tile of conv2d_weight_gradient; None if nothing fits."""
     attrs, itemsize, costs = node.attrs, ITEMSIZE[node.outputs[0].dtype], costs_on(gpu).plain_weight_gradient
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -225,19 +232,21 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
     n, oh, ow, f, c = y[axes.n], y[axes.h], y[axes.w], y[axes.c] // groups, x[axes.c] // groups
     (kh, kw), (sh, sw), (dh, dw) = attrs["kernel"], attrs["strides"], attrs["dilation"]
     fx = _filters(f)
+    # Accumulators are kw x fx for each thread, which are registers.
     while fx > 1 and kw * fx > 64:
         fx //= 2
     kb = max(1, min(kh, 48 // (kw * fx)))
     kb = -(-kh // -(-kh // kb))
+    # Neighbours of a row that a thread takes at once: few beyond its end, and many for each load.
     px = min((4, 3, 2, 5), key=lambda p: _up(ow, p) * (1 + 1 / p))
     best: Tile | None = None
     for cb, fb in itertools.product(
         (1, 2, 4, 8, 12, 16, 24, 32), (fx, 2 * fx, 3 * fx, 4 * fx, 6 * fx, 8 * fx, 16 * fx)
     ):
-        if cb > c or fb > _up(f, fx) or cb * fb // fx > min(THREADS, limits.correlation):
+        if cb > c or fb > _up(f, fx) or cb * fb // fx > min(THREADS, limits.weight_gradient):
             continue
         lanes = cb * fb // fx
-        slices = 2 ** int(math.log2(max(1, limits.correlation // lanes)))
+        slices = 2 ** int(math.log2(max(1, limits.weight_gradient // lanes)))
         threads = lanes * slices
         for th in sorted({oh, -(-oh // 2), -(-oh // 4), -(-oh // 8), 1}):
             ih, iw = (th - 1) * sh + (kb - 1) * dh + 1, (_up(ow, px) - 1) * sw + (kw - 1) * dw + 1
@@ -246,6 +255,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                 continue
             tiles = -(-kh // kb) * -(-c // cb) * -(-f // fb) * groups
             strips = n * -(-oh // th)
+            # Blocks for each multiprocessor: more hide latency, and leave more partial sums.
             for goal in (1, 2, 3, 4):
                 splits = min(strips, max(1, goal * gpu.multiprocessors // tiles))
                 blocks = splits * tiles
@@ -258,6 +268,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
                 together = min(resident, rounds) * _up(threads, 32)
                 score = rounds * each * (work * (1 + costs.patience / together) + filled)
                 score += rounds * math.log2(2 * slices) * costs.halving
+                # Without this the model would split until each block had one term.
                 score += splits * kh * kw * c * f * groups / costs.gradients  # the sum of the partial sums
                 if best is None or score < best.score:
                     sizes = (kb, cb, fb, th, px, fx, slices, splits)
@@ -265,7 +276,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: Limits = LIMITS) -> Tile | 
     return best
 
 
-def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMITS) -> Tile:
+def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: TileLimits = LIMITS) -> Tile:
     """Tile of a matrix product.
 
     Args:
@@ -280,6 +291,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     best: Tile | None = None
     for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
+        # A goal of 0 does not split: the only way without a launch that adds up.
         for bk, goal in itertools.product(limits.depths, (0, 1, 2, 4)):
             splits = max(1, min(goal * gpu.multiprocessors // tiles, k // 32))
             run = _up(-(-k // splits), bk)
@@ -297,6 +309,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
             compute = rounds * bk * bm * bn / gpu.lanes32 * (1 + costs.operand / tm + costs.operand / tn)
             compute += rounds * (bm + bn) * bk * costs.filled
             score = run / bk * (max(compute, costs.latency) + costs.load * loads) + costs.launch
+            # Partial sums are written and read once more, and mostly take a launch.
             score += (0 if joined else costs.more) + splits * m * n / costs.results if splits > 1 else 0
             if best is None or score < best.score:
                 sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize
@@ -306,13 +319,15 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: Limits = LIMI
     return best
 
 
-def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: Limits = LIMITS) -> Tile:
+def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: TileLimits = LIMITS) -> Tile:
     """Tile of a sum or a maximum of so many terms for each of so many results."""
     ox = 1
+    # Neighbouring threads read neighbouring bytes: results side by side if they are neighbours in memory, else terms.
     while ox < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):
         ox *= 2
     rx = limits.reduction // ox
     columns = -(-results // ox)
+    # A sum is split only if each thread keeps several terms; otherwise the second launch takes longer than it saves.
     splits = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
     return Tile((results, terms, splits, ox, rx, terms_first), columns * splits, limits.reduction, splits)
 

@@ -59,6 +59,8 @@ class Writer:
         self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         stored = {id(v) for group in launch for v in group.stored}
         updates = plan.program.updates.items()
+        # An update writes where its weight was: neither of the two names may be read through a cache that is not
+        # coherent.
         self.written = stored | {id(plan.program.value(name)) for name, v in updates if id(plan.root(v)) in stored}
         self.values: list[Value] = []
         self.reads_queue = False
@@ -154,6 +156,7 @@ class Writer:
     def function(self, value: Value) -> str:
         """Name of the function that gives a value's elements."""
         root = self.plan.root(value)
+        # One function for each value, however many expressions read it.
         if id(root) not in self.functions:
             self.functions[id(root)] = self.define_elements(root)
         return self.functions[id(root)]
@@ -163,24 +166,25 @@ class Writer:
         root = self.plan.root(value)
         if id(root) in self.locals:
             return self.locals[id(root)]
+        # Its places need 64 bits, which functions of places do not take.
         if root.size > MOST_ELEMENTS:
             return Load(self.array(root), place)
         return self.number(root) or Apply(self.function(root), (place,))
 
     def gathers(self, node: Node, columns: int) -> bool:
-        """Whether a node gathers rows of so many columns."""
+        """True if a node gathers rows of so many columns."""
         return node.op.name == "take" and math.prod(node.outputs[0].shape[1:]) == columns
 
     def matrix(self, value: Value, columns: int) -> str:
         """Name of a function of row r and column c for a value's elements, which spares gathers a division."""
         node = self.inlined(value)
         if node is not None and self.gathers(node, columns):
-            found = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
+            expression = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
         elif node is not None and node.op.elementwise:
-            found = self.expression(node, operands=MatrixOperands(self, node, columns))
+            expression = self.expression(node, operands=MatrixOperands(self, node, columns))
         else:
             return self.define_plain_matrix(value, columns)
-        return self._matrix(value, columns, found)
+        return self._matrix(value, columns, expression)
 
     # Statements ---------------------------------------------------------------------------------
 
@@ -201,7 +205,9 @@ class Writer:
             return 1
         arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
         work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
+        # A load of 16 bytes costs as much as one of 2.
         width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
+        # Fewer threads must still fill the GPU, and runs must end with the array.
         while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
             width //= 2
         return width
@@ -219,35 +225,35 @@ class Writer:
         return [Let(first, (BLOCK * threads + THREAD) * width), If(first < group.size, (each,))]
 
     def follow(
-        self, nodes: Sequence[Node], group: FusionGroup, given: Expr | None = None, tap: Expr | None = None
+        self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None
     ) -> list[Statement]:
         """Statements that compute nodes at element i and store what is stored; see `compute`."""
-        statements, stored = self.compute(nodes, group, given, tap)
+        statements, stored = self.compute(nodes, group, start, tap)
         return [*statements, *(self.store(value, name) for value, name in stored)]
 
     def compute(
-        self, nodes: Sequence[Node], group: FusionGroup, given: Expr | None = None, tap: Expr | None = None
+        self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None
     ) -> tuple[list[Statement], list[tuple[Value, Name]]]:
         """Statements that compute nodes at element i; values that are stored, and the variables that hold them.
 
         Args:
             nodes: The nodes.
             group: Their group.
-            given: The result of the first node, if that is computed already.
+            start: The result of the first node, if that is computed already.
             tap: The result of the pooling's index node, likewise.
         """
         statements, kept = list[Statement](), []
         stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
-            made = {}
+            names = {}
             for j, value in enumerate(node.outputs):
-                known = given if k == 0 else tap if node.op.name == "max_pool2d_index" else None
+                known = start if k == 0 else tap if node.op.name == "max_pool2d_index" else None
                 lines, name = self.let(value, known or self.expression(node, j))
                 statements += lines
-                made[id(value)] = name
+                names[id(value)] = name
                 if id(value) in stored:
                     kept.append((value, name))
-            self.locals |= made  # not before all results are written down: none reads another
+            self.locals |= names  # not before all results are written down: none reads another
         return statements, kept
 
 
@@ -262,7 +268,7 @@ class NodeOperands:
         return self.writer.at(self.node.inputs[k], place)
 
     def is_beside(self, k: int) -> bool:
-        """Whether an element of input k, which is no constant, is needed from the place of the result alone."""
+        """True if an element of input k, which is no constant, is needed from the place of the result alone."""
         return same_index(self.node, self.node.inputs[k]) and self.node.inputs[k].kind != "constant"
 
 

@@ -42,8 +42,8 @@ class CupyBackend(GpuBackend):
             )
         with self.active():
             if isinstance(data, cupy.ndarray):
-                made = cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)
-                return made.copy() if made.data.ptr % ALIGNMENT else made
+                array = cupy.ascontiguousarray(data, dtype=dtype).reshape(data.shape)
+                return array.copy() if array.data.ptr % ALIGNMENT else array
             return cupy.array(np.asarray(data), dtype=dtype, order="C")
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:

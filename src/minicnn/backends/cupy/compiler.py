@@ -43,13 +43,14 @@ def compile_kernel(text: str, architecture: str) -> bytes:
         RuntimeError: If it does not compile; says why.
         ImportError: If there is no compiler.
     """
+    # By everything that decides about the code, headers included, so that no change needs the cache to be cleared.
     parts = (text, *map(header, HEADERS), architecture, nvrtc.version(), *OPTIONS)
     path = _code.place("cuda", f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin")
-    found = _code.read(path)
-    if found is None:
-        found = _compile(text, architecture)
-        _code.write(path, found)
-    return found
+    code = _code.read(path)
+    if code is None:
+        code = _compile(text, architecture)
+        _code.write(path, code)
+    return code
 
 
 def _compile(text: str, architecture: str) -> bytes:
@@ -66,12 +67,12 @@ def _compile(text: str, architecture: str) -> bytes:
 
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:
     """Machine code of several kernels, compiled side by side, with a line on the terminal if that takes long."""
-    made: dict[str, bytes] = {}
+    machine_codes: dict[str, bytes] = {}
     # The longest first, since one that begins last would be waited for.
     distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
     with ThreadPoolExecutor(min(16, max(1, len(distinct)), cores())) as pool, Progress(len(distinct)) as progress:
         codes = pool.map(lambda text: compile_kernel(text, architecture), distinct)
         for text, code in zip(distinct, codes, strict=True):
-            made[text] = code
+            machine_codes[text] = code
             progress.next()
-    return [made[text] for text in texts]
+    return [machine_codes[text] for text in texts]

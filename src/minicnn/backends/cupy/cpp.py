@@ -85,9 +85,9 @@ class Cpp(Printer):
 
     def function(self, parameters: Sequence[Name], result: Expr) -> str:
         """Definition of a function object {name}."""
-        given = ", ".join(f"{self.types[type_name(p)]} {p.name}" for p in parameters)
+        declared = ", ".join(f"{self.types[type_name(p)]} {p.name}" for p in parameters)
         body = f"\n{self._returning(result)}" if isinstance(result, Body) else f" return {self.text(result)}; "
-        return f"auto {{name}} = [&]({given}) {{{body}}};"
+        return f"auto {{name}} = [&]({declared}) {{{body}}};"
 
     # Statements ---------------------------------------------------------------------------------
 

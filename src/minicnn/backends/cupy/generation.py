@@ -42,16 +42,18 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     writer = CppWriter(plan, launch, queued)
     bodies, starts, blocks = list[str](), list[int](), 0
     sizes = [_blocks(group, threads, writer.width(group)) for group in launch]
-    threads = max(own for _, own in sizes)
-    for group, (count, own) in zip(launch, sizes, strict=True):
-        body = writer.group(group, own)
+    threads = max(group_threads for _, group_threads in sizes)
+    for group, (count, group_threads) in zip(launch, sizes, strict=True):
+        body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
             body = f"    wait_for_previous();\n{body}"
-        spare = f"    if (spare({own})) return;\n" if own < threads else ""
+        # Groups of a launch may need fewer threads than its largest: the others leave before any barrier.
+        spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         starts.append(blocks)
         blocks += count
     resident = max(group.tile.resident if group.tile else 1 for group in launch)
+    # Registers are what the compiler must leave for so many blocks; without a bound it takes what it likes.
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
         f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n\n'
@@ -68,6 +70,7 @@ def _dispatch(bodies: Sequence[str], starts: Sequence[int]) -> str:
         return f"  {bodies[0]}"
     if len(bodies) <= _IN_A_ROW:
         return "".join(f"  if (blockIdx.x < {end}u) {body}" for body, end in zip(bodies, starts[1:], strict=True))
+    # A tree of comparisons: the updates of a deep network are hundreds of groups, and a block looks for its own.
     half = len(bodies) // 2
     first, rest = _dispatch(bodies[:half], starts[: half + 1]), _dispatch(bodies[half:], starts[half:])
     return f"  if (blockIdx.x < {starts[half]}u) {{\n{first}  }} else {{\n{rest}  }}\n"
@@ -98,12 +101,14 @@ class CppWriter(NeighbourWriter):
         result = []
         for k, value in enumerate(self.values):
             kind = f"{c_type(value)}*" if id(value) in self.written else f"const {c_type(value)}*"
+            # Restricted pointers go through the read-only cache; what is read behind a barrier must not.
             kind += " __restrict__" * (id(value) not in self.written | self.read_late)
             result.append(f"{kind} p{k}")
         return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
 
     def prologue(self) -> str:
         """Statements before all groups; the first launch of a step may read what has just been brought or updated."""
+        # The first launch reads what the step before has written; all others wait in their groups, as late as they can.
         wait = "" if self.launch else "  wait_for_previous();\n"
         return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
@@ -121,6 +126,7 @@ class CppWriter(NeighbourWriter):
         """See `Writer.define_elements`; templates load several elements at once of what they see is in memory."""
         node = self.inlined(root)
         image = images(node)[0] if self._wide_loads and node is not None and node.op.name == SCATTER else None
+        # Four neighbouring channels have one window: its tap is looked up once for all.
         if node is not None and image is not None and image.data_format == "NHWC" and image.c % 4 == 0:
             one, four = super().define_elements(root), self._fours(node)
             types = f"{c_type(root)}, decltype({one}), decltype({four})"
@@ -151,6 +157,7 @@ class CppWriter(NeighbourWriter):
 
     def matrix(self, value: Value, columns: int) -> str:
         """See `Writer.matrix`; what is stored in 16 bits is loaded as it is."""
+        # Wide loads take runs of elements, for which a matrix need only say where a row begins.
         if self._stored_short(self.plan.root(value)) is not None:
             return self.define_plain_matrix(value, columns)
         return super().matrix(value, columns)
@@ -208,22 +215,22 @@ class CppWriter(NeighbourWriter):
             tap = Cast(Name("sum.tap"), "uint8")
             statements, stored = self._late(lambda: self.compute(group.nodes, group, Name("sum.top"), tap))
             kind = f"Pooled<{kind}>"
-        made = {local.name: c_type(value) for value, local in stored}
+        types = {local.name: c_type(value) for value, local in stored}
         for one in (n.inputs[0] for n in group.sums):
-            made[self.locals[id(self.plan.root(one))].name] = c_type(one)
-        fields = "".join(f" {kept} {local};" for local, kept in made.items())
+            types[self.locals[id(self.plan.root(one))].name] = c_type(one)
+        fields = "".join(f" {kept} {local};" for local, kept in types.items())
         stores = ""
         for value, local in stored:
-            given = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local.name}; }}"
-            stores += f"      store_neighbours<decltype(width)::N>({given});\n"
+            arguments = f"{self.parameter(value)} + i, [=](int e) {{ return made[e].{local.name}; }}"
+            stores += f"      store_neighbours<decltype(width)::N>({arguments});\n"
         return (
             f"    struct Made {{{fields} }};\n    const auto finish = [&](uint32 i, {kind} sum) {{\n"
-            f"{self.lines(statements)}      return Made{{{', '.join(made)}}};\n    }};\n"
+            f"{self.lines(statements)}      return Made{{{', '.join(types)}}};\n    }};\n"
             f"    const auto store = [&](uint32 i, const Made* made, auto width) {{\n{stores}    }};\n"
         )
 
     def _late(self, write: Callable[[], _T]) -> _T:
-        """What `write` returns; the values that it is the first to ask for are read when sums are finished."""
+        """Call `write`; the values that it is the first to ask for are read when sums are finished."""
         known = {id(v) for v in self.values}
         result = write()
         self.read_late |= {id(v) for v in self.values} - known
@@ -244,6 +251,7 @@ class CppWriter(NeighbourWriter):
         phased = rows * columns > 1
         image = f"Padded<{kind}, {image_y if back else image_x}, decltype({x})>"
         if back and not phased and sh * sw > 1:
+            # Without phases the gradient of a strided convolution reads dy with zeros in between.
             image = f"Spread<{kind}, {image_y}, {sh}, {sw}, decltype({x})>"
         if back:
             (top, _), (left, _) = attrs["padding"]
@@ -255,21 +263,21 @@ class CppWriter(NeighbourWriter):
             f"    using A = {_tile_type(group)};\n    const int group = block / A::BLOCKS;\n"
             f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
         )
-        out, given = f"each<{kind}, A>", "filter, sum"
+        out, arguments = f"each<{kind}, A>", "filter, sum"
         if group.pool is not None:
             before = self.lines(self._late(lambda: self.follow(group.before, group, Name("sum"))))
             last = self.locals[id(self.plan.root(group.pool.inputs[0]))].name
             head += f"    const auto before = [&](uint32 i, {kind} sum) {{\n{before}      return {last};\n    }};\n"
             ph, pw = group.pool.attrs["kernel"]
             image = Cpp.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
-            out, given = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
+            out, arguments = f"each_pooled<{kind}, A, {image}, {ph}, {pw}>", "filter, sum, before"
         elif phased:
             out = f"each_of_phases<{kind}, A, {image_x}, {f}, {rows}, {columns}>"
         return (
             f"{head}{self._finish_and_store(group)}"
             f"    {self._template(group, 'convolve', *node.inputs)}(\n"
             "      block % A::BLOCKS, in, weight, [&](int n, int h, int w, auto filter, auto sum) {\n"
-            f"      {out}(n, h, w, group * {f}, {given}, finish, store);\n    }});\n"
+            f"      {out}(n, h, w, group * {f}, {arguments}, finish, store);\n    }});\n"
         )
 
     _conv2d_input_gradient = _conv2d_partial_sums = _conv2d_input_gradient_partial_sums = _conv2d
@@ -277,9 +285,9 @@ class CppWriter(NeighbourWriter):
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs
         if group.tile is not None and group.tile.stages:
-            given = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
-            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_correlate<A>({given});\n"
-        return self._summed(group, "correlate", (x, dy), [self.function(v) for v in (x, dy)])
+            arguments = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
+            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_weight_gradient<A>({arguments});\n"
+        return self._summed(group, "weight_gradient", (x, dy), [self.function(v) for v in (x, dy)])
 
     def _matmul(self, group: FusionGroup) -> str:
         operands = group.anchor.inputs
@@ -294,19 +302,18 @@ class CppWriter(NeighbourWriter):
         terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))].name}" for n in group.sums]
         functions = "0, 0"
         if group.sums:
-            given = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
-            functions = f"{given},\n      {self._totals_of(group)}"
+            term = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
+            functions = f"{term},\n      {self._totals_of(group)}"
         return (
             f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}>(\n"
             f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, finish, store, {functions});\n"
         )
 
-    def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], given: Sequence[str]) -> str:
+    def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], functions: Sequence[str]) -> str:
         """The template `name` for the two operands of a group, of which function objects are given."""
         call = self._template(group, name, *operands)
-        return (
-            f"{self._tile(group)}{self._finish_and_store(group)}    {call}(block, {', '.join(given)}, finish, store);\n"
-        )
+        ends = self._finish_and_store(group)
+        return f"{self._tile(group)}{ends}    {call}(block, {', '.join(functions)}, finish, store);\n"
 
     def _tile(self, group: FusionGroup) -> str:
         return f"    using A = {_tile_type(group)};\n"
@@ -316,6 +323,7 @@ class CppWriter(NeighbourWriter):
         kind = c_type(group.anchor.outputs[0])
         if not group.on_tensor_cores:
             return f"{name}<{kind}, A>"
+        # An operand that is there before the launch ahead has ended is loaded while that still runs.
         early = (Cpp.literal(self.plan.is_early(v, self.launch), "bool") for v in (left, right))
         return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
 
@@ -341,8 +349,8 @@ class CppWriter(NeighbourWriter):
         weight = self.function(group.anchor.inputs[1])
         (x,), functions = self._depthwise_runs(group, group.anchor.inputs[:1])
         ends = self.run_ends(group, RUN)
-        given = f"block, {x}, {weight}, ends, {self._totals_of(group)}"
-        return f"{functions}{ends}    depthwise<A, {len(group.sums)}>({given});\n"
+        arguments = f"block, {x}, {weight}, ends, {self._totals_of(group)}"
+        return f"{functions}{ends}    depthwise<A, {len(group.sums)}>({arguments});\n"
 
     _depthwise_conv2d_input_gradient = _depthwise_conv2d
 

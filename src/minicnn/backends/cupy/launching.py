@@ -57,7 +57,7 @@ class Kernel:
             cupy.cuda.driver.funcSetAttribute(self._function.ptr, _MOST_DYNAMIC_SHARED, shared)
 
     def prepared(self, blocks: int, arguments: Sequence[Any]) -> Launch:
-        """What launches it on the current stream.
+        """Launch of the kernel on the current stream.
 
         Args:
             blocks: Blocks.

@@ -40,6 +40,7 @@ class NeighbourWriter(Writer):
 
     def function(self, value: Value) -> str:
         """See `Writer.function`; its places are its own."""
+        # A function gives single elements, whatever the width of the loop that asks for it.
         width, self._width = self._width, 1
         try:
             return super().function(value)
@@ -51,18 +52,19 @@ class NeighbourWriter(Writer):
         root = self.plan.root(value)
         if self._width == 1 or id(root) in self.locals or self.number(root) is not None:
             return super().at(value, place)
-        node, own = self.inlined(root), place == I and root.size == self._size
+        node, aligned = self.inlined(root), place == I and root.size == self._size
+        # A bias, or a scale of each channel: its run is the same in every row, and is loaded once.
         row = place == I % root.size and root.size % self._width == 0 and self._channels in (0, root.size)
-        if not own and not row:
+        if not aligned and not row:
             return super().at(value, place)
         if id(root) not in self._beside:
             if node is None and id(root) not in self.queued:
                 run = self.new("n")
-                start = "first" if own else f"first % {root.size}u"
+                start = "first" if aligned else f"first % {root.size}u"
                 load = f"      const auto {run} = load_run<{self._width}>({self.parameter(root)} + {start});\n"
-                self._loads, self._rows = self._loads + load * own, self._rows + load * (not own)
+                self._loads, self._rows = self._loads + load * aligned, self._rows + load * (not aligned)
                 self._beside[id(root)] = f"{run}.v[e]"
-            elif node is not None and own and (node.op.elementwise or self._slides(node)):
+            elif node is not None and aligned and (node.op.elementwise or self._slides(node)):
                 lines, name = self.let(root, self.expression(node))
                 self._before, self._beside[id(root)] = [*self._before, *lines], name.name
             else:
@@ -80,7 +82,7 @@ class NeighbourWriter(Writer):
         return Name(f"{run}.v[e]", node.outputs[result].dtype)
 
     def _slides(self, node: Node) -> bool:
-        """Whether a node's windows see each channel by itself, and channels are neighbours in memory."""
+        """True if a node's windows see each channel by itself, and channels are neighbours in memory."""
         if node.op.name not in _SLIDING or node.attrs["data_format"] != "NHWC":
             return False
         x, y = images(node)
@@ -94,19 +96,19 @@ class NeighbourWriter(Writer):
         self._beside = {key: one for key, one in self._beside.items() if f"{one.split('.')[0]} =" in self._rows}
         if self.inlined(root) is None and id(root) not in self.queued:
             run = f"load_run<{self._width}>({self.parameter(root)} + first)"
-            made = f"        return Lanes<{c_type(root)}, {self._width}>({run});\n"
+            body = f"        return Lanes<{c_type(root)}, {self._width}>({run});\n"
         else:
             last = self.text(self.at(root, I))
-            made = (
+            body = (
                 f"{self._loads}        return Lanes<{c_type(root)}, {self._width}>::of([&](int e) {{\n"
                 f"        const uint32 i = first + e;\n{self.lines(self._before)}        return {last};\n        }});\n"
             )
         self._loads, self._before, self._beside, self._size, self._channels = outer
-        self._loads += f"      const auto {name} = [&](uint32 first) {{\n{made}      }};\n"
+        self._loads += f"      const auto {name} = [&](uint32 first) {{\n{body}      }};\n"
         return name
 
     def lanes(self, group: FusionGroup) -> int:
-        """How many neighbouring results of a reduction over positions a thread has; 0 if results are no channels."""
+        """Number of neighbouring results that a thread has in a reduction over positions; 0 if they are no channels."""
         node, tile = group.anchor, group.tile or group.anchor.attrs["tile"]  # in a launch there may be fewer threads
         results, _, _, ox, rx, terms_first = tile.sizes
         if not self.plan.tiles.pipelined or terms_first or ox * rx % 32:
@@ -117,6 +119,7 @@ class NeighbourWriter(Writer):
                 return 0
         elif node.attrs["data_format"] != "NHWC" or images(node)[0].c != images(node)[1].c:
             return 0
+        # Only what is as large as the operands decides: a run of numbers of channels comes from the cache.
         read = [v for v in self.plan.leaves(node) if v.size >= min(x.size for x in node.inputs)]
         width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in read)) if read else 0
         return width if width > 1 and ox % width == node.inputs[0].shape[-1] % width == 0 else 0
@@ -142,36 +145,37 @@ class NeighbourWriter(Writer):
         """The function `ends` for runs of results of a group's tile; `added` are sums over positions."""
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
         self._channels = group.anchor.outputs[0].shape[-1]
-        made, text = self._computed(group, _TOTAL)
+        results, text = self._computed(group, _TOTAL)
         self._channels = 0
         sums = [self.locals[id(self.plan.root(n.inputs[0]))].name for n in group.sums]
         kind = c_type(group.anchor.outputs[0])
         return (
             f"{self._rows}    const auto ends = [&](uint32 first, const Pack<{kind}, {width}>& total, auto& added) {{\n"
             + self._loads
-            + self._each(text, made, width, "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums)))
+            + self._each(text, results, width, "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums)))
             + "    };\n"
         )
 
-    def _each(self, text: str, made: Sequence[tuple[str, Value, str]], width: int, beside: str = "") -> str:
-        """Statements that compute element e of some runs, `made` of values of names, and store these."""
+    def _each(self, text: str, results: Sequence[tuple[str, Value, str]], width: int, beside: str = "") -> str:
+        """Statements that compute element e of some runs, `results` of values of names, and store these."""
         return (
-            "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in made)
+            "".join(f"      Pack<{c_type(value)}, {width}> {run};\n" for run, value, _ in results)
             + f"#pragma unroll\n      for (int e = 0; e < {width}; e++) {{\n      const uint32 i = first + e;\n{text}"
-            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in made)
+            + "".join(f"      {run}.v[e] = {name};\n" for run, _, name in results)
             + f"{beside}      }}\n"
-            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in made)
+            + "".join(f"      store_run({self.parameter(value)} + first, {run});\n" for run, value, _ in results)
         )
 
     def let(self, value: Value, x: Expr) -> tuple[list[Statement], Name]:
         """See `Writer.let`."""
         lines, name = super().let(value, x)
+        # Statements of inlined operands come first, once, by whoever needs them first.
         before, self._before = self._before, []
         return [*before, *lines], name
 
-    def _computed(self, group: FusionGroup, given: Expr | None) -> tuple[list[tuple[str, Value, str]], str]:
+    def _computed(self, group: FusionGroup, start: Expr | None) -> tuple[list[tuple[str, Value, str]], str]:
         """Runs, with their values and variables, that are stored of a group's nodes; statements that compute these."""
-        statements, stored = self.compute(group.nodes, group, given)
+        statements, stored = self.compute(group.nodes, group, start)
         self._width = 1
         return [(self.new("n"), value, name.name) for value, name in stored], self.lines(statements)
 
@@ -185,10 +189,11 @@ class NeighbourWriter(Writer):
             count = source.size // group.size
             place = f"{self.parameter(source)} + first, {group.size}u"
             head = f"      const auto total = sum_of_runs<{count}, {width}>({place});\n"
-        made, text = self._computed(group, _TOTAL if head else None)
+        results, text = self._computed(group, _TOTAL if head else None)
         return (
             f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
-            f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}{self._each(text, made, width)}    }}\n"
+            f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}"
+            f"{self._each(text, results, width)}    }}\n"
         )
 
 

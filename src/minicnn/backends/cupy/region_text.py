@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, Loop, adds_product_sums, logits
+from minicnn.backends._gpu.region_layout import SOFTMAX, ElementLoop, Layout, adds_product_sums, logits
 from minicnn.backends._gpu.region_schedule import (
     C,
     OfRows,
@@ -31,8 +31,8 @@ def region_text(writer: CppWriter, node: Node) -> str:
     return _Text(writer, node).text()
 
 
-def _sums(loop: Loop) -> bool:
-    """Whether a loop has products or adds partial sums."""
+def _sums(loop: ElementLoop) -> bool:
+    """True if a loop has products or adds partial sums."""
     return any(n.op.name == "matmul" or adds_product_sums(n) for n in loop.nodes)
 
 
@@ -75,19 +75,20 @@ class _Text(Schedule):
             text += f"    stream.find(block * {region.rows}, where);\n    stream.copy_weights({weights});\n"
             text += f"    stream.keep(0);\n{wait}"
             text += f"    stream.load(0);\n    stream.find((block + {step}) * {region.rows}, where);\n" if ahead else ""
-            text += first.replace("EARLY", "block") + tail + "    stream.begin();\n"
+            # What waits for nothing is read a tile ahead, so that its latency passes while the product is computed.
+            text += "      const int early_tile = block;\n" + first + tail + "    stream.begin();\n"
             text += f"    stream.keep(1);\n{wait}" if ahead else ""
             head = (
                 f"      const bool more = tile + {step} < {region.tiles};\n"
                 + ("" if ahead else "      stream.load(turn);\n")
                 + f"      stream.find((tile + {(ahead + 1) * step}) * {region.rows}, where);\n"
-                + first.replace("EARLY", f"min(tile + {step}, {region.tiles - 1})")
+                + f"      const int early_tile = min(tile + {step}, {region.tiles - 1});\n{first}"
                 + f"      copies_wait();\n{wait}      stream.multiply(turn, more);\n{wait}"
             )
             tail += "      stream.keep(turn);\n" + ("      stream.forget();\n" if product.gradient is not None else "")
             tail += "" if ahead else wait
         sums = [n for n in region.nodes if id(n) in region.sums]
-        if self.layout.narrow:
+        if self.layout.thread_per_row:
             back = product is not None and product.gradient is not None
             levels = f"{self._rows()}      stream.ahead(turn, more);\n{wait}{self._split()}{wait if back else ''}"
             levels += self._all_sums(sums)
@@ -117,6 +118,7 @@ class _Text(Schedule):
         first = [
             n for loop in layout.levels[0].loops.values() for n in loop.nodes if product is None or layout.early(n)
         ]
+        # Staged matrices must be there before the first level reads them.
         if any(v is value for n in first for v in n.inputs for value, _ in layout.staged):
             text += "    __syncthreads();\n"  # otherwise a barrier lies in between
         for value in (v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
@@ -168,7 +170,9 @@ class _Text(Schedule):
             return self._level_zero()
         few = [lp for lp in level.loops.values() if at == 0 and lp.lanes == 1 and lp.columns == 1 and not _sums(lp)]
         text, stores = self._apart(few)
-        text = text.replace("EARLY", "tile") + "".join(self._loop(lp) for lp in level.loops.values() if lp not in few)
+        text = (f"      const int early_tile = tile;\n{text}" if few else "") + "".join(
+            self._loop(lp) for lp in level.loops.values() if lp not in few
+        )
         text += stores
         text += "".join(self._statistics(value) for value in level.statistics)
         if level.splits:
@@ -187,28 +191,28 @@ class _Text(Schedule):
     def _slot(self, value: Value, k: str) -> str:
         return f"s{self.slots[id(value)]}[{k}]"
 
-    def _multiplies(self, loop: Loop) -> bool:
+    def _multiplies(self, loop: ElementLoop) -> bool:
         return self.region.product is not None and self.region.product.node in loop.nodes
 
     def _early(self) -> tuple[str, str]:
-        """What waits for nothing in the region, for a tile EARLY; then what stores it for the next turn."""
+        """Text that reads for `early_tile` what waits for nothing in the region; then text that stores it."""
         self.start = 0
         return self._apart([loop for loop in self.layout.levels[0].loops.values() if not self._multiplies(loop)])
 
-    def _apart(self, loops: Sequence[Loop]) -> tuple[str, str]:
-        """Loops whose results are stored later, so that nothing behind them waits for what they read."""
+    def _apart(self, loops: Sequence[ElementLoop]) -> tuple[str, str]:
+        """Loops over `early_tile` whose results are stored later, so that nothing behind them waits for their reads."""
         text, stores = "", ""
         for loop in loops:
             total = self.region.rows * loop.columns
             for first in range(0, total, self.region.threads):
                 thread, name = self._thread(min(self.region.threads, total - first)), self.writer.new()
                 text += f"      const int k{name} = {first} + {thread};\n"
-                last = f"min(uint32(EARLY) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
+                last = f"min(uint32(early_tile) * {total}u + k{name}, {self.region.batch * loop.columns - 1}u)"
                 text += f"      const uint32 i{name} = {last};\n"
                 at: dict[Expr, Expr] = {I: Name(f"i{name}")}
-                lines, made = self._compute((node, element(node, 0).replaced(at)) for node in loop.nodes)
+                lines, results = self._compute((node, element(node, 0).replaced(at)) for node in loop.nodes)
                 text += lines
-                for y, local in made:
+                for y, local in results:
                     targets = self._places(y, f"k{name}", f"i{name}")
                     stores += "".join(f"      if (k{name} < {total}) {target} = {local};\n" for target in targets)
         return text, stores
@@ -220,7 +224,7 @@ class _Text(Schedule):
         text += "".join(self._statistics(value) for value in level.statistics)
         return text + "      stream.ahead(turn, more);\n"
 
-    def _loop(self, loop: Loop) -> str:
+    def _loop(self, loop: ElementLoop) -> str:
         region, columns = self.region, loop.columns
         total, step = region.rows * columns, region.threads // loop.lanes
         place = self._thread(total * loop.lanes) + (f" / {loop.lanes}" if loop.lanes > 1 else "")
@@ -232,22 +236,24 @@ class _Text(Schedule):
         text += f"        const uint32 i = row0 * {columns}u + e;\n"
         if loop.lanes > 1:
             text += f"        const int lane = threadIdx.x % {loop.lanes};\n"
-        lines, made = self._compute(self._trees(loop))
+        lines, results = self._compute(self._trees(loop))
         text, stores = text + lines, ""
-        for y, local in made:
+        for y, local in results:
             stores += "".join(f" {target} = {local};" for target in self._places(y, "k", "i"))
             stores += f" stream.note(c, {local});" if y is self._gradient() else ""
+        # Lanes have the same sum after sharing it; one of them stores.
         guard = "real && lane == 0" if loop.lanes > 1 else "real"
         text += f"        if ({guard}) {{{stores} }}\n      }}\n"
         return text
 
     def _gradient(self) -> Value | None:
-        """What the transposed rows in memory are multiplied with, if they are."""
+        """The factor of the transposed rows in memory, if they are multiplied."""
         product = self.region.product
         return product.gradient.inputs[1] if product is not None and product.gradient is not None else None
 
     def _statistics(self, value: Value) -> str:
         region, at, k = self.region, self.layout.statistics[id(value)], value.shape[1]
+        # Threads without a row of their own share the rows of others.
         lanes = 1
         while region.rows * lanes * 2 <= region.threads and lanes < min(32, k):
             lanes *= 2
@@ -334,6 +340,8 @@ class _Text(Schedule):
         if product is None or not any(n is product.gradient for n in nodes):
             return text
         return (
+            # Half of the warps multiply while the others add, and then the other way: tensor cores and adders are both
+            # busy.
             "#pragma unroll 1\n      for (int half = 0; half < 2; half++) {\n"
             f"        if ((threadIdx.x / 128 + half) % 2) {{\n{text}        }} else {{\n"
             "          stream.accumulate(turn, more);\n        }\n      }\n"
@@ -345,9 +353,10 @@ class _Text(Schedule):
             return ""
         number, (fold, term) = region.nodes.index(node), self._terms(node)
         early = [n for n in region.nodes if id(n) not in region.sums and layout.early(n)]
-        whole = layout.narrow and not any(v is n.outputs[0] for v in node.inputs for n in early)
+        # A constant number of rows is unrolled; rows behind the batch hold zeros, but for what is read early.
+        whole = layout.thread_per_row and not any(v is n.outputs[0] for v in node.inputs for n in early)
         rows = str(region.rows) if whole else "rows"  # the rest is zeros
-        if layout.narrow and node.op.name == "matmul":
+        if layout.thread_per_row and node.op.name == "matmul":
             left, right = (
                 f"[&](uint32 r, uint32 {j}) {{ return {self.writer.function(v)}((row0 + r) * {v.shape[1]}u + {j}); }}"
                 for v, j in zip(node.inputs, "ij", strict=True)

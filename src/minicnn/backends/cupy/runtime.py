@@ -35,10 +35,10 @@ class CupyRuntime:
         with explained():
             check_number(number, cupy.cuda.runtime.getDeviceCount())
             self._device = cupy.cuda.Device(number)
-            found, capability = cupy.cuda.runtime.getDeviceProperties(number), self._device.compute_capability
+            properties, capability = cupy.cuda.runtime.getDeviceProperties(number), self._device.compute_capability
             version = int(capability[:-1]), int(capability[-1])
-            memory = int(found["totalGlobalMem"])
-            self.gpu = from_attributes(found["name"].decode(), version, memory, self._device.attributes)
+            memory = int(properties["totalGlobalMem"])
+            self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -61,6 +61,7 @@ class CupyRuntime:
     # Memory -------------------------------------------------------------------------------------
 
     def free(self) -> int:
+        # CuPy's pool keeps freed memory, which is free for us.
         return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
 
     def used(self) -> int:
@@ -84,6 +85,7 @@ class CupyRuntime:
     def copy(self, source: Array, target: Array) -> None:
         if target.nbytes:
             stream = cupy.cuda.get_current_stream()
+            # The driver's copy can be captured; CuPy's own may launch a kernel.
             cupy.cuda.runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, 3, stream.ptr)
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> HostArray:
@@ -99,6 +101,7 @@ class CupyRuntime:
     # Order --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
+        # A stream that waits for the default one could not be captured.
         return cupy.cuda.Stream(non_blocking=True)
 
     def event(self, *, timed: bool = False) -> Event:
@@ -122,11 +125,11 @@ class CupyRuntime:
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        made = compile_all([t.text for t in texts], self.gpu.architecture)
-        for text, code in zip(texts, made, strict=True):
+        codes = compile_all([t.text for t in texts], self.gpu.architecture)
+        for text, code in zip(texts, codes, strict=True):
             check(self.gpu, text.title, text.threads, text.shared, code)
         kernel = partial(Kernel, overlaps=self.gpu.overlaps)
-        return [kernel(code, t.threads, t.shared, t.title) for t, code in zip(texts, made, strict=True)]
+        return [kernel(code, t.threads, t.shared, t.title) for t, code in zip(texts, codes, strict=True)]
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
         return kernel.prepared(blocks, arguments)

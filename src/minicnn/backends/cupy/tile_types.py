@@ -82,7 +82,7 @@ _FIXED: Mapping[str, Callable[[Node], tuple[str, tuple[str | int, ...]]]] = {
 
 
 def rows_type(region: RowRegion, what: str) -> str:
-    """How the types of the product with rows in memory begin, with which a region begins: with rows of bytes or not."""
+    """Name of a type of the product with rows in memory, with which a region begins: with rows of bytes or not."""
     stored = region.product.stored.dtype if region.product is not None else ""
     return f"{'Byte' if stored == 'uint8' else 'Float'}{what}"
 
@@ -99,6 +99,6 @@ def sums_type(layout: Layout, node: Node) -> str:
     threads, y = layout.region.threads, node.outputs[0]
     if layout.own_sum(node):
         return f"OwnSums<float, {y.size}, {threads}>"
-    if layout.narrow and node.op.name == "matmul":
+    if layout.thread_per_row and node.op.name == "matmul":
         return f"RowProducts<float, {y.shape[0]}, {y.shape[1]}, {threads}>"
     return f"RowSums<float, {y.size}, {threads}>"

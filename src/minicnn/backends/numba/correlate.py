@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES
 
 # Of 32 vector registers 24 accumulate, by preference 3 pixels x 8 filters; the others hold inputs and weights.
@@ -41,13 +41,14 @@ class Line:
     def inside(self) -> tuple[int, int]:
         """Range of outputs all of whose taps are inside the image."""
         last = self.offset + max(self.taps - 1, 0) * self.offset_step
+        # Only outputs near the border need tests; all others run without.
         low = min(max(0, -(min(self.offset, last) // self.in_step)), self.count)
         high = min(self.count, (self.size - 1 - max(self.offset, last)) // self.in_step + 1)
         return low, max(low, high)
 
     @property
     def joined(self) -> bool:
-        """Whether neighbouring taps are neighbours in the image and among the weights."""
+        """True if neighbouring taps are neighbours in the image and among the weights."""
         return self.offset_step == self.weight_step == 1 or self.taps == 1
 
 
@@ -64,19 +65,19 @@ def gradient_lines(size: int, kernel: int, stride: int, dilation: int, before: i
     """
     lines = []
     for start in range(min(stride, size)):
-        found = [
+        taps = [
             (k, (start + before - k * dilation) // stride)
             for k in reversed(range(kernel)) if (start + before - k * dilation) % stride == 0
         ]  # fmt: skip
-        (k0, o0), (k1, o1) = (found[0], found[min(1, len(found) - 1)]) if found else ((0, 0), (0, 0))
+        (k0, o0), (k1, o1) = (taps[0], taps[min(1, len(taps) - 1)]) if taps else ((0, 0), (0, 0))
         count = -(-(size - start) // stride)
-        lines.append(Line(count, start, stride, 1, len(found), k0, k1 - k0, o0, o1 - o0, outputs))
+        lines.append(Line(count, start, stride, 1, len(taps), k0, k1 - k0, o0, o1 - o0, outputs))
     return lines
 
 
 @dataclass(frozen=True)
 class Operands:
-    """What surrounds the taps of a correlation.
+    """Operands around the taps of a correlation.
 
     Attributes:
         in_width: Width of the input.
@@ -105,13 +106,13 @@ class Operands:
 
     @property
     def single(self) -> bool:
-        """Whether the output is one position, as a matrix product's is."""
+        """True if the output is one position, as a matrix product's is."""
         return self.out_height == self.out_width == 1
 
 
 def correlate(
     name: str, rows: list[Line], columns: list[Line], operands: Operands, pieces: Callable[[int], int]
-) -> Source:
+) -> KernelCode:
     """Kernel over blocks of 16 samples; one item a piece of a block: some rows, or some filters of a single position.
 
     Args:
@@ -122,6 +123,7 @@ def correlate(
         pieces: Into how many pieces a block is cut that has so many at most.
     """
     o = operands
+    # Numbers in the code let LLVM unroll short loops; long ones share one compiled kernel for all sizes.
     longest = max(c.taps for c in columns) * o.channels
     out = Lines(bake=longest <= SHORT)
     every_in, every_out = o.channels * o.groups, o.filters * o.groups
@@ -147,7 +149,7 @@ def _tiles(o: Operands) -> int:
 
 
 def line_numbers(out: Lines, prefix: str, line: Line, **more: int) -> dict[str, str]:
-    """How the code writes the numbers of a geometry, by their names."""
+    """Texts for the numbers of a geometry, by their names."""
     return {name: out.number(f"{prefix}_{name}", value) for name, value in (vars(line) | more).items()}
 
 
@@ -159,9 +161,11 @@ def _numbers(out: Lines, prefix: str, line: Line) -> dict[str, str]:
 def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands) -> None:
     low, high = column.inside
     if high > low:
+        # A single position has no neighbours to share weights with: twice the filters share its inputs instead.
         width = even_tile(o.filters, FILTERS if high - low > 1 else 2 * FILTERS)
         pixels = even_tile(high - low, REGISTERS // width)
         with out.block(f"for q in range({c['low']}, {c['high']}, {pixels}):"):
+            # The last tile overlaps the one before, and computes some pixels twice: one width needs one compiled tile.
             out(f"t = min(q, {c['high']} - {pixels})")
             _outputs(out, row, column, r, c, o, pixels, width, checked=False)
     for some, begin, end in ((low > 0, "0", c["low"]), (high < column.count, c["high"], c["count"])):

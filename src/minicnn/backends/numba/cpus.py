@@ -1,4 +1,4 @@
-"""How many threads are worth having: one for each core that the process may keep busy."""
+"""Number of threads worth having: one for each core that the process may keep busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cores(system: Path = SYSTEM, process: Path = PROCESS) -> int:
 
 def quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
     """CPUs' worth of time that the control group of this process gets, the least of its parents' too; None if all."""
-    found = []
+    quotas = []
     for line in _read(process / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -33,10 +33,10 @@ def quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
         for folder in (here, *here.parents):
             numbers = " ".join(_read(folder / name) for name in files).split()
             if len(numbers) == 2 and numbers[0].isdecimal() and int(numbers[1]):
-                found.append(int(numbers[0]) / int(numbers[1]))
+                quotas.append(int(numbers[0]) / int(numbers[1]))
             if folder == root:
                 break
-    return min(found, default=None)
+    return min(quotas, default=None)
 
 
 def _read(path: Path) -> str:

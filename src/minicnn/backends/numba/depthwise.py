@@ -7,7 +7,7 @@ so memory bounds the speed, not the multiply-adds.
 from __future__ import annotations
 
 from minicnn.backends.numba.correlate import Line, line_numbers
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
@@ -15,7 +15,7 @@ CHANNELS = 8
 
 
 def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int, multiplier: int, kernel_width: int,
-              out_size: tuple[int, int], gradient: bool, pieces: int) -> Source:  # fmt: skip
+              out_size: tuple[int, int], gradient: bool, pieces: int) -> KernelCode:  # fmt: skip
     """Forward pass, or input gradient: y (.., C * M) from x (.., C), or the other way; one item a piece of a block.
 
     Args:
@@ -31,6 +31,8 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
     """
     out = Lines()
     c, m = out.all_numbers(channels=channels, multiplier=multiplier)
+    # Tiles of one width, of which the last overlaps: channels that are done twice get the same values, and no second
+    # kernel is needed.
     width = even_tile(channels, CHANNELS)
     many = f"{c} * {m}"
     x_channels, y_channels = (many, c) if gradient else (c, many)
@@ -73,7 +75,7 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
     return out.source(name, "x", "w", "y")
 
 
-def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int) -> Source:
+def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int) -> KernelCode:
     """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample; one item a part."""
     out = Lines()
     size = row.taps * column.taps * channels * multiplier

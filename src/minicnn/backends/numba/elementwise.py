@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.kernels.elements import ELEMENTS
@@ -31,11 +31,13 @@ DTYPES = (*_AS_FLOAT, "int32")
 
 
 def supported(name: str, inputs: Sequence[str], result: str) -> bool:
-    """Whether there is code for an operation on inputs of those dtypes."""
+    """True if there is code for an operation on inputs of those dtypes."""
     if any(d not in DTYPES for d in (*inputs, result)):
         return False
+    # The other way is defined only within the range of a byte, which a vector's conversion does not check.
     if name == "cast":
         return (inputs[0], result) not in (("int32", "uint8"), ("float32", "uint8"))
+    # Vectors of integers have few operations; all else would need a conversion that loses digits.
     if "int32" in inputs:
         return name in _INTEGERS and set(inputs) == {"int32"}
     arithmetic = result in ("float32", "bool") and "uint8" not in inputs
@@ -44,6 +46,7 @@ def supported(name: str, inputs: Sequence[str], result: str) -> bool:
 
 def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapping[str, Any]) -> str:
     """Code of an operation on registers, whose inputs have those dtypes; of several results the "result"-th."""
+    # The one table of elements wants a node; shapes do not matter for a register.
     specs = [Spec((), d) for d in (*dtypes, attrs.get("dtype", "float32"))]
     node: Any = SimpleNamespace(inputs=specs[:-1], outputs=specs[-1:], attrs=attrs)
     return Vectors(registers, dtypes).text(ELEMENTS[name](node, attrs.get("result", 0)))
@@ -51,7 +54,7 @@ def code(name: str, registers: Sequence[str], dtypes: Sequence[str], attrs: Mapp
 
 @dataclass(frozen=True)
 class Operand:
-    """How an input is read.
+    """An input as its kernel reads it.
 
     Attributes:
         kind: "lanes" (blocked: a vector at each place), "one" (plain: one element at each place, for all lanes; in
@@ -72,7 +75,7 @@ Steps = tuple[tuple[str, tuple[int, ...], Mapping[str, Any]], ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class ElementwiseGroup:
     """Operations that run as one.
 
     Attributes:
@@ -114,8 +117,12 @@ def _size(dtype: str) -> int:
 
 
 def blocked(
-    group: Group, operands: Sequence[Operand], shape: Sequence[int], spans: Sequence[int], pieces: Callable[[int], int]
-) -> Source:
+    group: ElementwiseGroup,
+    operands: Sequence[Operand],
+    shape: Sequence[int],
+    spans: Sequence[int],
+    pieces: Callable[[int], int],
+) -> KernelCode:
     """Kernel on blocked arrays; one item a piece of a block.
 
     Args:
@@ -127,6 +134,7 @@ def blocked(
     """
     out = Lines()
     read = [i for i, o in enumerate(operands) if o.kind != "constant"]
+    # Fewer axes mean fewer loops, and longer inner ones.
     sizes, strides = collapse(shape, [row_major(shape), *(operands[i].strides for i in read)])
     total = out.number("total", math.prod(shape))
     with out.pieces(pieces(sizes[0])):
@@ -150,7 +158,7 @@ def blocked(
     return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
 
 
-def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tuple[Source, int]:
+def plain(group: ElementwiseGroup, operands: Sequence[Operand], shape: Sequence[int]) -> tuple[KernelCode, int]:
     """Kernel on plain arrays that are broadcast to one shape, and the number of items; one item a chunk of vectors.
 
     Args:
@@ -181,6 +189,7 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
                 base[i] = f"at{i} + "
         else:
             out(f"first = item * {CHUNK * LANES}", "row = 0")
+        # Masked loads and stores: the last vector of a row ends where the row does.
         with out.block(f"for k in range(first, min(first + {CHUNK * LANES}, {n}), {LANES}):"):
             out(f"left = {n} - k")
             for i, step in zip(many, strides[1:], strict=True):
@@ -189,10 +198,10 @@ def plain(group: Group, operands: Sequence[Operand], shape: Sequence[int]) -> tu
                 load = "bytes_load_some" if size == 1 else "vload_some"
                 out(f"v{i} = {f'{load}({place}, left)' if step[-1] else one(operands[i], place)}")
             group.write(out, len(operands))
-            for j, made in enumerate(group.outputs):
-                size = _size(group.dtypes[made])
+            for j, result in enumerate(group.outputs):
+                size = _size(group.dtypes[result])
                 store = "bytes_store_some" if size == 1 else "vstore_some"
-                out(f"{store}(y{j} + (row + k) * {size}, v{made}, left)")
+                out(f"{store}(y{j} + (row + k) * {size}, v{result}, left)")
     names = (*(f"b{i}" for i in read), *(f"y{j}" for j in range(len(group.outputs))))
     return out.source(group.name, *names), rows * chunks
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn.backends.numba.kernel import compile_all
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task, constant_key
-from minicnn.backends.numba.threads import Entry, KernelList, Lock, pool
+from minicnn.backends.numba.threads import Entry, ForkSafeLock, KernelList, pool
 from minicnn.program.graph import Program, Value
 from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
@@ -24,17 +24,18 @@ class NumbaExecutable:
 
     def __init__(self, lowering: Lowering, program: Program, threads: int) -> None:
         self._threads = threads
-        self._lock = Lock()  # the arena serves one call at a time
+        self._lock = ForkSafeLock()  # the arena serves one call at a time
         self._inputs = {(v.name, PLAIN): v for v in program.inputs}
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
+        # Threads wait for each other after each group, so that fewer groups mean less waiting.
         self._groups = _side_by_side(lowering.tasks)
         self.tasks = [task for group in self._groups for task in group]
         # The caller's own arrays, and those that the caller gets.
         self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
-        made = {key: v for key, v in self._results.values() if key not in self._fixed}
-        self._outside: dict[Key, Value] = made | self._inputs
+        fresh = {key: v for key, v in self._results.values() if key not in self._fixed}
+        self._outside: dict[Key, Value] = fresh | self._inputs
         self._fixed |= self._arena(lowering)
         self._functions = compile_all([t.source for t in self.tasks if t.source is not None])
         # Places in tables that are filled in at each call.
@@ -49,13 +50,14 @@ class NumbaExecutable:
             for key in (key for task in group for key in (*task.reads, *task.writes)):
                 first.setdefault(key, i)
                 last[key] = i
-        own = {" ".join(k): k for k in first if k not in self._outside and k not in self._fixed}
-        placed = assign([Buffer(n, k[1], lowering.sizes[k], first[k], last[k]) for n, k in own.items()])
+        temporary = {" ".join(k): k for k in first if k not in self._outside and k not in self._fixed}
+        placed = assign([Buffer(n, k[1], lowering.sizes[k], first[k], last[k]) for n, k in temporary.items()])
         size = max((b.offset + b.nbytes for b in placed), default=0)
         self.arena_bytes = size
         arena = np.zeros(size + ALIGNMENT, np.uint8)
+        # NumPy aligns to 16 bytes only; vectors have 64.
         base = -arena.ctypes.data % ALIGNMENT
-        return {own[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
+        return {temporary[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
 
     def _split(self) -> list[KernelList | Task]:
         """Kernels that follow each other as lists, references by themselves."""
@@ -63,6 +65,7 @@ class NumbaExecutable:
         compiled = (function.address for function in self._functions)
         waiting: list[list[Entry]] = []
         for group in self._groups:
+            # Kernels in a row run without going back to Python in between.
             if group[0].source is not None:
                 waiting.append([(next(compiled), self._table(task), task.items) for task in group])
                 continue
@@ -77,6 +80,7 @@ class NumbaExecutable:
         table = np.array([0] * len(task.order) + numbers, np.int64)
         for i, key in enumerate(task.order):
             if key in self._outside:
+                # The caller's arrays are others each time: their addresses are filled in before a call.
                 self._holes[key].append((table, i))
             else:
                 table[i] = self._fixed[key].ctypes.data
@@ -84,50 +88,52 @@ class NumbaExecutable:
 
     @property
     def launched(self) -> int:
-        """How many kernels, and references in between, a step is."""
+        """Number of kernels, and references in between, in a step."""
         return len(self.tasks)
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run the Program once; safe to call from several threads, which then wait for each other."""
-        given = {key: _checked(value, arrays[value.name]) for key, value in self._inputs.items()}
+        buffers = {key: _checked(value, arrays[value.name]) for key, value in self._inputs.items()}
         for index, rows in self._indices:
-            _check_index(given[index.name, PLAIN], rows)
+            # Before the kernels, which read raw memory and check nothing.
+            _check_index(buffers[index.name, PLAIN], rows)
         for key, value in self._results.values():
-            if key not in given and key not in self._fixed:
-                given[key] = np.empty(value.shape, value.dtype)
+            if key not in buffers and key not in self._fixed:
+                # Results are new arrays, since the caller keeps them.
+                buffers[key] = np.empty(value.shape, value.dtype)
         with self._lock:
             for key, holes in self._holes.items():
-                address = given[key].ctypes.data if holes else 0
+                address = buffers[key].ctypes.data if holes else 0
                 for table, i in holes:
                     table[i] = address
             for segment in self._segments:
                 if isinstance(segment, KernelList):
                     pool(self._threads).run(segment)
                 else:
-                    self._reference(segment, given)
-        return self._handed_back(given)
+                    self._reference(segment, buffers)
+        return self._handed_back(buffers)
 
-    def _reference(self, task: Task, given: dict[Key, Array]) -> None:
+    def _reference(self, task: Task, buffers: dict[Key, Array]) -> None:
         node = task.node
         if node is None:
             return
-        ins = [self._view(k, v, given) for k, v in zip(task.reads, node.inputs, strict=True)]
-        made = partial(node.op.reference, xp=xp, **node.attrs)(*ins)
-        results = made if len(task.writes) > 1 else (made,)
+        ins = [self._view(k, v, buffers) for k, v in zip(task.reads, node.inputs, strict=True)]
+        outcome = partial(node.op.reference, xp=xp, **node.attrs)(*ins)
+        results = outcome if len(task.writes) > 1 else (outcome,)
         for key, value, array in zip(task.writes, node.outputs, results, strict=True):
-            self._view(key, value, given)[...] = array
+            self._view(key, value, buffers)[...] = array
 
-    def _view(self, key: Key, value: Value, given: dict[Key, Array]) -> Array:
-        array = given[key] if key in given else self._fixed[key]
+    def _view(self, key: Key, value: Value, buffers: dict[Key, Array]) -> Array:
+        array = buffers[key] if key in buffers else self._fixed[key]
         return array.view(value.dtype).reshape(value.shape)
 
-    def _handed_back(self, given: dict[Key, Array]) -> dict[str, Array]:
+    def _handed_back(self, buffers: dict[Key, Array]) -> dict[str, Array]:
         """Results by name; what is the caller's or the Program's own array already is copied."""
-        made: dict[str, Array] = {}
+        results: dict[str, Array] = {}
         for name, (key, value) in self._results.items():
-            array = self._view(key, value, given)
-            made[name] = array.copy() if key in self._inputs or key in self._fixed else array
-        return made
+            array = self._view(key, value, buffers)
+            results[name] = array.copy() if key in self._inputs or key in self._fixed else array
+        return results
 
 
 def _checked(value: Value, array: Array) -> Array:
@@ -153,6 +159,7 @@ def _side_by_side(tasks: list[Task]) -> list[list[Task]]:
     written: set[Key] = set()
     for task in tasks:
         alone = task.source is None or not groups or groups[-1][0].source is None
+        # A kernel that reads or writes what the group writes must wait, as must one that overwrites what it reads.
         if alone or written & {*task.reads, *task.writes} or read & {*task.writes}:
             groups.append([])
             read, written = set(), set()

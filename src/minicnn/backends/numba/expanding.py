@@ -23,20 +23,22 @@ def expand(program: Program) -> None:
 
 
 def _written_out(node: Node) -> Sequence[Value] | None:
-    """What can take the place of the results of a node without a kernel."""
+    """Values that can take the place of the results of a node without a kernel; None if there are none."""
     name, attrs = node.op.name, node.attrs
+    # With both operands transposed neither lies in the order that a kernel reads.
     if name == "matmul":
         return decompose(node) if attrs["transpose_a"] and attrs["transpose_b"] else None
     if name in ("softmax", "log_softmax"):  # samples do not depend on each other
         return None if attrs["axis"] % node.inputs[0].ndim else decompose(node)
     if name in ("normalize", "normalize_gradient"):
+        # Batch normalisation as sums and elementwise operations, so that these join the groups of the layers around it.
         of_batch = _normalize if name == "normalize" else _normalize_gradient
         return of_batch(node) if _of_channels(node) else decompose(node)
     return None
 
 
 def _of_channels(node: Node) -> bool:
-    """Whether the last axis stays and has a scale for each of its elements: batch normalisation."""
+    """True if the last axis stays and has a scale for each of its elements: batch normalisation."""
     x, scale = node.inputs[:2] if node.op.name == "normalize" else node.inputs[1:3]
     axes = {a % x.ndim for a in node.attrs["axes"]}
     return x.ndim > 1 and axes == set(range(x.ndim - 1)) and scale.size == x.shape[-1]

@@ -6,19 +6,19 @@ gradient is written once, and the weights are read once, in the order in which t
 
 from __future__ import annotations
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.vector import BYTES, LANES
 
 ROWS, VECTORS = 4, 4  # of weights, of a tile
 
 
 def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
-    """Whether this is faster than sums over blocks of samples: where not every thread has several of its own."""
+    """True if this is faster than sums over blocks of samples: where not every thread has several of its own."""
     return samples <= LANES * threads and units >= LANES
 
 
 def input_gradient_worth_it(samples: int, units: int) -> bool:
-    """Whether this is faster than turning the weights around, which costs the same for any number of samples.
+    """True if this is faster than turning the weights around, which costs the same for any number of samples.
 
     Each sum along the units ends with adding up its lanes, which long sums hide; many samples read the weights often.
     """
@@ -36,7 +36,7 @@ def _sizes(out: Lines, samples: int, length: int, units: int) -> int:
     return min(ROWS, length)
 
 
-def weight_gradient(samples: int, length: int, units: int) -> Source:
+def weight_gradient(samples: int, length: int, units: int) -> KernelCode:
     """dw (K, F) from x (B, K, 16) and dy (N, F), both with all samples."""
     out = Lines()
     rows = _sizes(out, samples, length, units)
@@ -65,7 +65,7 @@ def _outer(out: Lines, rows: int, vectors: int, some: str) -> None:
     out(*(f"vstore{some}(y + ((k + {r}) * units + f + {v * LANES}) * 4, a{r}_{v}{live})" for r, v in tile))
 
 
-def input_gradient(samples: int, length: int, units: int, *, masked: bool) -> Source:
+def input_gradient(samples: int, length: int, units: int, *, masked: bool) -> KernelCode:
     """dx (B, K, 16) from dy (N, F) and w (K, F), 0 where a mask of dx's shape is not positive, if there is one."""
     out = Lines()
     rows = _sizes(out, samples, length, units)

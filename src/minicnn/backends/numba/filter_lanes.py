@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import Gradient, lanes_apart
@@ -21,12 +21,13 @@ _PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0
 
 
 @dataclass(frozen=True)
-class Shape(Gradient):
+class LaneShape(Gradient):
     """Sizes of a weight gradient, and of its panels."""
 
     @property
     def vectors(self) -> int:
         """Vectors of a panel: 32 filters, or 16 where that wastes less."""
+        # Two vectors share each broadcast of x, unless the second would be empty.
         return 2 if -(-self.filters // LANES) % 2 == 0 else 1
 
     @property
@@ -35,26 +36,28 @@ class Shape(Gradient):
         return -(-self.filters // (LANES * self.vectors)) * self.groups
 
 
-def worth_it(shape: Shape) -> bool:
-    """Whether this is faster than sums with their lanes apart: many weights a filter, and filters to fill lanes."""
+def worth_it(shape: LaneShape) -> bool:
+    """True if this is faster than sums with their lanes apart: many weights a filter, and filters to fill lanes."""
     each = shape.row.taps * shape.column.taps * shape.channels
     return not lanes_apart(shape.size) or (each >= 32 and shape.filters > LANES // 2)
 
 
-def divided(shape: Shape, threads: int) -> bool:
-    """Whether threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
+def divided(shape: LaneShape, threads: int) -> bool:
+    """True if threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
+    # Sharing filters has each thread read all images, sharing samples has it keep all weights: the smaller one wins.
     image = shape.row.size * shape.column.size * shape.channels * shape.groups * shape.blocks * LANES
     balanced = shape.panels % threads == 0 or shape.panels >= 4 * threads
     return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)
 
 
-def parts_of(shape: Shape, threads: int) -> tuple[int, int]:
+def parts_of(shape: LaneShape, threads: int) -> tuple[int, int]:
     """Number of parts of the samples; and into how many, each some rows, a block is cut if there are too few blocks."""
+    # Fewer blocks than threads: their rows are divided, too.
     pieces = min(threads // shape.blocks, shape.row.count) or 1
     return min(threads, shape.blocks * pieces), pieces
 
 
-def weight_gradient(shape: Shape, parts: int, pieces: int = 1) -> Source:
+def weight_gradient(shape: LaneShape, parts: int, pieces: int = 1) -> KernelCode:
     """dw (KH, KW, C, groups * F) from dy (B, OH, OW, groups * F, 16) and x (B, H, W, groups * C, 16).
 
     Args:
@@ -68,6 +71,7 @@ def weight_gradient(shape: Shape, parts: int, pieces: int = 1) -> Source:
     padded = column.inside != (0, column.count)
     joined = column.joined and not padded and shape.groups == 1
     length = column.taps * shape.channels if joined else shape.channels
+    # The panel stays in the first-level cache, where each tap reads it.
     most = SCRATCH // (shape.vectors * LANES * BYTES)  # positions of a panel
     strip_columns = even_tile(column.count, most)
     strip_rows = even_tile(row.count, max(1, most // column.count))
@@ -101,7 +105,7 @@ def weight_gradient(shape: Shape, parts: int, pieces: int = 1) -> Source:
     return out.source("conv2d_weight_gradient", "dy", "x", "dw")
 
 
-def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, padded: bool) -> None:
+def _strips(out: Lines, shape: LaneShape, panels: str, width: int, length: int, *, padded: bool) -> None:
     """All positions of the blocks from first to last, strip by strip, for a range of panels."""
     vectors = shape.vectors
     with (
@@ -112,6 +116,7 @@ def _strips(out: Lines, shape: Shape, panels: str, width: int, length: int, *, p
         out(
             "block1 = min(block0 + together, last)", "r1 = min(r0 + strip_rows, yz)", "t1 = min(t0 + strip_columns, ow)"
         )
+        # The first strip writes the sums instead of adding, so that nobody has to clear them.
         out("fresh = int64(block0 == first and r0 == ya and t0 == 0)")
         with out.block(f"for item in range({panels}):"):
             out("g = item // panels", f"f = item % panels * {width}", "fg = g * filters + f", "lanes = filters - f")

@@ -53,7 +53,7 @@ class _Code:
         return _of_vectors(self.b, "copysign", x, sign)
 
     def choose(self, x: Any, sign: str, y: Any, yes: Any, no: Any) -> Any:
-        """Yes where the comparison holds, no elsewhere and for NaN."""
+        """Vector `yes` where the comparison holds, `no` elsewhere and for NaN."""
         return self.b.select(self.b.fcmp_ordered(sign, x, self.of(y)), self.of(yes), self.of(no))
 
     def between(self, x: Any, low: float, high: float) -> Any:
@@ -61,7 +61,7 @@ class _Code:
         return self.choose(x, ">", high, high, x)
 
     def keep_nan(self, x: Any, y: Any) -> Any:
-        """Y, but x where that is NaN."""
+        """Vector y, but x where that is NaN."""
         return self.b.select(self.b.fcmp_unordered("uno", x, x), x, y)
 
     def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:

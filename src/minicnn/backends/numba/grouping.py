@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from minicnn.backends.numba import elementwise
-from minicnn.backends.numba.elementwise import Group, Operand
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering
 from minicnn.kernels.strides import row_major
 from minicnn.ops.checks import normalize_axes
@@ -34,6 +34,7 @@ def group(to: Lowering) -> None:
     scale. Then groups of elementwise nodes, on blocked values and on plain ones.
     """
     for node in list(to.program.nodes):
+        # Pooling first: it takes a relu that a convolution before it could otherwise claim.
         if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
             _pool_and_relu(to, node)
     readers = Readers(to.program)
@@ -46,6 +47,7 @@ def group(to: Lowering) -> None:
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
             merge(to.program, _packed(node, readers), PACK, readers)
+    # Merging has made new values, whose form is not known yet.
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
@@ -54,27 +56,29 @@ def group(to: Lowering) -> None:
 
 
 def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
-    """What the kernel of a product can do at its end: a bias, then an activation; or a relu's gradient."""
+    """Epilogue that the kernel of a product can do: a bias, then an activation; or a relu's gradient."""
     if node.op.name == "matmul":
+        # A product of two activations has no weights in the order that the kernel reads.
         if id(node.inputs[1]) in to.carries:
             return []
     elif to.convolution == "unrolled":
         return []
-    made, ending = node.outputs[0], []
-    after = readers.only(made)
-    if after is not None and node.op.name != "conv2d_input_gradient" and _is_bias(to, made, after):
+    product, ending = node.outputs[0], []
+    after = readers.only(product)
+    if after is not None and node.op.name != "conv2d_input_gradient" and _is_bias(to, product, after):
         ending.append(after)
         after = readers.only(after.outputs[0])
     activated = after is not None and after.op.name in ACTIVATIONS
-    masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is made
+    # The gradient of the relu before a layer is a mask on that layer's input gradient.
+    masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is product
     return [*ending, after] if after is not None and (activated or masked) else ending
 
 
-def _is_bias(to: Lowering, made: Value, after: Node) -> bool:
-    if after.op.name != "add" or after.inputs[0] is not made:
+def _is_bias(to: Lowering, product: Value, after: Node) -> bool:
+    if after.op.name != "add" or after.inputs[0] is not product:
         return False
     bias = after.inputs[1]
-    return bias.shape == made.shape[-1:] and bias.dtype == "float32" and id(bias) not in to.carries
+    return bias.shape == product.shape[-1:] and bias.dtype == "float32" and id(bias) not in to.carries
 
 
 def _pool_and_relu(to: Lowering, pool: Node) -> None:
@@ -95,6 +99,7 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
     for mask, gradient in zip(masks, gradients, strict=True):
         if mask is None or mask.op.name != "relu_gradient" or mask.inputs[1] is not positive:
             return
+        # All gradients or none: one that still reads the pooled value would need it stored.
         if readers.only(mask.outputs[0]) is not gradient:
             return
     for mask, gradient in zip(masks, gradients, strict=True):
@@ -105,7 +110,7 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
 
 
 def _sums_batch(to: Lowering, node: Node) -> bool:
-    """Whether a node adds up images over everything but the channels."""
+    """True if a node adds up images over everything but the channels."""
     x = node.inputs[0]
     if node.op.name not in ("sum", "mean") or x.dtype != "float32" or not to.is_blocked(x):
         return False
@@ -113,16 +118,17 @@ def _sums_batch(to: Lowering, node: Node) -> bool:
 
 
 def _terms(to: Lowering, node: Node, readers: Readers) -> list[Node]:
-    """What only a node reads and can be made within a sum, from whole images and a number for each channel."""
-    found = []
+    """Nodes that only a node reads and that a sum can make, from whole images and a number for each channel."""
+    terms = []
     for value in node.inputs:
-        made = value.node
-        if made is None or readers.only(value) is None or made in found or not _member(to, made, True):
+        producer = value.node
+        if producer is None or readers.only(value) is None or producer in terms or not _member(to, producer, True):
             continue
-        read = zip(made.inputs, operands_of(to, made.inputs, value, True) or (), strict=True)
+        read = zip(producer.inputs, operands_of(to, producer.inputs, value, True) or (), strict=True)
+        # The sum walks over whole images with one number a channel at hand; anything else would need a loop of its own.
         if all(v.shape == value.shape if o.kind == "lanes" else not any(o.strides[:-1]) for v, o in read):
-            found += [*_terms(to, made, readers), made]
-    return found
+            terms += [*_terms(to, producer, readers), producer]
+    return terms
 
 
 def _packed(node: Node, readers: Readers) -> list[Node]:
@@ -153,10 +159,11 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
 
 
 def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) -> Operand | None:
-    """How a value is read next to a result; None if it cannot be."""
+    """A value as an operand next to a result; None if it cannot be read so."""
     if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
+        # A single number stays in a register, whatever the shape of the result.
         if value.size == 1 and result.size != 1:
             return Operand("one", value.dtype)
         shape = (*(1,) * (result.ndim - value.ndim), *value.shape)
@@ -182,45 +189,48 @@ def _strides(shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]
     return tuple(s if n == m else 0 for s, n, m in zip(row_major(shape), shape, result, strict=True))
 
 
-def group_of(node: Node) -> Group:
+def group_of(node: Node) -> ElementwiseGroup:
     """The operations of a fused node, or of another one."""
     if node.op.name == "fused":
         body = node.attrs["body"]
-        steps = tuple((s.op.name, s.inputs, s.attrs) for s in body.steps)
+        steps = tuple((s.op.name, s.inputs, s.attrs) for s in body.operations)
         specs = body_specs(body, tuple(v.spec for v in node.inputs))
-        return Group(steps, body.outputs, tuple(s.dtype for s in specs))
+        return ElementwiseGroup(steps, body.outputs, tuple(s.dtype for s in specs))
     count = len(node.inputs)
     dtypes = (*(v.dtype for v in node.inputs), node.outputs[0].dtype)
-    return Group(((node.op.name, tuple(range(count)), node.attrs),), (count,), dtypes)
+    return ElementwiseGroup(((node.op.name, tuple(range(count)), node.attrs),), (count,), dtypes)
 
 
 def elementwise_group(to: Lowering, node: Node) -> None:
     """Lower a group of elementwise nodes, or one of them."""
-    made = group_of(node)
-    name, *dtypes = node.op.name, *made.dtypes
+    group = group_of(node)
+    name, *dtypes = node.op.name, *group.dtypes
     if name != "fused" and (name not in _NAMES or not elementwise.supported(name, dtypes[:-1], dtypes[-1])):
         to.refuse(f"no kernel for {name} of {', '.join(dtypes[:-1])}")
     result = node.outputs[0]
     blocked = to.is_blocked(result)
     operands = operands_of(to, node.inputs, result, blocked)
+    # The plain form reads anything, at the price of conversions.
     if operands is None:  # one of them cannot be read next to blocked ones
         blocked, operands = False, operands_of(to, node.inputs, result, False)
-    run(to, node, made, operands or [], blocked)
+    run(to, node, group, operands or [], blocked)
 
 
 def update(to: Lowering, node: Node) -> None:
     """Lower an optimizer's update, which reads and writes every array once."""
     count = len(node.inputs)
     steps = tuple((node.op.name, tuple(range(count)), {**node.attrs, "result": k}) for k in range(len(node.outputs)))
-    made = Group(steps, tuple(range(count, count + len(steps))), tuple(v.dtype for v in (*node.inputs, *node.outputs)))
-    run(to, node, made, operands_of(to, node.inputs, node.outputs[0], False) or [], False)
+    group = ElementwiseGroup(
+        steps, tuple(range(count, count + len(steps))), tuple(v.dtype for v in (*node.inputs, *node.outputs))
+    )
+    run(to, node, group, operands_of(to, node.inputs, node.outputs[0], False) or [], False)
     to.how[id(node)] = node.op.name
 
 
 def operands_of(to: Lowering, inputs: Sequence[Value], result: Value | Spec, blocked: bool) -> list[Operand] | None:
-    """How each input is read next to a result; None if one of them cannot be."""
-    found = [_operand(to, v, result, blocked) for v in inputs]
-    return None if None in found else [o for o in found if o is not None]
+    """The inputs as operands next to a result; None if one of them cannot be read so."""
+    operands = [_operand(to, v, result, blocked) for v in inputs]
+    return None if None in operands else [o for o in operands if o is not None]
 
 
 def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
@@ -231,7 +241,7 @@ def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
     ]  # fmt: skip
 
 
-def run(to: Lowering, node: Node, group: Group, operands: list[Operand], blocked: bool) -> None:
+def run(to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operand], blocked: bool) -> None:
     """Run a group whose operands are the node's inputs and whose results are its outputs."""
     result, reads = node.outputs[0], reads_of(to, node, operands)
     items: int | None = None

@@ -8,7 +8,7 @@ from functools import partial
 from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movement, pooling, weights, winograd
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rows, Rule, Task, blocks_of
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
 from minicnn.backends.numba.vector import LANES
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
@@ -43,7 +43,7 @@ def _all_lines(node: Node) -> list[list[Line]]:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a product does with its sums before it stores them.
+    """Epilogue of a product: the operations on its sums before it stores them.
 
     Attributes:
         bias: Numbers of the channels that they start from.
@@ -72,6 +72,8 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     rows, columns = _all_lines(node)
     back, lines = node.op.name.endswith("gradient"), (rows[0], columns[0])
     sizes = (filters, channels) if back else (channels, filters)
+    # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
+    # can do every geometry.
     if winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
         key = _transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, sizes, lines, ending)
@@ -90,7 +92,7 @@ def _winograd(
 ) -> None:
     y = node.outputs[0]
     flipped = lines[0].weight_step < 0
-    shape = winograd.Shape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
+    shape = winograd.WinogradShape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
     transformed = to.scratch(node, "winograd", shape.weight_bytes)
     to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
     parts = to.scratch(node, "parts", shape.part_bytes * to.threads)
@@ -103,7 +105,7 @@ def _winograd(
 
 def product(to: Lowering, node: Node) -> None:
     """Lower a product with what follows it; see `grouping`."""
-    steps = node.attrs["body"].steps
+    steps = node.attrs["body"].operations
     first, ending = steps[0], Ending()
     for step in steps[1:]:
         value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
@@ -140,12 +142,14 @@ def _weight_sum(
     to: Lowering, node: Node, dy: Value, x: Value, row: Line, column: Line, channels: int, filters: int, groups: int = 1
 ) -> None:
     dw = node.outputs[0]
-    shape = filter_lanes.Shape(row, column, channels, filters // groups, groups, x.shape[0])
+    shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0])
+    # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
         to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
         return
     reads = [to.need(dy, BLOCKED), to.need(x, BLOCKED)]
+    # Shared filters need no parts to add up, but each thread reads all images.
     if filter_lanes.divided(shape, to.threads):
         to.add(node, filter_lanes.weight_gradient(shape, 0), reads, [to.buffer(dw, PLAIN)], shape.panels)
         return
@@ -160,6 +164,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     y = node.outputs[0]
     rows = to.rows(a)
     if (
+        # A layer right behind the data reads its rows where they are: blocking them would cost more than the product.
         rows is not None
         and not node.attrs["transpose_b"]
         and ending.mask is None
@@ -169,6 +174,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
         return
     if node.attrs["transpose_a"]:
         if few_samples.weight_gradient_worth_it(b.shape[0], b.shape[1], to.threads):
+            # With few samples most lanes would be empty: units take their place.
             source = few_samples.weight_gradient(b.shape[0], a.shape[1], b.shape[1])
             reads = [to.need(a, BLOCKED), to.need(b, PLAIN)]
             to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
@@ -186,19 +192,20 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
         1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
     )
     source = correlate("matmul", [_POINT], [_POINT], operands, partial(to.pieces, y))
+    # The kernel reads filters side by side: turning the weights around once costs less than strided loads.
     key = _transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
     to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
 
 
-def _row_reads(to: Lowering, rows: Rows) -> list[Key]:
+def _row_reads(to: Lowering, rows: StoredRows) -> list[Key]:
     return [to.need(v, PLAIN) for v in (rows.x, rows.index) if v is not None]
 
 
-def _row_shape(rows: Rows, a: Value, units: int) -> row_products.Shape:
-    return row_products.Shape(a.shape[0], a.shape[1], units, rows.x.dtype, rows.index is not None, rows.scale)
+def _row_shape(rows: StoredRows, a: Value, units: int) -> row_products.RowShape:
+    return row_products.RowShape(a.shape[0], a.shape[1], units, rows.x.dtype, rows.index is not None, rows.scale)
 
 
-def _row_product(to: Lowering, node: Node, rows: Rows, ending: Ending) -> None:
+def _row_product(to: Lowering, node: Node, rows: StoredRows, ending: Ending) -> None:
     a, b = node.inputs
     shape = _row_shape(rows, a, b.shape[1])
     key = to.scratch(node, "weights", shape.size * 4)
@@ -207,7 +214,7 @@ def _row_product(to: Lowering, node: Node, rows: Rows, ending: Ending) -> None:
     to.add(node, source, [*_row_reads(to, rows), key, *_ends(to, ending)], [to.buffer(node.outputs[0], BLOCKED)])
 
 
-def _row_gradient(to: Lowering, node: Node, rows: Rows, _: Ending) -> None:
+def _row_gradient(to: Lowering, node: Node, rows: StoredRows, _: Ending) -> None:
     a, dy = node.inputs
     dw = node.outputs[0]
     shape = _row_shape(rows, a, dy.shape[1])
@@ -256,7 +263,7 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
 
 def pool_and_relu(to: Lowering, node: Node) -> None:
     """Lower max-pooling and the relu that follows, or the gradients of both: dx from dy, relu's result and x."""
-    steps = node.attrs["body"].steps
+    steps = node.attrs["body"].operations
     step = next(s for s in steps if s.op.name != "relu" and s.op.name != "relu_gradient")
     if step.op.name == "max_pool2d":
         inputs = node.inputs

@@ -58,11 +58,11 @@ def _dtype(kind: Any) -> np.dtype[Any]:
     return np.dtype(_DTYPES[str(kind.element if isinstance(kind, ir.VectorType) else kind)])
 
 
-def _value(given: Any) -> Any:
+def _value(x: Any) -> Any:
     """Constants of LLVM as values: vectors as arrays, integers as int, tiles as lists."""
-    if not isinstance(given, ir.Constant):
-        return given
-    kind, value = given.type, given.constant
+    if not isinstance(x, ir.Constant):
+        return x
+    kind, value = x.type, x.constant
     if isinstance(kind, ir.VectorType):
         return np.array([0 if v.constant is ir.Undefined else v.constant for v in value], _dtype(kind))
     if isinstance(kind, ir.ArrayType):
@@ -77,8 +77,8 @@ def _scalar(value: Any, kind: Any) -> Any:
 
 def _load(address: int, kind: Any) -> Any:
     dtype, vector = _dtype(kind), isinstance(kind, ir.VectorType)
-    found = np.frombuffer(ctypes.string_at(int(address), dtype.itemsize * (kind.count if vector else 1)), dtype)
-    return found.copy() if vector else _scalar(found[0], kind)
+    elements = np.frombuffer(ctypes.string_at(int(address), dtype.itemsize * (kind.count if vector else 1)), dtype)
+    return elements.copy() if vector else _scalar(elements[0], kind)
 
 
 def _store(address: int, value: Any, kind: Any) -> None:
@@ -127,7 +127,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Interpreter:
+class VectorInterpreter:
     """Stands in for `llvmlite.ir.IRBuilder`; pointers are pairs of an address and a type."""
 
     def __init__(self) -> None:
@@ -169,8 +169,8 @@ def _with(sequence: Any, value: Any, place: int) -> Any:
 def _call(function: Any, arguments: Any) -> Any:
     if isinstance(function, tuple):
         return function_at(function[0])(*arguments)
-    found = next(run for name, run in _CALLS.items() if function.name.startswith(name))
-    return found(*(_value(a) for a in arguments))
+    run_call = next(run for name, run in _CALLS.items() if function.name.startswith(name))
+    return run_call(*(_value(a) for a in arguments))
 
 
 def _ordered(sign: str, x: Any, y: Any) -> Any:
@@ -203,4 +203,4 @@ _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "call": _call,
 }
 
-BUILDER = Interpreter()
+BUILDER = VectorInterpreter()

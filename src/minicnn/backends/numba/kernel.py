@@ -24,7 +24,7 @@ _OPTIONS: dict[str, Any] = {"nopython": True, "error_model": "numpy", "no_rewrit
 
 
 @dataclass(frozen=True)
-class Source:
+class KernelCode:
     """Code of a kernel: `kernel(table, start, stop)` does the items from start to stop.
 
     Numbers that the code takes from the table, rather than having them written into it, let kernels of different
@@ -109,7 +109,8 @@ class Lines:
             yield
 
     def share(self, total: str) -> tuple[str, str]:
-        """Where a piece begins and ends with so many rounds of a loop."""
+        """Text of the first and last round of a piece of a loop with so many rounds."""
+        # No division where nothing is divided: it would be the most expensive instruction of a short loop.
         if self.cut == 1:
             return "0", total
         return f"{total} * piece // pieces_", f"{total} * (piece + 1) // pieces_"
@@ -119,7 +120,7 @@ class Lines:
         return "range({}, {})".format(*self.share(total))
 
     def number(self, name: str, value: int) -> str:
-        """How the code writes a number: its digits if it is baked in, else its name."""
+        """Text of a number: its digits if it is baked in, else its name."""
         if self.bake:
             return f"({value})"
         if self.numbers.setdefault(name, value) != value:
@@ -135,6 +136,7 @@ class Lines:
 
     def constant(self, name: str, value: float) -> str:
         """The same for a float32, such as one over the number of samples."""
+        # As its bits, in a table of integers; so another number does not mean another kernel.
         return f"fbits({self.varying(name, int(np.float32(value).view(np.int32)))})"
 
     def all_numbers(self, **values: int) -> list[str]:
@@ -146,12 +148,12 @@ class Lines:
         self.tiles[rows, columns] = None
         return f"{rows}_{columns}"
 
-    def source(self, name: str, *buffers: str) -> Source:
+    def source(self, name: str, *buffers: str) -> KernelCode:
         """The finished kernel."""
-        return Source(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles), self.cut)
+        return KernelCode(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles), self.cut)
 
 
-class Function:
+class LoadedCode:
     """A compiled kernel: its address, and what keeps the code there."""
 
     def __init__(self, address: int, owner: Any) -> None:
@@ -160,61 +162,62 @@ class Function:
 
 # What steps use, by key; the last ones loaded from the disk are kept for the next model. What Numba has compiled in
 # this process stays: it never frees the memory.
-_COMPILED: MutableMapping[str, Function] = WeakValueDictionary()
-_LOADED: deque[Function] = deque(maxlen=256)
-_MADE: list[Function] = []
+_COMPILED: MutableMapping[str, LoadedCode] = WeakValueDictionary()
+_LOADED: deque[LoadedCode] = deque(maxlen=256)
+_MADE: list[LoadedCode] = []
 
 
-def _key(source: Source) -> str:
+def _key(source: KernelCode) -> str:
     return store.key(source.text) + ("-interpreted" if config.DISABLE_JIT else "")
 
 
-def compile_source(source: Source) -> Function:
+def compile_source(source: KernelCode) -> LoadedCode:
     """The compiled function: from memory, from the disk, else compiled now."""
     key = _key(source)
-    made = _COMPILED.get(key) or (_interpreted if config.DISABLE_JIT else _native)(source, key)
-    return _COMPILED.setdefault(key, made)  # another thread may have been faster, and its address in use
+    code = _COMPILED.get(key) or (_interpreted if config.DISABLE_JIT else _native)(source, key)
+    return _COMPILED.setdefault(key, code)  # another thread may have been faster, and its address in use
 
 
-def _native(source: Source, key: str) -> Function:
-    found = store.load(key)
-    if found is not None:
-        loaded = Function(*found)
+def _native(source: KernelCode, key: str) -> LoadedCode:
+    machine_code = store.load(key)
+    if machine_code is not None:
+        loaded = LoadedCode(*machine_code)
+        # LLVM frees the code with its owner, which steps hold only while their model lives.
         _LOADED.append(loaded)
         return loaded
-    made = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
-    store.save(key, made.native_name, made._library._get_compiled_object())
-    return _kept(Function(made.address, made))
+    function = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
+    store.save(key, function.native_name, function._library._get_compiled_object())
+    return _kept(LoadedCode(function.address, function))
 
 
-def _interpreted(source: Source, key: str) -> Function:
+def _interpreted(source: KernelCode, key: str) -> LoadedCode:
     function = _function(source, key, interpreting.NAMES)
-    return _kept(Function(interpreting.address_of(function), function))
+    return _kept(LoadedCode(interpreting.address_of(function), function))
 
 
-def _kept(function: Function) -> Function:
+def _kept(function: LoadedCode) -> LoadedCode:
     _MADE.append(function)
     return function
 
 
-def callable_of(source: Source) -> Callable[[int, int, int], None]:
+def callable_of(source: KernelCode) -> Callable[[int, int, int], None]:
     """The compiled function to be called from Python; it holds no lock of the interpreter."""
-    made = compile_source(source)
+    code = compile_source(source)
     if config.DISABLE_JIT:
-        return interpreting.function_at(made.address)
-    function: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(made.address)
-    function.owner = made
+        return interpreting.function_at(code.address)
+    function: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(code.address)
+    function.owner = code
     return function
 
 
-def assembly(source: Source) -> str:
+def assembly(source: KernelCode) -> str:
     """A kernel's machine code in words; compiles it."""
-    made = cfunc(SIGNATURE, **_OPTIONS)(_function(source, _key(source), _scope()))
-    text: str = made._library.get_asm_str()
+    function = cfunc(SIGNATURE, **_OPTIONS)(_function(source, _key(source), _scope()))
+    text: str = function._library.get_asm_str()
     return text
 
 
-def compile_all(sources: Sequence[Source]) -> list[Function]:
+def compile_all(sources: Sequence[KernelCode]) -> list[LoadedCode]:
     """Several kernels, with a line on the terminal if that takes long."""
     todo = {_key(source) for source in sources}.difference(_COMPILED)
     functions = []
@@ -222,18 +225,23 @@ def compile_all(sources: Sequence[Source]) -> list[Function]:
         for source in sources:
             key = _key(source)
             if key in todo:
+                # Several kernels may have the same text.
                 todo.discard(key)
                 progress.next(source.name)
             functions.append(compile_source(source))
     return functions
 
 
-def _function(source: Source, key: str, names: Mapping[str, Any]) -> Any:
+def _function(source: KernelCode, key: str, names: Mapping[str, Any]) -> Any:
     scope = _operations()
     for shape in source.tiles:
         scope |= registers.operations(*shape)
     if config.DISABLE_JIT:
-        scope = {name: interpreting.interpreted(made.emit) for name, made in scope.items() if hasattr(made, "emit")}
+        scope = {
+            name: interpreting.interpreted(intrinsic.emit)
+            for name, intrinsic in scope.items()
+            if hasattr(intrinsic, "emit")
+        }
     scope |= names
     exec(compile(source.text, f"<minicnn {source.name} {key[:8]}>", "exec"), scope)
     return scope["kernel"]
@@ -248,9 +256,9 @@ def _operations() -> dict[str, Any]:
 
 @cache
 def _scope() -> dict[str, Any]:
-    """What else compiled code can name."""
-    made = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
-    return made | {"inf": math.inf, "nan": math.nan}
+    """Names that compiled code can use beside its own."""
+    types_by_name = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
+    return types_by_name | {"inf": math.inf, "nan": math.nan}
 
 
 def even_tile(total: int, most: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.vector import BYTES, LANES
 
 
@@ -16,7 +16,7 @@ def _softmax(out: Lines, classes: str, step: str) -> None:
         out(f"total = vadd(total, vexp(vsub(vload(xb + k * {step}), top)))")
 
 
-def softmax(*, classes: int, outer: int, inner: int, log: bool) -> Source:
+def softmax(*, classes: int, outer: int, inner: int, log: bool) -> KernelCode:
     """Softmax of x (B, outer, K, inner, 16) along K, or its logarithm; one item a block."""
     out = Lines()
     k, many, step = out.all_numbers(classes=classes, outer=outer, step=inner * BYTES)
@@ -51,7 +51,7 @@ class _Losses(Lines):
         _softmax(self, self.k, str(BYTES))
 
 
-def cross_entropy(*, samples: int, places: int, classes: int, labels: str, vector: bool) -> Source:
+def cross_entropy(*, samples: int, places: int, classes: int, labels: str, vector: bool) -> KernelCode:
     """Losses (N,) as a plain vector, or (N, places) blocked; one item a block."""
     out = _Losses(samples, places, classes, labels, vector)
     with out.block("for block in range(start, stop):"), out.block(f"for place in range({out.p}):"):
@@ -69,7 +69,7 @@ def cross_entropy(*, samples: int, places: int, classes: int, labels: str, vecto
     return out.source("softmax_cross_entropy", "x", "labels", "y")
 
 
-def cross_entropy_gradient(*, samples: int, places: int, classes: int, labels: str, vector: bool) -> Source:
+def cross_entropy_gradient(*, samples: int, places: int, classes: int, labels: str, vector: bool) -> KernelCode:
     """Gradients (B, places, K, 16), 0 in lanes beyond the last sample; one item a block."""
     out = _Losses(samples, places, classes, labels, vector)
     with out.block("for block in range(start, stop):"), out.block(f"for place in range({out.p}):"):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
-from minicnn.backends.numba.kernel import Source
+from minicnn.backends.numba.kernel import KernelCode
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
@@ -34,7 +34,7 @@ class Task:
     node: Node | None
     reads: list[Key]
     writes: list[Key]
-    source: Source | None = None
+    source: KernelCode | None = None
     items: int = 1
 
     @property
@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StoredRows:
     """A value that is rows of a plain array times a number: a product may read them where they are.
 
     Attributes:
@@ -87,7 +87,8 @@ class Lowering:
         self._place: dict[int, Key] = {}  # where a value was made
         self._also: dict[tuple[int, str], Key] = {}  # where a copy of it is in another form
         self._cleared: set[Key] = set()
-        self._rows: dict[int, Rows] = {}
+        self._rows: dict[int, StoredRows] = {}
+        # Lazy, because the only reader may take the rows as they lie, and then nothing was converted in vain.
         self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
@@ -99,19 +100,19 @@ class Lowering:
         for value in program.constants:
             self._place[id(value)] = constant_key(value)
 
-    def run(self, rules: Mapping[str, Rule]) -> Lowering:
-        """Lower all nodes, by the names of their primitives."""
+    def run(self, rules: Mapping[str, Rule], general: Rule) -> Lowering:
+        """Lower all nodes, by the names of their primitives; by the general rule where there is none of that name."""
         for node in self.program.nodes:
             try:
-                if node.op.name not in rules:
-                    self.refuse("no kernel yet")
                 for value in (*node.inputs, *node.outputs):
                     if value.dtype not in _DTYPES:
                         self.refuse(f"kernels are for {', '.join(_DTYPES)}, not {value.dtype}")
-                rules[node.op.name](self, node)
+                rules.get(node.op.name, general)(self, node)
+            # A rule refuses before it adds anything, so that the reference starts from the same state.
             except NoKernelError as reason:
                 self._reference(node, str(reason))
         for value in self.program.results:
+            # Results leave as ordinary arrays.
             self.need(value, PLAIN)
         return self
 
@@ -130,7 +131,7 @@ class Lowering:
                     self.carries.add(id(value))
 
     def is_blocked(self, value: Value) -> bool:
-        """Whether a value has the blocked form: one entry a sample, of floats or bools."""
+        """True if a value has the blocked form: one entry a sample, of floats or bools."""
         return id(value) in self.carries and value.ndim > 1 and value.dtype in ("float32", "bool")
 
     def refuse(self, reason: str) -> NoReturn:
@@ -150,17 +151,17 @@ class Lowering:
         """Declare that a value is what a buffer holds already."""
         self._place[id(value)] = key
 
-    def later(self, value: Value, rows: Rows, make: Callable[[], None]) -> None:
+    def later(self, value: Value, rows: StoredRows, make: Callable[[], None]) -> None:
         """Declare that a value is rows of a plain array, and what makes it if that is not enough for a reader."""
         self._rows[id(value)] = rows
         self._waiting[id(value)] = make
 
-    def rows(self, value: Value) -> Rows | None:
+    def rows(self, value: Value) -> StoredRows | None:
         """The plain rows that a value consists of, if it does."""
         if id(value) in self._rows:
             return self._rows[id(value)]
         plain = value.dtype == "float32" and value.shape[:1] == (self.samples,) and self._place[id(value)][1] == PLAIN
-        return Rows(value) if plain else None
+        return StoredRows(value) if plain else None
 
     def form(self, value: Value) -> str:
         """The form in which a value was made."""
@@ -180,11 +181,12 @@ class Lowering:
         return value.size * ITEMSIZE[value.dtype]
 
     def need(self, value: Value, form: str) -> Key:
-        """Where a value is in a form, converted if it has to be."""
+        """Key of a value in a form, converted if it has to be."""
         if self.form(value) == form:
             return self._place[id(value)]
         if (id(value), form) in self._also:
             return self._also[id(value), form]
+        # Conversions are kept: the next reader in this form pays nothing.
         key = (value.name, form)
         self.sizes[key] = self._bytes(value, form)
         samples, elements = value.shape[0], math.prod(value.shape[1:])
@@ -196,8 +198,9 @@ class Lowering:
         return key
 
     def clean(self, value: Value) -> Key:
-        """Where a value is blocked with zeros in lanes beyond the last sample."""
+        """Key of a value that is blocked with zeros in lanes beyond the last sample."""
         key = self.need(value, BLOCKED)
+        # Full blocks have no lanes to clear; and once cleared, nobody dirties them again.
         if value.shape[0] % LANES and key not in self._cleared:
             self._cleared.add(key)
             source = movement.clear(samples=value.shape[0], elements=math.prod(value.shape[1:]))
@@ -206,7 +209,7 @@ class Lowering:
 
     # Tasks --------------------------------------------------------------------------------------
 
-    def add(self, node: Node, source: Source, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
+    def add(self, node: Node, source: KernelCode, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
             *, name: str | None = None) -> None:  # fmt: skip
         """Run a kernel on the buffers it reads, then writes; by default its items are pieces of the result's blocks."""
         count = blocks_of(node.outputs[0]) * source.pieces if items is None else items
@@ -216,17 +219,19 @@ class Lowering:
     def pieces(self, value: Value, most: int) -> int:
         """Into how many pieces a value's blocks are cut, at most so many, for threads to have equally much to do."""
         blocks = blocks_of(value)
+        # Few blocks are cut until all threads have equally much, or so many pieces that the difference is small.
         even = (n for n in range(1, most + 1) if blocks * n % self.threads == 0 or blocks * n >= 4 * self.threads)
         return next(even, max(most, 1))
 
     def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1, count: int = 0) -> None:
         """Add the threads' parts of a sum over the batch; or so many others, whose lanes are not apart."""
+        # Must agree with how the parts were left.
         apart = not count and weights.lanes_apart(size)
         source = weights.join(size, count or self.threads, apart=apart, divisor=divisor)
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
 
     def sums(
-        self, node: Node, source: Source, reads: Sequence[Key], key: Key, size: int, *, divisor: int = 1,
+        self, node: Node, source: KernelCode, reads: Sequence[Key], key: Key, size: int, *, divisor: int = 1,
         name: str | None = None,
     ) -> None:  # fmt: skip
         """Run a kernel that leaves each thread's part of a sum over the batch, and add these up."""
@@ -252,6 +257,7 @@ def blocks_of(value: Value | Spec) -> int:
 
 def constant_key(value: Value) -> Key:
     """The buffer of a constant; names of constants need not be unique."""
+    # By its id as well, since two constants may share a name.
     return (f"constant {value.name} {id(value)}", PLAIN)
 
 
@@ -275,7 +281,7 @@ _RESHAPING = frozenset({
 def _joins_samples(node: Node) -> bool:
     """Operations whose first result axis is not the batch although it may be as long."""
     if node.op.name == "fused":
-        return node.attrs["body"].steps[-1].op.name in ("sum", "mean")
+        return node.attrs["body"].operations[-1].op.name in ("sum", "mean")
     if node.op.name == "matmul":
         return bool(node.attrs["transpose_a"])
     if node.op.name in ("sum", "mean", "max", "argmax"):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.program.graph import ITEMSIZE
 
 _LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}
 
 
-def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> Source:
+def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> KernelCode:
     """x (N, elements) or rows of it, as float32 times a scale into (B, elements, 16); one item a piece of a block.
 
     Lanes beyond the last sample are 0.
@@ -19,6 +19,7 @@ def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: floa
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
     factor = "" if scale == 1.0 else f" * float32({scale!r})"
+    # Sample by sample: rows are then read in order, and writes spread over few lines of the cache.
     with out.pieces(pieces), out.block(f"for lane in range({LANES}):"):
         out(f"n = block * {LANES} + lane", f"yi = y + block * {size} * {BYTES} + lane * 4")
         with out.block(f"if n < {count}:"):
@@ -31,7 +32,7 @@ def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: floa
     return out.source(name, *(("x", "index", "y") if gathered else ("x", "y")))
 
 
-def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Source:
+def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> KernelCode:
     """x (B, elements, 16) back to (N, elements) float32 or bool; one item a piece of a block."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
@@ -45,7 +46,7 @@ def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> Sourc
     return out.source("unblock", "x", "y")
 
 
-def clear(*, samples: int, elements: int) -> Source:
+def clear(*, samples: int, elements: int) -> KernelCode:
     """Set lanes beyond the last sample to 0, in place; one item."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
@@ -56,13 +57,14 @@ def clear(*, samples: int, elements: int) -> Source:
     return out.source("clear", "x")
 
 
-def gather_rows(*, nbytes: int, rows: int | None) -> Source:
+def gather_rows(*, nbytes: int, rows: int | None) -> KernelCode:
     """Rows of a plain array by index, `nbytes` each; one item a row.
 
     Given how many rows there are, an index outside takes the nearest; else it is checked before the step.
     """
     out = Lines()
     size = out.number("nbytes", nbytes)
+    # Four bytes at a time, of whatever type, where rows consist of such.
     step, load, store = (4, "iload", "istore") if nbytes % 4 == 0 else (1, "uload", "ustore")
     with out.block("for n in range(start, stop):"):
         out("at = int64(iload(index + n * 4))")
@@ -74,7 +76,7 @@ def gather_rows(*, nbytes: int, rows: int | None) -> Source:
     return out.source("gather", "x", "index", "y")
 
 
-def add_rows(*, count: int, rows: int, elements: int, width: int) -> Source:
+def add_rows(*, count: int, rows: int, elements: int, width: int) -> KernelCode:
     """Row i of y is the sum of the rows of x, `count` of them, whose index is i; one item `width` columns."""
     out = Lines()
     count_, rows_, size, step = out.all_numbers(count=count, rows=rows, size=elements, step=width)
@@ -82,6 +84,7 @@ def add_rows(*, count: int, rows: int, elements: int, width: int) -> Source:
         out(f"first, last = item * {step}, min((item + 1) * {step}, {size})")
         with out.nest(f"for row in range({rows_}):", "for e in range(first, last):"):
             out(f"fstore(y + (row * {size} + e) * 4, float32(0))")
+        # One thread has all rows of its columns, so that equal indices add up in their order, the same every time.
         with out.block(f"for n in range({count_}):"):
             out("row = int64(iload(index + n * 4))")
             with out.nest(f"if 0 <= row < {rows_}:", "for e in range(first, last):"):
@@ -91,7 +94,7 @@ def add_rows(*, count: int, rows: int, elements: int, width: int) -> Source:
 
 
 def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], first: tuple[int, int] = (0, 0), *,
-         nbytes: int = BYTES) -> Source:  # fmt: skip
+         nbytes: int = BYTES) -> KernelCode:  # fmt: skip
     """A box of an array into another of the same form; one item an index of its first axis.
 
     Args:
@@ -105,6 +108,7 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
     missing = max(0, 4 - len(shape))  # boxes of few axes share a function
     lengths = (*(1,) * missing, *shape[1:])
     steps = [(s[0], *(0,) * missing, *s[1:]) for s in (source, target)]
+    # Neighbours that stay neighbours move 16 at a time.
     runs = nbytes == 4 and steps[0][-1] == steps[1][-1] == 1 and lengths[-1] > 1
     load, store = {BYTES: ("vload", "vstore"), 4: ("iload", "istore"), 1: ("uload", "ustore")}[nbytes]
     with out.block("for item in range(start, stop):"):
@@ -127,7 +131,7 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
     return out.source("copy", "x", "y")
 
 
-def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
+def one_hot(*, classes: int, labels: str, dtype: str) -> KernelCode:
     """1 at each label along K of a plain array (.., K), 0 elsewhere; one item a label."""
     out = Lines()
     k = out.number("classes", classes)
@@ -140,7 +144,7 @@ def one_hot(*, classes: int, labels: str, dtype: str) -> Source:
     return out.source("one_hot", "x", "y")
 
 
-def transpose_weights(*, channels: int, filters: int, groups: int) -> Source:
+def transpose_weights(*, channels: int, filters: int, groups: int) -> KernelCode:
     """w (taps, C, groups * F) to (taps, groups, F, C); one item 16 filters of a group at one tap."""
     out = Lines()
     c, f, g = out.all_numbers(channels=channels, filters=filters, groups=groups)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicnn.backends.numba import movement
-from minicnn.backends.numba.elementwise import Group, Operand
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.grouping import run
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES
@@ -30,8 +30,8 @@ def _copy(to: Lowering, node: Node, value: Value, key: Key, form: str, shape: Se
     sizes, (inner, outer) = collapse(shape[1:], [source[1:], target[1:]])
     nbytes = BYTES if form == BLOCKED else ITEMSIZE[value.dtype]
     box = (shape[:1] or [1], source[:1] or [0], target[:1] or [0])
-    made = movement.copy((*box[0], *sizes), (*box[1], *inner), (*box[2], *outer), first, nbytes=nbytes)
-    to.add(node, made, [to.need(value, form)], [key], box[0][0], name=node.op.name.rstrip("_"))
+    code = movement.copy((*box[0], *sizes), (*box[1], *inner), (*box[2], *outer), first, nbytes=nbytes)
+    to.add(node, code, [to.need(value, form)], [key], box[0][0], name=node.op.name.rstrip("_"))
 
 
 def _permute(to: Lowering, node: Node) -> None:
@@ -63,7 +63,7 @@ def _slice(to: Lowering, node: Node) -> None:
 def _pad(to: Lowering, node: Node) -> None:
     x, y, value = node.inputs[0], node.outputs[0], node.attrs["value"]
     form = _form(to, node)
-    group = Group((("broadcast_to", (0,), {"shape": y.shape}),), (1,), (y.dtype, y.dtype))
+    group = ElementwiseGroup((("broadcast_to", (0,), {"shape": y.shape}),), (1,), (y.dtype, y.dtype))
     run(to, node, group, [Operand("constant", y.dtype, value=value)], form == BLOCKED)
     key, shape, target = to.buffer(y, form), _sizes(x, form), row_major(_sizes(y, form))
     first = _offset([before for before, _ in node.attrs["widths"]], target)

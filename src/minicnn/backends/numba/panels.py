@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
-from minicnn.backends.numba.interpreting import Interpreter
+from minicnn.backends.numba.interpreting import VectorInterpreter
 from minicnn.backends.numba.registers import _at
 from minicnn.backends.numba.vector import _INTS, BYTES, LANES, _load, _operation, _store, vector
 
@@ -18,6 +18,7 @@ _INT = ir.IntType(64)
 
 def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
     """16 vectors of 16 floats, rows and columns exchanged: blocks of 8 first, then of 4, 2 and 1."""
+    # Exchanges of blocks of 8, 4, 2, 1 lanes: log2(16) rounds of shuffles instead of 256 single moves.
     distance = LANES // 2
     while distance:
         for i in range(LANES):
@@ -36,6 +37,7 @@ def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
     rows = []
     for r in range(LANES):
         row = ir.Constant(_INT, r)
+        # Rows beyond the last are read as the last one, so that no memory beyond the array is touched.
         inside = builder.select(builder.icmp_signed("<", row, last), row, last)
         rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(_INT, BYTES)))))
     for r, one in enumerate(_transposed(builder, rows)):
@@ -50,6 +52,7 @@ def _sums(builder: Any, x: Any, step: Any) -> Any:
         width //= 2
         low = [v * LANES + i for v in (0, 1) for i in range(LANES) if not i & width]
         high = [place + width for place in low]
+        # Pairs of vectors become one, half of whose lanes belong to each: 15 additions instead of 16 times 4.
         vectors = [
             builder.fadd(*(builder.shuffle_vector(a, b, ir.Constant(_INTS, order)) for order in (low, high)))
             for a, b in zip(vectors[::2], vectors[1::2], strict=True)
@@ -72,8 +75,9 @@ _STACK = _Stack()
 
 
 def _stack(builder: Any) -> Any:
-    if isinstance(builder, Interpreter):
+    if isinstance(builder, VectorInterpreter):
         return _STACK.address
+    # In the entry block it is allocated once, and not in every round of a loop.
     with builder.goto_entry_block():
         place = builder.alloca(ir.ArrayType(ir.IntType(8), SCRATCH))
     place.align = BYTES

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minicnn.backends.numba.correlate import Line
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.vector import BYTES
 
 
-class _Image(Lines):
+class _PooledImage(Lines):
     """Code with the geometry of the windows."""
 
     def __init__(self, row: Line, column: Line, channels: int, pieces: int) -> None:
+        # Small windows are written with their numbers, so that LLVM unrolls them; for large ones that is not worth a
+        # kernel for each size.
         super().__init__(bake=row.taps * column.taps <= 9)
         self.padded = [row.inside != (0, row.count), column.inside != (0, column.count)]
         numbers = {"channels": channels, "image": row.size * column.size * channels}
@@ -46,6 +48,7 @@ class _Image(Lines):
     def window(self) -> Iterator[None]:
         """Loops over a window's elements inside the image; xi is the address of one in x."""
         depth, n = self.depth, self.n
+        # Bounds are looked at only on axes with padding: elsewhere a window cannot leave the image.
         for axis, outer, inner, at, padded in zip("hw", "rt", ("kh", "kw"), "ij", self.padded, strict=True):
             self(f"for {inner} in range({n[f'{axis}_taps']}):")
             self.depth += 1
@@ -76,12 +79,12 @@ class _Image(Lines):
             self(f"vstore(db + (k + c) * {BYTES}, splat(float32(0)))")
 
 
-def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> Source:
+def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> KernelCode:
     """y = largest element of each window, or 0 if that is larger and the result is rectified.
 
     An item, here and below, is a piece of a block.
     """
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     with out.blocks(), out.positions(), out.block("for c in range(c0, c1):"):
         out("a = splat(float32(0))" if rectified else "a = splat(float32(-inf))")
         with out.window():
@@ -90,12 +93,12 @@ def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: 
     return out.source("max_pool2d", "x", "y")
 
 
-def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> Source:
+def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> KernelCode:
     """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN).
 
     If y is rectified, dy counts as 0 where y is not positive.
     """
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     # Windows that do not overlap are written once; then only what no window covers is set to 0 before.
     apart = all(line.in_step >= line.taps for line in (row, column)) and not any(out.padded)
     covered = all(line.in_step == line.taps and line.count * line.taps == line.size for line in (row, column))
@@ -111,13 +114,15 @@ def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, re
             with out.window():
                 out("hit = veq(vload(xi), top)", "di = db + xi - xb", "here = vselect(hit, g, zero)")
                 out("vstore(di, here)" if apart else "vstore(di, vadd(vload(di), here))", "g = vselect(hit, zero, g)")
+            # g is zero by now unless no element was equal, as with a not-a-number, and adding zero is cheaper than a
+            # branch for each lane.
             out("vstore(di, vadd(vload(di), g))", f"yi += {BYTES}")
     return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
 
 
-def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> Source:
+def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> KernelCode:
     """y = mean of each window."""
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     with out.blocks(), out.positions():
         out.count(padding=count_padding)
         with out.block("for c in range(c0, c1):"):
@@ -128,9 +133,9 @@ def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_p
     return out.source("average_pool2d", "x", "y")
 
 
-def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> Source:
+def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> KernelCode:
     """dx: each element of a window gets its share of dy."""
-    out = _Image(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces)
     with out.blocks():
         out("x = dx", "y = dy")
         out.zero()

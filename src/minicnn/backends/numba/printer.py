@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minicnn.kernels import scalars
 from minicnn.kernels.expressions import (
     ONE,
     ZERO,
@@ -20,17 +21,25 @@ from minicnn.kernels.expressions import (
     Number,
     Select,
 )
-from minicnn.kernels.scalars import FUNCTIONS, Function
+from minicnn.kernels.scalars import ScalarFunction
 
 _NAMES = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", ">": "gt", ">=": "ge", "<": "lt", "<=": "le", "==": "eq",
     "maximum": "max", "minimum": "min", "power": "pow",
 }  # fmt: skip
 _X = Name("x")
-# What has no operation of its own.
-_FUNCTIONS = {
-    **FUNCTIONS, "sign": Function(("x",), {}, Select(_X > ZERO, ONE, Select(_X < ZERO, Number(-1), _X))),
+# Functions that are no operation of a CPU's vectors.
+FUNCTIONS = {
+    **scalars.FUNCTIONS, "sign": ScalarFunction(("x",), {}, Select(_X > ZERO, ONE, Select(_X < ZERO, Number(-1), _X))),
 }  # fmt: skip
+
+
+def composed(x: Call) -> Expr:
+    """The simpler functions that one of `FUNCTIONS` is made of, with the arguments of a call in them."""
+    function = FUNCTIONS[x.function]
+    known: dict[Expr, Expr] = dict(zip(map(Name, function.parameters), x.arguments, strict=True))
+    known |= {Name(first): value.replaced(known) for first, value in function.first.items()}
+    return function.result.replaced(known)
 
 
 def splat(value: float) -> str:
@@ -68,11 +77,8 @@ class Vectors:
                 return splat(left - right)
             case Binary():
                 return self._operation(x) if x.symbol in "+-*/" else self.text(Select(x, ONE, ZERO))
-            case Call(function=name) if name in _FUNCTIONS:
-                function = _FUNCTIONS[name]
-                known: dict[Expr, Expr] = dict(zip(map(Name, function.parameters), x.arguments, strict=True))
-                known |= {Name(first): made.replaced(known) for first, made in function.first.items()}
-                return self.text(function.result.replaced(known))
+            case Call(function=name) if name in FUNCTIONS:
+                return self.text(composed(x))
             case Call():
                 return f"v{_NAMES.get(x.function, x.function)}({', '.join(map(self.text, x.arguments))})"
         raise TypeError(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.ops.random import _MULTIPLIERS, _WEYL
 
 _WORD = "0xFFFFFFFF"
@@ -25,7 +25,7 @@ def _words(out: Lines) -> None:
         out(f"k0 = (k0 + {_WEYL[0]}) & {_WORD}", f"k1 = (k1 + {_WEYL[1]}) & {_WORD}")
 
 
-def uniform(*, seed: int, stream: int, size: int) -> Source:
+def uniform(*, seed: int, stream: int, size: int) -> KernelCode:
     """A plain array of `size` numbers; one item 64 of them."""
     out = Lines()
     out.all_numbers(key0=seed & 0xFFFFFFFF, key1=seed >> 32 & 0xFFFFFFFF, stream=stream & 0xFFFFFFFF)

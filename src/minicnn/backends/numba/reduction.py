@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from minicnn.backends.numba.elementwise import Group, Operand, constant, one
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, constant, one
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
@@ -37,6 +37,7 @@ class _Reduced(Lines):
         self._kept = [i for i in range(last) if not reduced[i]]
         self.n = [self.number(f"n{i}", size) for i, size in enumerate(self.sizes)]
         # Elements between neighbours.
+        # As text rather than numbers, so that arrays of other lengths share the compiled kernel.
         self._steps = [" * ".join(self.n[i + 1 :]) or "1" for i in range(last + 1)]
         self._count = 1 if self.along else -(-self.sizes[-1] // RUN)
         self.whole = self.sizes[-1] % LANES == 0  # whether the last axis is whole vectors
@@ -54,6 +55,7 @@ class _Reduced(Lines):
         """Loops over results; p is the address of the first element in x, and `left` says how many neighbours are."""
         with self.block("for item in range(start, stop):"):
             self(f"rest = item // {self._chunks}", f"row = {x}")
+            # An item's number is taken apart into places along the kept axes, the last one first.
             for i in reversed(self._kept):
                 self(f"row += rest % {self.n[i]} * {self._steps[i]} * 4", f"rest = rest // {self.n[i]}")
             if self.along:
@@ -83,13 +85,13 @@ class _Reduced(Lines):
         return f"vstore({at}, {value})" if self.whole else f"vstore_some({at}, {value}, left)"
 
     def result(self) -> tuple[str, str]:
-        """Where neighbours are in the result, in bytes, and how many are real."""
+        """Place of neighbours in the result, in bytes, and how many are real."""
         if self.samples is not None:
             return f"item * {BYTES}", f"{self.samples} - item * {LANES}"
         return f"(item // {self._chunks} * {self.n[-1]} + column) * 4", "left"
 
 
-def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None) -> tuple[Source, int]:
+def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None) -> tuple[KernelCode, int]:
     """dx of maxima y over axes of x, and the number of items; see `_Reduced`.
 
     dy goes to the first element that equals y; where none does (NaN), to the last one.
@@ -111,6 +113,7 @@ def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | N
         with out.nest(*heads):
             out(f"di = p{at}")
             if out.along:
+                # Once the gradient has gone to an element it is zero for all that follow.
                 out("hit = fload(di + x - dx) == top", "fstore(di, g if hit else zero)", "g = zero if hit else g")
             else:
                 for v in out.vectors:
@@ -123,20 +126,21 @@ def max_gradient(sizes: Sequence[int], reduced: Sequence[bool], samples: int | N
     return out.source("max_gradient", "dy", "x", "y", "dx"), out.items
 
 
-def argmax(*, samples: int, classes: int) -> Source:
+def argmax(*, samples: int, classes: int) -> KernelCode:
     """Index of the first maximum (or NaN) of x (B, K, 16) as int32 (N,); one item a block."""
     out = Lines()
     n, k = out.all_numbers(samples=samples, classes=classes)
     with out.block("for block in range(start, stop):"):
         out(f"xb = x + block * {k} * {BYTES}", "top = vload(xb)", "at = splat(float32(0))")
         with out.block(f"for i in range(1, {k}):"):
+            # A NaN is the maximum, and the first one stays.
             out(f"v = vload(xb + i * {BYTES})", "better = mor(vgt(v, top), mand(mnan(v), mnot(mnan(top))))")
             out("top = vselect(better, v, top)", "at = vselect(better, splat(float32(i)), at)")
         out(f"vstore_some(y + block * {BYTES}, float_to_int(at), {n} - block * {LANES})")
     return out.source("argmax", "x", "y")
 
 
-def argmax_plain(*, classes: int, inner: int, dtype: str) -> Source:
+def argmax_plain(*, classes: int, inner: int, dtype: str) -> KernelCode:
     """Index of the first maximum (or NaN) along K of a plain array (.., K, inner) as int32; one item a row."""
     out = Lines()
     k, m = out.all_numbers(classes=classes, inner=inner)
@@ -154,7 +158,7 @@ def argmax_plain(*, classes: int, inner: int, dtype: str) -> Source:
 
 def over_axes(
     kind: str, sizes: Sequence[int], reduced: Sequence[bool], samples: int | None = None
-) -> tuple[Source, int]:
+) -> tuple[KernelCode, int]:
     """The "sum", "mean" or "max" over axes of x, and the number of items; see `_Reduced`."""
     out = _Reduced(sizes, reduced, samples)
     terms = math.prod(size for size, gone in zip(sizes, reduced, strict=True) if gone)
@@ -166,6 +170,7 @@ def over_axes(
             if out.along and not out.whole:
                 out(f"left = {out.n[-1]} - k")
             out(f"v = {out.load(f'p{at}')}")
+            # A masked load gives zeros, which change a maximum but no sum.
             some = out.along and kind == "max" and not out.whole
             out(f"a = {_STEP[kind]}(a, {'vselect(msome(left), v, a)' if some else 'v'})")
         if not out.along:
@@ -181,8 +186,15 @@ def over_axes(
 
 
 def of_batch(
-    group: Group, operands: Sequence[Operand], *, samples: int, positions: int, channels: int, parts: int, blocks: int
-) -> Source:
+    group: ElementwiseGroup,
+    operands: Sequence[Operand],
+    *,
+    samples: int,
+    positions: int,
+    channels: int,
+    parts: int,
+    blocks: int,
+) -> KernelCode:
     """Part of sums over batch and positions of what operations make of images (B, positions, C, 16); one item a part.
 
     Args:
@@ -209,6 +221,7 @@ def of_batch(
             elif o.kind == "one":
                 out(*(f"m{k}_{i} = {one(o, f'b{k} + (c + {i}) * {o.strides[-1] * 4}')}" for i in range(width)))
         # Positions of all blocks are numbered through, and a part is some of them.
+        # Parts of positions, not of blocks, are of equal size even where blocks are few.
         out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}")
         with out.block(f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):"):
             out(f"pa = max(0, u0 - block * {p})", f"pz = min({p}, u1 - block * {p})")

@@ -1,4 +1,4 @@
-"""Tiles of accumulators as values in Numba code: ROWS x COLUMNS vectors that stay in registers.
+"""Register tiles as values in Numba code: ROWS x COLUMNS accumulators, each a vector, that stay in registers.
 
 One operation here is a whole inner loop, written in LLVM instructions. Written in Python the same loop would take
 Numba's front end a second to compile for each shape of tile.
@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import models, register_model
 
-from minicnn.backends.numba.interpreting import Interpreter
+from minicnn.backends.numba.interpreting import VectorInterpreter
 from minicnn.backends.numba.vector import (
     _BYTES,
     _FLOAT,
@@ -76,20 +76,22 @@ def _elements(builder: Any, kind: str, address: Any, left: Any = None) -> Any:
 def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], steps: list[Any],
             body: Callable[[list[Any], list[Any]], list[Any]]) -> list[Any]:  # fmt: skip
     """Repeat `sums = body(sums, addresses)` count times, each address moving on by its step; returns the sums."""
-    if isinstance(builder, Interpreter):
+    if isinstance(builder, VectorInterpreter):
         for _ in range(count):
             sums = body(sums, addresses)
             addresses = [builder.add(address, step) for address, step in zip(addresses, steps, strict=True)]
         return sums
+    # Sums go through memory here and LLVM makes registers of them: phi nodes would have to know the end of a body that
+    # adds blocks of its own.
     kept = [cgutils.alloca_once(builder, _VECTOR) for _ in sums]
     places = [cgutils.alloca_once(builder, _INT) for _ in addresses]
     for value, place in zip([*sums, *addresses], [*kept, *places], strict=True):
         builder.store(value, place)
     with cgutils.for_range(builder, count):
         at = [builder.load(place) for place in places]
-        made = body([builder.load(one) for one in kept], at)
+        results = body([builder.load(one) for one in kept], at)
         moved = [builder.add(address, step) for address, step in zip(at, steps, strict=True)]
-        for value, place in zip([*made, *moved], [*kept, *places], strict=True):
+        for value, place in zip([*results, *moved], [*kept, *places], strict=True):
             builder.store(value, place)
     return [builder.load(one) for one in kept]
 
@@ -144,6 +146,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
         return joined(builder, [values[c] for _, c, _ in cells])
 
+    # Rows are loaded once and meet every column: rows x columns products for rows + columns loads is all that a tile is
+    # for.
     def multiplied(builder: Any, sums: list[Any], inputs: list[Any], of: Callable[[int], Any]) -> list[Any]:
         """The sums, and the inputs of all rows times what `of` gives for each column."""
         for c in range(columns):
@@ -180,6 +184,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             steps = [ir.Constant(_INT, 4), ir.Constant(_INT, columns * BYTES)]
             return _looped(builder, sums, samples, at, steps, sample)
 
+        # y is a step of a whole vector of samples on, whether all of them are in the batch or not: so it lies in
+        # memory.
         steps = [x_step, ir.Constant(_INT, LANES * columns * BYTES)]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
 
@@ -209,6 +215,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             sums = _looped(builder, apart(builder, a), whole, [*starts, w], steps, body)
             rest = builder.sub(count, builder.shl(whole, ir.Constant(_INT, 4)))
             ends = [builder.add(s, builder.mul(whole, step)) for s, step in zip([*starts, w], steps, strict=True)]
+            # The last vector is a loop of no or one round, so that it is written like the others and nothing is read
+            # behind a row.
             some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(_INT, 1), _ZERO)
             return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
@@ -238,17 +246,18 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
 
     def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
         least, most = _splat(builder, low), _splat(builder, high)
-        made = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
-        return joined(builder, [_extremum("<=")(builder, v, most) for v in made])
+        # A plain comparison would lose a not-a-number, which every backend has to hand on.
+        bounded = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
+        return joined(builder, [_extremum("<=")(builder, v, most) for v in bounded])
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
         zero = _filled(_VECTOR, 0.0)
-        made = []
+        masked = []
         for r, c, i in cells:
             masks = _load(builder, _plus(builder, _at(builder, m, step, r), c * BYTES))
             positive = builder.fcmp_ordered(">", masks, zero)
-            made.append(builder.select(positive, builder.extract_value(a, i), zero))
-        return joined(builder, made)
+            masked.append(builder.select(positive, builder.extract_value(a, i), zero))
+        return joined(builder, masked)
 
     def put(builder: Any, o: Any, a: Any, step: Any) -> None:
         for r, c, i in cells:
@@ -260,7 +269,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             _store(builder, at, builder.fadd(_load(builder, at), builder.extract_value(a, i)))
 
     many = [address] * 5
-    made: dict[str, tuple[Any, list[Any], Callable[..., Any]]] = {
+    operations_by_name: dict[str, tuple[Any, list[Any], Callable[..., Any]]] = {
         "clear": (tile, [], clear),
         "bias": (tile, [address], bias),
         "correlate": (tile, [tile, *many], correlate),
@@ -274,10 +283,10 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "deposit": (types.void, [address, tile, address, address, address], added(across=False)),
     }
     for kind_of in _SIZE:
-        made[f"dot_{kind_of}"] = (tile, [tile, *many[1:]], dot(kind_of))
-        made[f"fold_{kind_of}"] = (tile, [tile, *many], fold(kind_of, checked=False))
-        made[f"fold_{kind_of}_some"] = (tile, [tile, *many], fold(kind_of, checked=True))
+        operations_by_name[f"dot_{kind_of}"] = (tile, [tile, *many[1:]], dot(kind_of))
+        operations_by_name[f"fold_{kind_of}"] = (tile, [tile, *many], fold(kind_of, checked=False))
+        operations_by_name[f"fold_{kind_of}_some"] = (tile, [tile, *many], fold(kind_of, checked=True))
     return {
         f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)
-        for name, (result, arguments, emit) in made.items()
+        for name, (result, arguments, emit) in operations_by_name.items()
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.elementwise import code
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 
@@ -20,7 +20,7 @@ ELEMENT = {"uint8": 1, "float32": 4}  # bytes
 
 
 @dataclass(frozen=True)
-class Shape:
+class RowShape:
     """Sizes of a product.
 
     Attributes:
@@ -56,11 +56,11 @@ class Shape:
 
 
 def worth_it(length: int, units: int) -> bool:
-    """Whether this is faster than products of blocked samples: long rows, which are seldom read again."""
+    """True if this is faster than products of blocked samples: long rows, which are seldom read again."""
     return length >= 8 * LANES and units <= 2 * LANES
 
 
-def transposed_weights(shape: Shape) -> Source:
+def transposed_weights(shape: RowShape) -> KernelCode:
     """w (K, F) as rows (F, K) padded with zeros; one item a unit."""
     out = Lines()
     length, padded, units = out.all_numbers(length=shape.length, padded=shape.padded, units=shape.units)
@@ -72,12 +72,12 @@ def transposed_weights(shape: Shape) -> Source:
     return out.source("transpose_weights", "w", "y")
 
 
-def _begin(out: Lines, shape: Shape) -> None:
+def _begin(out: Lines, shape: RowShape) -> None:
     out.all_numbers(samples=shape.samples, length=shape.length, padded=shape.padded, units=shape.units)
     out.number("row_bytes", shape.length * ELEMENT[shape.dtype])
 
 
-def _addresses(out: Lines, shape: Shape) -> None:
+def _addresses(out: Lines, shape: RowShape) -> None:
     """Addresses of the rows of a block at `table`; the last sample's again beyond it.
 
     The rows are fetched into the cache at once, since several are then read side by side.
@@ -90,10 +90,11 @@ def _addresses(out: Lines, shape: Shape) -> None:
             out("prefetch(at)")
 
 
-def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
+def forward(shape: RowShape, *, bias: bool, finish: str = "") -> KernelCode:
     """y (B, F, 16) from rows and weights (F, K padded), through "relu" or "relu6"; one item a block."""
     out = Lines()
     _begin(out, shape)
+    # So few units that their weights stay in the cache beside the rows.
     width = even_tile(shape.units, UNITS)
     rows = next(r for r in (4, 2, 1) if r * width <= REGISTERS)
     tile, kind = out.tile(rows, width), "bytes" if shape.dtype == "uint8" else "floats"
@@ -104,10 +105,12 @@ def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
             out(f"f = min(fq, units - {width})")
             with out.block(f"for lane in range(0, {LANES}, {rows}):"):
                 out(
+                    # Sums along the row stay apart in 16 lanes, and are added up once, when the row is done.
                     f"a = dot_{kind}_{tile}(clear_{tile}(), table + lane * 8, w + f * padded * 4, length, padded * 4)",
                     f"put_{tile}(panel + lane * {width * BYTES}, a, {width * BYTES})",
                 )
             with out.block(f"for c in range({width}):"):
+                # The scale is applied to the sum: once a result instead of once an element.
                 start = "bload(bias + (f + c) * 4)" if bias else "splat(float32(0))"
                 value = f"vfma(sums(panel + c * {BYTES}, {width * BYTES}), splat(float32({shape.scale!r})), {start})"
                 ended = code(finish, [value], ["float32"], {}) if finish else value
@@ -116,12 +119,13 @@ def forward(shape: Shape, *, bias: bool, finish: str = "") -> Source:
     return out.source("matmul of rows", *names)
 
 
-def weight_gradient(shape: Shape, parts: int) -> Source:
+def weight_gradient(shape: RowShape, parts: int) -> KernelCode:
     """Parts of x^T dy as (F, K padded) from rows and dy (B, F, 16), without the scale; one item a part."""
     out = Lines()
     _begin(out, shape)
     out.number("parts_", parts), out.number("blocks", shape.blocks), out.number("size", shape.size)
     width = even_tile(shape.units, SUMMED_UNITS)
+    # Accumulators are vectors x width, which must stay in registers.
     vectors, kind = 2 if width > REGISTERS // 4 else 4, "bytes" if shape.dtype == "uint8" else "floats"
     full = shape.length // (vectors * LANES) * vectors * LANES
     out("table0 = stack()")
@@ -130,6 +134,7 @@ def weight_gradient(shape: Shape, parts: int) -> Source:
         out.block(f"for block0 in range(blocks * part // parts_, blocks * (part + 1) // parts_, {TOGETHER}):"),
     ):
         out(f"block1 = min(block0 + {TOGETHER}, blocks * (part + 1) // parts_)")
+        # The first blocks write their sums, the others add to them.
         out("fresh = int64(block0 == blocks * part // parts_)")
         with out.block("for block in range(block0, block1):"):
             out(f"table = table0 + (block - block0) * {LANES * 8}")
@@ -162,7 +167,7 @@ def _fold(out: Lines, tile: str, kind: str, some: str) -> None:
     out(f"lay_{tile}(parts + (part * size + f * padded + k) * 4, a, padded * 4, padded - k, fresh)")
 
 
-def join(shape: Shape, parts: int) -> Source:
+def join(shape: RowShape, parts: int) -> KernelCode:
     """dw (K, F): the parts added up, times the scale; one item a vector of K."""
     out = Lines()
     _begin(out, shape)

@@ -1,4 +1,4 @@
-"""How each primitive is lowered: a rule adds tasks, or returns the reason why it cannot. And the whole way there."""
+"""Rules for each primitive: they add the tasks that compute a node, or refuse it with a NoKernelError."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 
 from minicnn.backends.numba import elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
+from minicnn.backends.numba.general import general
 from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
-from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rows, Rule
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule, StoredRows
 from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.statistics import STATISTIC_RULES, sum_of_terms
 from minicnn.backends.numba.transforms import transform
@@ -56,12 +57,12 @@ def _pack(to: Lowering, node: Node, x: Value, index: Value | None, scale: float 
         to.add(node, source, reads, [to.buffer(y, BLOCKED)])
 
     to.how[id(node)] = "no work: rows are read where they are"
-    to.later(y, Rows(x, index, scale), make)
+    to.later(y, StoredRows(x, index, scale), make)
 
 
 def _pack_bytes(to: Lowering, node: Node) -> None:
     x, *others = node.inputs
-    index = others.pop(0) if node.attrs["body"].steps[0].op.name == "take" else None
+    index = others.pop(0) if node.attrs["body"].operations[0].op.name == "take" else None
     _pack(to, node, x, index, *(float(v.data.item()) for v in others if v.data is not None))
 
 
@@ -146,4 +147,4 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()
-    return lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled))
+    return lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled), general)

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from minicnn.backends.numba import reduction
-from minicnn.backends.numba.elementwise import Group, Operand
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.grouping import group_of, operands_of, reads_of
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
 from minicnn.backends.numba.vector import BYTES, LANES
@@ -28,30 +28,32 @@ def _reduce(to: Lowering, node: Node) -> None:
         source, items = reduction.over_axes(kind, sizes, reduced, x.shape[0] if vector else None)
         to.add(node, source, [to.need(x, form)], [to.buffer(y, PLAIN if vector else form)], items)
         return
-    key, channels, own = to.need(x, BLOCKED), math.prod(x.shape[1:]), [a in axes for a in range(1, x.ndim)]
+    key, channels, is_reduced = to.need(x, BLOCKED), math.prod(x.shape[1:]), [a in axes for a in range(1, x.ndim)]
     positions = 1
     if axes != set(range(len(axes))):  # the samples' own axes first
-        channels = math.prod(n for n, gone in zip(x.shape[1:], own, strict=True) if not gone)
-        source, items = reduction.over_axes("sum", *_merged((blocks_of(x), *x.shape[1:], LANES), [False, *own, False]))
+        channels = math.prod(n for n, gone in zip(x.shape[1:], is_reduced, strict=True) if not gone)
+        source, items = reduction.over_axes(
+            "sum", *_merged((blocks_of(x), *x.shape[1:], LANES), [False, *is_reduced, False])
+        )
         sums = to.scratch(node, "sums", channels * BYTES * blocks_of(x))
         to.add(node, source, [key], [sums], items)
         key = sums
     else:
         positions = math.prod(x.shape[1 : len(axes)])
         channels //= positions
-    whole = Group((), (0,), (x.dtype,)), [Operand("lanes")]
+    whole = ElementwiseGroup((), (0,), (x.dtype,)), [Operand("lanes")]
     _sum_batch(to, node, kind, x, whole, [key], positions, channels)
 
 
 def _axes(to: Lowering, x: Value, y: Value, axes: set[int]) -> tuple[str, list[int], list[bool], bool]:
-    """How a reduction of x to y goes through x: its form there, lengths of axes, which are reduced; whether y is (N,).
+    """The way of a reduction through x: its form there, lengths of axes, which are reduced; true if y is (N,).
 
     A blocked value has an axis of 16 lanes behind all others.
     """
-    own = [a in axes for a in range(x.ndim)]
+    reduced = [a in axes for a in range(x.ndim)]
     if 0 in axes or not to.is_blocked(x):
-        return PLAIN, *_merged(x.shape, own), False
-    return BLOCKED, *_merged((blocks_of(x), *x.shape[1:], LANES), [*own, False]), y.ndim == 1
+        return PLAIN, *_merged(x.shape, reduced), False
+    return BLOCKED, *_merged((blocks_of(x), *x.shape[1:], LANES), [*reduced, False]), y.ndim == 1
 
 
 def _max_gradient(to: Lowering, node: Node) -> None:
@@ -82,7 +84,7 @@ def sum_of_terms(to: Lowering, node: Node) -> None:
     _sum_batch(to, node, group.name, shape, (what, operands), reads, math.prod(shape.shape[1:-1]), shape.shape[-1])
 
 
-def _sum_batch(to: Lowering, node: Node, name: str, x: Value | Spec, what: tuple[Group, list[Operand]],
+def _sum_batch(to: Lowering, node: Node, name: str, x: Value | Spec, what: tuple[ElementwiseGroup, list[Operand]],
                reads: list[Key], positions: int, channels: int) -> None:  # fmt: skip
     """Sums over the batch and positions of what is made of (B, positions, channels, 16)."""
     source = reduction.of_batch(

@@ -20,7 +20,7 @@ import numpy as np
 from numba.core import config
 
 from minicnn.backends.numba.cpus import cores
-from minicnn.backends.numba.kernel import Source, callable_of, compile_source
+from minicnn.backends.numba.kernel import KernelCode, callable_of, compile_source
 
 WAIT_S = 2e-4  # before a thread sleeps: somewhat longer than Python takes between the steps of a training
 NAP_S = 1e-3  # before a thread sleeps that waits for a share: one that oversleeps misses the next list
@@ -35,7 +35,7 @@ _EMPTY, _ASLEEP, _POSTED, _BUSY = 0, 1, 2, 3
 # the address of the counter of shares done, and how many rounds a thread waits before it steals and before it sleeps.
 # Groups and shares are numbered on from list to list, so one that comes late finds that all has been done. Only who has
 # claimed a share may look into the list: it lives at least until that share is done.
-_DRIVER = Source(
+_DRIVER = KernelCode(
     "driver",
     ("state", "claim", "groups", "first", "end", "counter", "patience", "limit"),
     (
@@ -75,7 +75,7 @@ _DRIVER = Source(
 )
 
 # alone(groups, 0, number of groups): everything, by one thread.
-_ALONE = Source(
+_ALONE = KernelCode(
     "alone",
     ("entry",),
     (
@@ -87,7 +87,7 @@ _ALONE = Source(
 )
 
 # serve(table, thread, threads): drives the lists that are posted until none has come for some rounds of waiting.
-_SERVER = Source(
+_SERVER = KernelCode(
     "server",
     ("line", "driver", "rounds"),
     (
@@ -107,7 +107,7 @@ _SERVER = Source(
 
 # post(table, 0, threads): writes a list into the lines, and says which threads are asleep. A thread that has
 # yet to take the last list does not get to see it any more; one that is still busy with it is left alone.
-_POSTER = Source(
+_POSTER = KernelCode(
     "poster",
     ("lines", "asleep", "groups", "first", "end"),
     (
@@ -125,7 +125,9 @@ _POSTER = Source(
 )
 
 # pauses(table, start, stop): as many rounds of waiting.
-_PAUSES = Source("pauses", ("counter",), ("for i in range(start, stop):", "    atomic_load(counter)", "    pause()"))
+_PAUSES = KernelCode(
+    "pauses", ("counter",), ("for i in range(start, stop):", "    atomic_load(counter)", "    pause()")
+)
 
 Entry = tuple[int, np.ndarray[Any, Any], int]  # address of a kernel, its table of buffers and numbers, number of items
 
@@ -160,6 +162,7 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        # One list at a time: boxes hold one.
         self._lock = threading.Lock()
         self._alone = callable_of(_ALONE)
         if threads == 1:
@@ -167,11 +170,13 @@ class Pool:
         # Lines of the cache: one for each thread, the caller's first, and the counter's. They live as long as the pool.
         self._lines = np.zeros((threads + 1, _LINE), np.int64)
         self._done = 0  # groups of all lists so far
+        # A queue that is written in C wakes a thread without the interpreter's lock being taken twice.
         self._calls: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
         self._asleep = bytearray(threads)
         flags = np.frombuffer(self._asleep, np.uint8)
         self._drive, self._post, self._serve = callable_of(_DRIVER), callable_of(_POSTER), callable_of(_SERVER)
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
+        # How long a round of waiting takes depends on the CPU: the pause instruction takes 10 to 140 cycles.
         second = self._rounds()
         rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
         self._lines[:, 5:] = self._address(threads), patience, limit
@@ -188,7 +193,7 @@ class Pool:
         return int(self._lines.ctypes.data) + line * 8 * _LINE
 
     def _rounds(self) -> float:
-        """How many rounds of waiting a second has."""
+        """Rounds of waiting in a second."""
         pauses, table, count = callable_of(_PAUSES), np.array([self._address(self.threads)], np.int64), 2000
         start = time.perf_counter()
         pauses(table.ctypes.data, 0, count)
@@ -208,6 +213,7 @@ class Pool:
             first = self._done
             self._done += kernels.groups
             self._posted[2:] = kernels.address, first, self._done
+            # Lazily, by C code alone: an exception of the interpreter cannot come in between.
             waking = map(SimpleQueue.put, compress(self._calls, self._asleep), repeat(None))  # once it is known who is
             # All is done or nothing, even if the user interrupts: that is noticed after calls, not within them.
             try:
@@ -216,10 +222,11 @@ class Pool:
                 finally:
                     deque(waking, 0)
             finally:
+                # The caller does shares, too, and returns only when all are done, since buffers may be freed then.
                 self._drive(self._address(0), 0, self.threads)
 
 
-class Lock:
+class ForkSafeLock:
     """A lock that is free in a forked child, where the thread that held it does not exist."""
 
     def __init__(self) -> None:
@@ -237,13 +244,14 @@ class Lock:
         self._lock.release()
 
 
-_LOCKS: WeakSet[Lock] = WeakSet()
+_LOCKS: WeakSet[ForkSafeLock] = WeakSet()
 _POOLS: dict[int, Pool] = {}
-_POOLS_LOCK = Lock()
+_POOLS_LOCK = ForkSafeLock()
 
 
 def pool(threads: int) -> Pool:
     """The pool of this process with that many threads; what is interpreted runs in the caller's alone."""
+    # Interpreted kernels hold the interpreter's lock, so that threads would only wait for each other.
     count = 1 if config.DISABLE_JIT else threads
     with _POOLS_LOCK:
         if count not in _POOLS:
@@ -268,11 +276,11 @@ def default_threads() -> int:
     Raises:
         ValueError: If MINICNN_THREADS is not a positive integer.
     """
-    given = os.environ.get("MINICNN_THREADS")
-    if not given:
+    asked = os.environ.get("MINICNN_THREADS")
+    if not asked:
         return cores()
-    if not given.isdecimal() or not int(given):
+    if not asked.isdecimal() or not int(asked):
         raise ValueError(
-            f"MINICNN_THREADS is an integer of at least 1. Received: {given!r}. Unset it to use all cores."
+            f"MINICNN_THREADS is an integer of at least 1. Received: {asked!r}. Unset it to use all cores."
         )
-    return int(given)
+    return int(asked)

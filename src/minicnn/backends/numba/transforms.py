@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicnn.backends.numba.kernel import Lines, Source
+from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.lowering import BLOCKED, Lowering
 from minicnn.backends.numba.resampling import FOLDS, read, text
 from minicnn.backends.numba.vector import BYTES
@@ -23,7 +23,7 @@ def _corners(out: Lines, mode: str, count: int) -> None:
             out(f"{name}1 = vadd({name}0, one)")
         for k in range(1 if nearest else 2):
             if mode == "wrap":
-                out(f"{name}{k} = {text('again', f'{name}{k}', f'n_{n}')}")
+                out(f"{name}{k} = {text('wrapped_once', f'{name}{k}', f'n_{n}')}")
             out(f"{name}_c{k} = {text('clipped', f'{name}{k}', f'last_{n}')}")
             out(f"{name}_p{k} = imul(float_to_int({name}_c{k}), step_{n})")
     for k in range(count):
@@ -35,7 +35,7 @@ def _corners(out: Lines, mode: str, count: int) -> None:
             out(f"in{k} = mand(veq(row_c{u}, row{u}), veq(column_c{v}, column{v}))")
 
 
-def _backward(node: Node) -> Source:
+def _backward(node: Node) -> KernelCode:
     """One item a block: what is added to a pixel comes in the order of the pixels made of it."""
     (_, h, w, c), (_, oh, ow, _) = node.outputs[0].shape, node.inputs[0].shape
     mode, corners = node.attrs["fill_mode"], 1 if node.attrs["interpolation"] == "nearest" else 4

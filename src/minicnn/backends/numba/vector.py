@@ -31,14 +31,14 @@ _ALL_FIRST = ir.Constant(_INTS, [0] * LANES)  # the order of lanes that fills a 
 
 def _held(name: str, kind: Any) -> Any:
     """A type of values that Numba holds as LLVM does."""
-    made = type(name, (types.Type,), {})
+    held_type = type(name, (types.Type,), {})
 
-    @register_model(made)
+    @register_model(held_type)
     class Model(models.PrimitiveModel):  # type: ignore[misc]  # Numba has no types
-        def __init__(self, manager: Any, given: Any) -> None:
-            super().__init__(manager, given, kind)
+        def __init__(self, manager: Any, fe_type: Any) -> None:
+            super().__init__(manager, fe_type, kind)
 
-    return made(name=name)
+    return held_type(name=name)
 
 
 vector, mask = _held("float32x16", _VECTOR), _held("bool16", _MASK)
@@ -61,15 +61,16 @@ def _operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[
     """An intrinsic with a fixed signature, whose code `emit(builder, *arguments)` writes."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        made = emit(builder, *values)
-        return context.get_dummy_value() if result is types.void else made
+        result_value = emit(builder, *values)
+        return context.get_dummy_value() if result is types.void else result_value
 
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
     scope: dict[str, Any] = {"signature": result(*arguments), "codegen": codegen}
+    # Numba reads the number of arguments from the signature.
     exec(f"def {name}(typingctx{', ' if names else ''}{names}):\n    return signature, codegen\n", scope)
-    made = intrinsic(scope[name])
-    made.emit = emit  # for `interpreting`
-    return made
+    operation = intrinsic(scope[name])
+    operation.emit = emit  # for `interpreting`
+    return operation
 
 
 def _load(builder: Any, address: Any, kind: Any = _VECTOR) -> Any:
@@ -99,6 +100,7 @@ def _halves(builder: Any, value: Any, join: Callable[..., Any]) -> Any:
     """All lanes joined by halves: in the same order every time."""
     width = LANES // 2
     while width:
+        # Lanes are rotated and added: a fixed order of additions, which a reduction of LLVM's does not promise.
         order = [(i + width) % LANES for i in range(LANES)]
         value = join(builder, value, builder.shuffle_vector(value, _UNDEFINED, ir.Constant(_INTS, order)))
         width //= 2
@@ -206,14 +208,14 @@ def _lanes_at(builder: Any, address: Any, offsets: Any) -> Any:
 
 def _gather(builder: Any, address: Any, offsets: Any) -> Any:
     kinds = [_PLACES, ir.IntType(32), _MASK, _VECTOR]
-    given = (_lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1), _UNDEFINED)
-    return _external(builder, "llvm.masked.gather.v16f32.v16p0", _VECTOR, kinds, given)
+    operands = (_lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1), _UNDEFINED)
+    return _external(builder, "llvm.masked.gather.v16f32.v16p0", _VECTOR, kinds, operands)
 
 
 def _scatter(builder: Any, address: Any, offsets: Any, value: Any) -> None:
     kinds = [_VECTOR, _PLACES, ir.IntType(32), _MASK]
-    given = (value, _lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1))
-    _external(builder, "llvm.masked.scatter.v16f32.v16p0", ir.VoidType(), kinds, given)
+    operands = (value, _lanes_at(builder, address, offsets), ir.Constant(ir.IntType(32), 4), _filled(_MASK, 1))
+    _external(builder, "llvm.masked.scatter.v16f32.v16p0", ir.VoidType(), kinds, operands)
 
 
 def _between(builder: Any, above: Any, below: Any, offsets: Any, right: Any, down: Any) -> Any:
@@ -261,14 +263,14 @@ lanes = _operation("lanes", _v, [], lambda b: b.bitcast(ir.Constant(_INTS, list(
 # Integers: the same registers, their bits taken as int32.
 
 
-def _instruction(name: str, *given: str) -> Callable[..., Any]:
-    return lambda builder, *values: getattr(builder, name)(*given, *values)
+def _instruction(name: str, *options: str) -> Callable[..., Any]:
+    return lambda builder, *values: getattr(builder, name)(*options, *values)
 
 
 def _integers(emit: Callable[..., Any], *, compares: bool = False) -> Callable[..., Any]:
     def whole(builder: Any, *values: Any) -> Any:
-        made = emit(builder, *(builder.bitcast(v, _INTS) for v in values))
-        return made if compares else builder.bitcast(made, _VECTOR)
+        lanes = emit(builder, *(builder.bitcast(v, _INTS) for v in values))
+        return lanes if compares else builder.bitcast(lanes, _VECTOR)
 
     return whole
 
@@ -357,8 +359,8 @@ def _pause(builder: Any) -> None:
 def _prefetch(builder: Any, address: Any) -> None:
     read, keep, data = (ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))
     kinds = [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3]
-    given = [_pointer(builder, address, ir.IntType(8)), read, keep, data]
-    _external(builder, "llvm.prefetch.p0", ir.VoidType(), kinds, given)
+    operands = [_pointer(builder, address, ir.IntType(8)), read, keep, data]
+    _external(builder, "llvm.prefetch.p0", ir.VoidType(), kinds, operands)
 
 
 prefetch = _operation("prefetch", types.void, [_a], _prefetch)  # the cache line of an address, before it is read

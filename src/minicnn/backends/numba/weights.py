@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS, SHORT, Line
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
 LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
@@ -18,7 +18,8 @@ PIXELS = 48  # least number of positions between two visits to the sums in memor
 
 
 def lanes_apart(size: int) -> bool:
-    """Whether sums of this many elements keep their lanes apart between blocks."""
+    """True if sums of this many elements keep their lanes apart between blocks."""
+    # 16 sums for each weight save adding up lanes in every block, as long as they stay in the cache.
     return size * BYTES <= LANES_LIMIT
 
 
@@ -58,15 +59,17 @@ class Gradient:
         return -(-self.samples // LANES)
 
 
-def weight_gradient(shape: Gradient, parts: int) -> Source:
+def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
     """Part of dw (KH, KW, C, groups * F) from x (B, H, W, groups * C, 16) and dy (B, OH, OW, groups * F, 16).
 
     One item a part.
     """
     row, column, channels, groups = shape.row, shape.column, shape.channels, shape.groups
     out, filters = Lines(bake=column.taps * channels <= SHORT), shape.filters * groups
+    # Each visit loads and stores the sums: enough positions in between hide that.
     strip = even_tile(row.count, max(1, -(-PIXELS // column.count)))
     padded = column.inside != (0, column.count)
+    # Taps of a row and channels lie one after the other in memory: as one loop they fill tiles better.
     joined = column.joined and not padded and groups == 1
     length = column.taps * channels if joined else channels
     columns = even_tile(shape.filters, 6)
@@ -111,6 +114,7 @@ def weight_gradient(shape: Gradient, parts: int) -> Source:
 
 def _ranges(name: str, total: int, size: int) -> list[tuple[int, str]]:
     """Tile widths that together cover a total, with the range of starts of each."""
+    # A narrower last tile, as one that overlaps would add its sums twice.
     rest = total % size
     runs = [(size, f"0, {name} - {size - 1}, {size}")] if total >= size else []
     return runs + ([(rest, f"{name} - {rest}, {name}, {rest}")] if rest else [])
@@ -119,6 +123,7 @@ def _ranges(name: str, total: int, size: int) -> list[tuple[int, str]]:
 def _inside(out: Lines, n: dict[str, str], padded: bool) -> None:
     """Output positions whose input is inside the image, for this tap."""
     out(f"i0 = {n['r_offset']} + kh * {n['r_taps']}", f"j0 = {n['c_offset']} + kw * {n['c_taps']}")
+    # Bounds instead of tests: the inner loop then has no condition.
     out(f"ra = max(r0, -(i0 // {n['r_step']}))")
     out(f"rz = min(min(r0 + {n['strip']}, yz), ({n['h']} - 1 - i0) // {n['r_step']} + 1)")
     if padded:
@@ -140,7 +145,7 @@ def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int) -> None:
     out(f"gather_{tile}(s, a, {n['filters']} * {BYTES})")
 
 
-def join(size: int, parts: int, *, apart: bool, divisor: int = 1) -> Source:
+def join(size: int, parts: int, *, apart: bool, divisor: int = 1) -> KernelCode:
     """Parts of `size` sums added up, and divided by a count; one item 16 elements.
 
     Args:

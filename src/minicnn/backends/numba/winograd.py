@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import Line
-from minicnn.backends.numba.kernel import Lines, Source, even_tile
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
 TILES, FILTERS = 3, 8  # of a tile of accumulators
@@ -18,7 +18,7 @@ CACHE = 1 << 19  # bytes of transformed inputs at a time: half of the second-lev
 
 
 @dataclass(frozen=True)
-class Shape:
+class WinogradShape:
     """Sizes of a convolution.
 
     Attributes:
@@ -45,6 +45,8 @@ class Shape:
     @property
     def together(self) -> int:
         """Tiles of a group."""
+        # As many tiles as fit into the cache, since products read their transformed inputs once for each group of
+        # filters.
         most = max(TILES, CACHE // (16 * self.channels * BYTES) // TILES * TILES)
         return min(most, -(-self.tiles // TILES) * TILES)
 
@@ -60,7 +62,7 @@ class Shape:
 
 
 def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
-    """Whether there is a transform for a geometry, and enough filters to fill a vector."""
+    """True if there is a transform for a geometry, and enough filters to fill a vector."""
     return filters >= LANES and groups == 1 and all(
         line.taps == 3 and line.in_step == line.out_step == line.offset_step == 1
         and abs(line.weight_step) == 1 and line.count >= 2
@@ -68,9 +70,11 @@ def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
     )  # fmt: skip
 
 
-def worth_it(shape: Shape, threads: int) -> bool:
-    """Whether this is faster than the direct kernel, in multiply-adds or what takes as long."""
+def worth_it(shape: WinogradShape, threads: int) -> bool:
+    """True if this is faster than the direct kernel, in multiply-adds or what takes as long."""
     tiles, c, f = shape.tiles, shape.channels, shape.filters
+    # Constants of the estimate were measured: a product costs 1.15 of a direct one, as its sums are shorter, and a
+    # transform of a pixel some 70 multiply-adds.
     wasted = -(-tiles // threads // TILES) * TILES * threads / tiles  # tiles that fill up the last group
     direct = 9 * shape.row.count * shape.column.count * shape.blocks * c * f
     products = 16 * tiles * wasted * c * f * 1.15
@@ -80,17 +84,18 @@ def worth_it(shape: Shape, threads: int) -> bool:
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,
            threads: int) -> bool:  # fmt: skip
-    """Whether a convolution is done so: where it can and is faster, unless the user has pinned the way."""
+    """True if a convolution takes Winograd's way: where it can and is faster, unless the user has pinned one."""
     if not possible(row, column, filters, groups) or pinned == "direct":
         return False
-    return pinned == "winograd" or worth_it(Shape(row, column, channels, filters, blocks), threads)
+    return pinned == "winograd" or worth_it(WinogradShape(row, column, channels, filters, blocks), threads)
 
 
-def transformed_weights(shape: Shape) -> Source:
+def transformed_weights(shape: WinogradShape) -> KernelCode:
     """w (3, 3, C, F) as (16, C, F); one item 16 filters of all channels."""
     out = Lines()
     c, f = out.all_numbers(channels=shape.channels, filters=shape.filters)
     with out.block("for item in range(start, stop):"):
+        # The last vector overlaps the one before, which writes the same numbers: no masked stores.
         out(f"f = min(item * {LANES}, {f} - {LANES})")
         with out.block(f"for k in range({c}):"):
             at = f"(k * {f} + f) * 4"
@@ -98,7 +103,7 @@ def transformed_weights(shape: Shape) -> Source:
     return out.source("winograd weights", "w", "y")
 
 
-def winograd(name: str, shape: Shape, parts: int, *, bias: bool, finish: str) -> Source:
+def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish: str) -> KernelCode:
     """y (B, OH, OW, F, 16) from x (B, H, W, C, 16) and transformed weights; one item a part of the tiles.
 
     Args:
@@ -128,6 +133,8 @@ def winograd(name: str, shape: Shape, parts: int, *, bias: bool, finish: str) ->
             with out.block("for t in range(t0, t1):"):
                 _origin(out)
                 with out.block("for k in range(16):"):
+                    # A table of addresses, in which pixels beyond the border point to zeros: the transform knows no
+                    # borders.
                     out("i = i0 + k // 4 + top", "j = j0 + k % 4 + left", "at = zeros")
                     with out.block("if 0 <= i < h and 0 <= j < w_:"):
                         out(f"at = x + ((block * h + i) * w_ + j) * channels * {BYTES}")

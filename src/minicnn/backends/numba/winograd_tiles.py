@@ -54,8 +54,8 @@ def _patch(builder: Any, o: Any, x: Any, count: Any, o_step: Any) -> None:
 
     def body(_: list[Any], at: list[Any]) -> list[Any]:
         values = [_load(builder, address) for address in at[1:]]
-        made = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _input_lines)
-        for i, value in enumerate(made):
+        tile = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _input_lines)
+        for i, value in enumerate(tile):
             _store(builder, _at(builder, at[0], o_step, i), value)
         return []
 
@@ -68,9 +68,9 @@ def _unpatch(finish: str) -> Callable[..., None]:
 
         def body(_: list[Any], at: list[Any]) -> list[Any]:
             values = [_load(builder, _at(builder, at[0], x_step, i)) for i in range(16)]
-            made = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _output_lines)
+            tile = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _output_lines)
             offset = _broadcast(builder, at[2])
-            for i, value in enumerate(made):
+            for i, value in enumerate(tile):
                 place = _at(builder, _at(builder, at[1], row, i // 2), pixel, i % 2)
                 value = builder.fadd(value, offset)
                 if finish == "mask":

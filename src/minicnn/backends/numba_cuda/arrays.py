@@ -71,23 +71,23 @@ class Array:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie one after the other in row-major order."""
+        """True if the elements lie one after the other in row-major order."""
         wanted = row_major(self.shape)
         return self.size == 0 or all(n == 1 or s == w for n, s, w in zip(self.shape, self.steps, wanted, strict=True))
 
     @property
     def aligned(self) -> bool:
-        """Whether it begins where kernels may load several elements at once."""
+        """True if the array begins where kernels may load several elements at once."""
         return self.address % ALIGNMENT == 0
 
     @property
     def address(self) -> int:
-        """Where its first element is."""
+        """Address of the array's first element."""
         return self.memory.address + self.start * self.itemsize
 
     @property
     def pointer(self) -> Pointer:
-        """Where the element is that comes first in memory, which is not its own first if it runs backwards."""
+        """Pointer to the element that comes first in memory, which is not the array's first if it runs backwards."""
         back = sum((n - 1) * s for n, s in zip(self.shape, self.steps, strict=True) if s < 0)
         return Pointer(self.memory, (self.start + back) * self.itemsize, self.dtype)
 
@@ -128,8 +128,8 @@ class Array:
             raise TypeError(
                 f"A Python number comes from one element. Received: an array of shape {self.shape}. Index it."
             )
-        made: bool | int | float = self.numpy().item()
-        return made
+        number: bool | int | float = self.numpy().item()
+        return number
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
         """The array on a device, given as one or as "cuda:1"; itself if it is there already."""
@@ -147,6 +147,7 @@ class Array:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.address if self.size else 0, False),
+            # Stream 1, the default one: whoever takes the array must wait for what is in it.
             "strides": None if self.contiguous else self.strides, "version": 3, "stream": 1,
         }  # fmt: skip
 
@@ -163,6 +164,7 @@ class Array:
         copy: bool | None = None,
     ) -> Any:
         if dl_device not in (None, self.__dlpack_device__()):
+            # The host is the only other place to which a copy is promised.
             if dl_device != (1, 0) or copy is False:
                 raise BufferError(
                     "An array is exported where it is, or copied to the host. "
@@ -208,14 +210,15 @@ class Array:
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
+            # NumPy would otherwise copy element by element, or silently wait for the device.
             "Arrays do not move to the host unasked. Received: an array of numba_cuda. Use backend.to_numpy(array)."
         )
 
     # Indexing -----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Array:
-        made: Array = OPERATORS["get"](self, key)
-        return made
+        part: Array = OPERATORS["get"](self, key)
+        return part
 
     def __setitem__(self, key: Any, value: Any) -> None:
         OPERATORS["put"](self, key, value)
@@ -231,16 +234,17 @@ def empty(shape: Shape, dtype: DType, device: Device) -> Array:
 def launch(text: str, numbers: Sequence[int], arrays: Sequence[Array], items: int = 0) -> None:
     """Launch a kernel of numbers and arrays, with a thread for each of so many items: the first number by default."""
     device, signature = arrays[0].device, (*["int64"] * len(numbers), *(f"{a.dtype.name}*" for a in arrays))
+    # Kernels loop over their items, whatever the number of blocks.
     blocks = min(device.most_blocks, -(-(items or numbers[0]) // THREADS))
     device.launch(kernel(text, signature), blocks, THREADS, (*numbers, *(a.pointer for a in arrays)))
 
 
 def from_numpy(data: HostArray, device: Device) -> Array:
     """A copy of an array of the host."""
-    made = empty(data.shape, checked_dtype(data.dtype), device)
+    array = empty(data.shape, checked_dtype(data.dtype), device)
     with explained():
-        made.memory.write(0, np.ascontiguousarray(data))
-    return made
+        array.memory.write(0, np.ascontiguousarray(data))
+    return array
 
 
 def as_device(device: Any) -> Device:
@@ -259,13 +263,13 @@ def as_device(device: Any) -> Device:
 
 def from_interface(data: Any) -> Array:
     """An array over the memory of another library's array on a GPU."""
-    found = data.__cuda_array_interface__
-    kind, shape = checked_dtype(found["typestr"]), tuple(found["shape"])
+    interface = data.__cuda_array_interface__
+    kind, shape = checked_dtype(interface["typestr"]), tuple(interface["shape"])
     device = get_device(int(data.__dlpack_device__()[1]) if hasattr(data, "__dlpack_device__") else 0)
     memory = Memory.__new__(Memory)
-    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(found["data"][0])
+    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(interface["data"][0])
     memory.bytes = (cuda.as_cuda_array(data), data)  # keeps the owner alive
-    strides = found.get("strides")
+    strides = interface.get("strides")
     steps = row_major(shape) if strides is None else tuple(s // kind.itemsize for s in strides)
     return Array(memory, shape, steps, 0, kind)
 
@@ -287,16 +291,18 @@ def _operator(name: str, kind: str) -> Any:
     def method(self: Array, *others: Any) -> Any:
         if not all(isinstance(o, Array | bool | int | float) for o in others):
             return NotImplemented
+        # Python asks the right operand when the left one, a number, does not know how.
         operands = (*others, self) if kind == "reflected" else (self, *others)
-        made = OPERATORS[name](*operands)
+        result = OPERATORS[name](*operands)
         if kind != "in place":
-            return made
-        if made.shape != self.shape or made.dtype != self.dtype:
+            return result
+        if result.shape != self.shape or result.dtype != self.dtype:
             raise ValueError(
-                f"An array changed in place keeps its shape and type. Received: {made.dtype}{list(made.shape)} for "
+                f"An array changed in place keeps its shape and type. Received: {result.dtype}{list(result.shape)} for "
                 f"{self.dtype}{list(self.shape)}. Use x = x {name} y."
             )
-        self[...] = made
+        # Written back through the view, so that whoever shares the memory sees it.
+        self[...] = result
         return self
 
     return method

@@ -51,14 +51,14 @@ class NumbaCudaBackend(GpuBackend):
                     f"Arrays are on the model's device. Received: an array on {data.device}, the model is on "
                     f"{device}. Copy it with array.to_device({str(device)!r})."
                 )
-            made = namespace.astype(data, dtype or data.dtype, copy=False)
-            return contiguous(made, copy=not made.aligned)
+            array = namespace.astype(data, dtype or data.dtype, copy=False)
+            return contiguous(array, copy=not array.aligned)
         host = np.asarray(data)
         return from_numpy(np.ascontiguousarray(host, dtype).reshape(host.shape), self.runtime.device)
 
     def to_numpy(self, array: AnyArray) -> np.ndarray[Any, Any]:
-        made: np.ndarray[Any, Any] = array.numpy()
-        return made
+        host: np.ndarray[Any, Any] = array.numpy()
+        return host
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, Array)

@@ -29,12 +29,12 @@ MOST_PROCESSES = 8
 
 def numba_types(signature: Signature) -> Any:
     """The signature as Numba's types."""
-    made = []
+    arguments = []
     for text in signature:
         name = text.rstrip("*")
         kind = types.uint8 if name == "bool" else getattr(types, name)
-        made.append(types.CPointer(kind) if text.endswith("*") else kind)
-    return types.void(*made)
+        arguments.append(types.CPointer(kind) if text.endswith("*") else kind)
+    return types.void(*arguments)
 
 
 def python_function(text: str) -> Any:
@@ -57,27 +57,30 @@ def _package() -> str:
 
 def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> str:
     """PTX with one entry, named "kernel"."""
-    made = compile_ptx(python_function(text), numba_types(signature), capability, threads)
-    found = re.search(r"\.entry\s+(\w+)", made)
-    if found is None:
-        raise RuntimeError(f"PTX of a kernel has an entry. Received: {made[:200]}. Please report this.")
-    made = made.replace(found.group(1), "kernel")
+    code = compile_ptx(python_function(text), numba_types(signature), capability, threads)
+    entry = re.search(r"\.entry\s+(\w+)", code)
+    if entry is None:
+        raise RuntimeError(f"PTX of a kernel has an entry. Received: {code[:200]}. Please report this.")
+    # Numba mangles names by type; the loader asks for one name.
+    code = code.replace(entry.group(1), "kernel")
     if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
-        return made
-    start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(made, made.index("\n{", made.index(".entry kernel")))
+        return code
+    # The first instruction behind the declarations. Python has no word for it, so that it goes into the PTX.
+    start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(code, code.index("\n{", code.index(".entry kernel")))
     if start is None:
-        raise RuntimeError(f"PTX of a kernel has an instruction. Received: {made[-200:]}. Please report this.")
-    return f"{made[: start.start()]}\tgriddepcontrol.wait;\n{made[start.start() :]}"
+        raise RuntimeError(f"PTX of a kernel has an instruction. Received: {code[-200:]}. Please report this.")
+    return f"{code[: start.start()]}\tgriddepcontrol.wait;\n{code[start.start() :]}"
 
 
 def machine_code(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> bytes:
     """A cubin, from the cache if it was compiled before."""
     import cuda.core
 
+    # By all that decides about the code, so that a stale file is never found.
     path = _place(text, signature, capability, threads)
-    found = _code.read(path)
-    if found is not None:
-        return found
+    cubin = _code.read(path)
+    if cubin is not None:
+        return cubin
     options = cuda.core.ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
     program = cuda.core.Program(ptx(text, signature, capability, threads), "ptx", options)
     code = bytes(program.compile("cubin").code)
@@ -93,10 +96,12 @@ def compile_side_by_side(jobs: Sequence[Job]) -> None:
     """
     new = [job for job in dict.fromkeys(jobs) if _code.read(_place(*job)) is None]
     new.sort(key=lambda job: len(job[0]), reverse=True)  # the longest first
+    # A process pays from three kernels on: it imports Numba first.
     count = min(os.cpu_count() or 1, len(new) // 3, MOST_PROCESSES)
     if count < 2 or not sys.executable or _place(*new[0]) is None:
         return
     started = []
+    # Where processes cannot be started, this one compiles everything.
     with contextlib.suppress(OSError):
         for k in range(1, count):
             process = subprocess.Popen(
@@ -114,13 +119,13 @@ def compile_side_by_side(jobs: Sequence[Job]) -> None:
 
 
 def work() -> None:
-    """What the processes do: compile what they are given as JSON."""
+    """Compile the kernels that stdin lists as JSON: the task of each process."""
     for text, signature, capability, threads in json.load(sys.stdin):
         machine_code(text, tuple(signature), tuple(capability), threads)
 
 
 def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path | None:
-    """Where the machine code of a kernel is kept."""
+    """Path of a kernel's machine code; None if it cannot be kept."""
     import cuda.core
 
     parts = (text, *signature, str(capability), str(threads), LIBRARY, VERSION, cuda.core.__version__, _package())

@@ -24,15 +24,15 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
     """An array from numbers, nested lists of numbers or arrays, a NumPy array or another library's array on the GPU."""
     if isinstance(obj, Array):
-        made = obj if device is None else obj.to_device(device)
+        array = obj if device is None else obj.to_device(device)
         wanted = obj.dtype if dtype is None else dtypes.dtype(dtype)
-        if wanted != made.dtype:
+        if wanted != array.dtype:
             if copy is False:
                 raise ValueError(
-                    f"A view has the type of its array. Received: {wanted} for {made.dtype} with copy=False."
+                    f"A view has the type of its array. Received: {wanted} for {array.dtype} with copy=False."
                 )
-            return astype(made, wanted)
-        return contiguous(made, copy=True) if copy else made
+            return astype(array, wanted)
+        return contiguous(array, copy=True) if copy else array
     if hasattr(obj, "__cuda_array_interface__"):
         return asarray(from_interface(obj), dtype=dtype, device=device, copy=copy)
     if copy is False:
@@ -81,11 +81,11 @@ def full(shape: Any, fill_value: bool | int | float, *, dtype: Any = None, devic
     if isinstance(fill_value, Array | np.generic):
         fill_value = fill_value.item()
     wanted = dtype or _DEFAULTS[np.asarray(fill_value).dtype.kind]
-    made = uninitialised(_shape(shape), dtypes.dtype(wanted), as_device(device))
-    if made.dtype.kind == "f":
+    array = uninitialised(_shape(shape), dtypes.dtype(wanted), as_device(device))
+    if array.dtype.kind == "f":
         fill_value = float(fill_value)
-    compute("a0", made, (), (fill_value,))
-    return made
+    compute("a0", array, (), (fill_value,))
+    return array
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
@@ -99,11 +99,11 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
 
 
 def _like(make: Callable[..., Array]) -> Callable[..., Array]:
-    def made(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
+    def create(x: Array, /, *, dtype: Any = None, device: Any = None) -> Array:
         return make(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
-    made.__name__, made.__doc__ = f"{make.__name__}_like", f"Like x: {make.__doc__}"
-    return made
+    create.__name__, create.__doc__ = f"{make.__name__}_like", f"Like x: {make.__doc__}"
+    return create
 
 
 empty_like, zeros_like, ones_like = map(_like, (empty, zeros, ones))
@@ -119,29 +119,29 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
     start, stop = (0, start) if stop is None else (start, stop)
     floating = any(isinstance(v, float) for v in (start, stop, step))
     count = max(0, math.ceil((stop - start) / step))
-    made = uninitialised((count,), dtypes.dtype(dtype or ("float64" if floating else "int64")), as_device(device))
-    compute("a0 + i * a1", made, (), (start, step))
-    return made
+    array = uninitialised((count,), dtypes.dtype(dtype or ("float64" if floating else "int64")), as_device(device))
+    compute("a0 + i * a1", array, (), (start, step))
+    return array
 
 
 def linspace(
     start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> Array:
     """Evenly spaced numbers."""
-    made = uninitialised((num,), dtypes.dtype(dtype or "float64"), as_device(device))
+    array = uninitialised((num,), dtypes.dtype(dtype or "float64"), as_device(device))
     steps = max(1, num - 1 if endpoint else num)
     last = num - 1 if endpoint and num > 1 else -1
     text = "(a1 if i == a3 else a0 + i * a2)"
-    compute(text, made, (), (float(start), float(stop), (float(stop) - float(start)) / steps, last))
-    return made
+    compute(text, array, (), (float(start), float(stop), (float(stop) - float(start)) / steps, last))
+    return array
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Array:
     """Ones on a diagonal, zeros elsewhere."""
     columns = n_rows if n_cols is None else n_cols
-    made = uninitialised((n_rows, columns), dtypes.dtype(dtype or "float64"), as_device(device))
-    compute("(1 if i % a0 - i // a0 == a1 else 0)", made, (), (columns, k))
-    return made
+    matrix = uninitialised((n_rows, columns), dtypes.dtype(dtype or "float64"), as_device(device))
+    compute("(1 if i % a0 - i // a0 == a1 else 0)", matrix, (), (columns, k))
+    return matrix
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
@@ -157,10 +157,10 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 def _triangle(x: Array, test: str, k: int) -> Array:
     if x.ndim < 2:
         raise ValueError(f"A triangle is of matrices. Received: an array of shape {x.shape}. Add an axis.")
-    made = uninitialised(x.shape, x.dtype, x.device)
+    triangle = uninitialised(x.shape, x.dtype, x.device)
     zero = f"np.{x.dtype.name}(0)" if x.dtype.kind != "b" else "False"
-    compute(f"(x0 if i % a0 - i // a0 % a1 {test} a2 else {zero})", made, (x,), (x.shape[-1], x.shape[-2], k))
-    return made
+    compute(f"(x0 if i % a0 - i // a0 % a1 {test} a2 else {zero})", triangle, (x,), (x.shape[-1], x.shape[-2], k))
+    return triangle
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
@@ -169,10 +169,10 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
         raise ValueError(f"indexing is 'xy' or 'ij'. Received: {indexing!r}.")
     count = len(arrays)
     along = ([slice(None) if k == j else None for j in range(count)] for k in range(count))
-    made: Sequence[Array] = broadcast_arrays(*(x[tuple(key)] for x, key in zip(arrays, along, strict=True)))
+    grids: Sequence[Array] = broadcast_arrays(*(x[tuple(key)] for x, key in zip(arrays, along, strict=True)))
     if indexing == "xy" and count > 1:
-        made = [permute_dims(a, (1, 0, *range(2, count))) for a in made]
-    return tuple(contiguous(a, copy=True) for a in made)
+        grids = [permute_dims(a, (1, 0, *range(2, count))) for a in grids]
+    return tuple(contiguous(a, copy=True) for a in grids)
 
 
 __all__ = [

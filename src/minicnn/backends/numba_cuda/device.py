@@ -44,6 +44,7 @@ class Memory:
             self.address = int(self.bytes.view(np.uint8)._ary.ctypes.data)
         else:
             self.address = int(self.bytes.__cuda_array_interface__["data"][0])
+        # Not __del__, which the interpreter may call when modules are gone already.
         weakref.finalize(self, device.release, self.bytes, nbytes)
 
     def write(self, offset: int, data: HostArray) -> None:
@@ -65,10 +66,10 @@ class Memory:
         """A copy of some bytes on the host; waits for them."""
         if SIMULATED:
             return np.asarray(self.bytes[offset : offset + nbytes].copy_to_host())
-        made = np.empty(nbytes, np.uint8)
+        host = np.empty(nbytes, np.uint8)
         if nbytes:
-            self.device.call("cuMemcpyDtoH", made.ctypes.data, self.address + offset, nbytes)
-        return made
+            self.device.call("cuMemcpyDtoH", host.ctypes.data, self.address + offset, nbytes)
+        return host
 
     def clear(self) -> None:
         """Set all bytes to zero; does not wait for it."""
@@ -105,22 +106,23 @@ class Kernel(KernelText):
     _compiled: dict[int, Any] = field(default_factory=dict)
 
     def on(self, device: Device) -> Any:
-        """What the device launches."""
+        """The compiled kernel that the device launches."""
         if device.number not in self._compiled:
             if SIMULATED:
                 self._compiled[device.number] = cuda.jit(python_function(self.text))
             else:
                 from cuda.core import ObjectCode
 
+                # By way of the cache on disk: Numba takes a second for a kernel.
                 code = machine_code(self.text, self.signature, device.capability, self.threads)
                 if device.gpu is not None:
                     check(device.gpu, self.title or "a kernel", self.threads, self.shared, code)
                 with device.active():
-                    made = ObjectCode.from_cubin(code).get_kernel("kernel")
-                    _ = made.attributes.num_regs  # loads it now rather than while a graph is captured
+                    compiled = ObjectCode.from_cubin(code).get_kernel("kernel")
+                    _ = compiled.attributes.num_regs  # loads it now rather than while a graph is captured
                 if self.shared:
-                    device.allow_shared(made, self.shared)
-                self._compiled[device.number] = made
+                    device.allow_shared(compiled, self.shared)
+                self._compiled[device.number] = compiled
         return self._compiled[device.number]
 
 
@@ -162,12 +164,14 @@ class Device:
 
         with explained():
             self.core = CoreDevice(number)
+            # cuda.core makes its context current for good; a user's other device must stay the current one.
             with nullcontext() if cuda.gpus.current is None else self.active():  # another that is current stays so
                 self.core.set_current()
-            found, self.name = self.core.compute_capability, str(self.core.name)
-            self.capability = (int(found[0]), int(found[1]))
+            capability, self.name = self.core.compute_capability, str(self.core.name)
+            self.capability = (int(capability[0]), int(capability[1]))
             said = {name: int(getattr(self.core.properties, name)) for name in ATTRIBUTES}
             self.gpu = from_attributes(self.name, self.capability, int(self._memory().total), said)
+            # Enough to fill the device; threads then loop, which costs less than more blocks.
             self.most_blocks = 8 * self.gpu.multiprocessors
             self._default = self.core.default_stream
         self._stream = self._default
@@ -206,6 +210,7 @@ class Device:
     def take(self, nbytes: int) -> Any:
         """Numba's device array of at least so many bytes. Asking CUDA for one takes longer than a small kernel."""
         self.used += nbytes
+        # Few sizes, so that a later array finds memory that an earlier one gave back.
         size = -(-max(nbytes, 1) // UNIT) * UNIT
         spare = self._spare.get(size)
         if spare:
@@ -216,6 +221,7 @@ class Device:
     def release(self, memory: Any, nbytes: int) -> None:
         """Take memory back. All work is in one order, so that whoever gets it next comes after who had it."""
         self.used -= nbytes
+        # Large memory goes back to CUDA, where others may need it.
         if memory.size <= SMALL:
             self._spare.setdefault(memory.size, []).append(memory)
 
@@ -253,8 +259,8 @@ class Device:
         """A launch whose arguments are looked at only once: calling it launches."""
         if SIMULATED:
             function = kernel.on(self)
-            given = [_simulated(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
-            return partial(simulate, function, blocks, threads, given, kernel.shared)
+            operands = [_simulated(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
+            return partial(simulate, function, blocks, threads, operands, kernel.shared)
         from cuda.core import LaunchConfig, launch
 
         function = kernel.on(self)
@@ -262,8 +268,9 @@ class Device:
         config = LaunchConfig(
             grid=blocks, block=threads, shmem_size=kernel.shared, programmatic_stream_serialization=overlaps
         )
-        given = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
-        return lambda: launch(self._stream, config, function, *given)
+        # Types are settled here, once, and not at each launch.
+        operands = [_native(a, t) for a, t in zip(arguments, kernel.signature, strict=True)]
+        return lambda: launch(self._stream, config, function, *operands)
 
     def launch(self, kernel: Kernel, blocks: Any, threads: int, arguments: Sequence[Any]) -> None:
         """Launch once."""
@@ -279,6 +286,7 @@ class Device:
         if SIMULATED:
             raise RuntimeError("Graphs need a GPU. Received: the simulator. Use Options(graph=False).")
         with explained(), self.active():
+            # Relaxed: other threads may go on using CUDA meanwhile.
             builder = self.core.create_graph_builder().begin_building("relaxed")
             self._stream = builder
             try:
@@ -289,6 +297,7 @@ class Device:
                 builder.end_building()
             graph = builder.complete()
             builder.close()
+            # Now, so that the first launch is as quick as all others.
             graph.upload(self._default)
         return lambda: graph.launch(self._default)
 
@@ -323,6 +332,6 @@ def get_device(number: int) -> Device:
 
 
 def device_count() -> int:
-    """How many devices there are."""
+    """Number of devices."""
     with explained():
         return len(cuda.gpus)

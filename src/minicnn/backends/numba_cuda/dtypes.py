@@ -29,12 +29,12 @@ def dtype(kind: Any) -> DType:
     Raises:
         TypeError: If the namespace has no such type.
     """
-    made = np.dtype(kind)
-    if made.name not in ALL:
+    checked = np.dtype(kind)
+    if checked.name not in ALL:
         raise TypeError(
-            f"Arrays of numba_cuda are of {', '.join(ALL)}. Received: {made.name}. Convert them with NumPy."
+            f"Arrays of numba_cuda are of {', '.join(ALL)}. Received: {checked.name}. Convert them with NumPy."
         )
-    return made
+    return checked
 
 
 def result_type(*values: Any) -> DType:
@@ -43,12 +43,12 @@ def result_type(*values: Any) -> DType:
     Raises:
         TypeError: If the standard does not define it, such as for int32 and float32 arrays.
     """
-    found = [dtype(getattr(v, "dtype", v)) for v in values if not isinstance(v, bool | int | float)]
+    dtypes = [dtype(getattr(v, "dtype", v)) for v in values if not isinstance(v, bool | int | float)]
     scalars = [v for v in values if isinstance(v, bool | int | float)]
-    if not found:
+    if not dtypes:
         raise TypeError(f"At least one argument is an array or a data type. Received: {scalars}. Use asarray.")
-    result = found[0]
-    for other in found[1:]:
+    result = dtypes[0]
+    for other in dtypes[1:]:
         promoted = np.promote_types(result, other)
         mixed = (result.kind == "f") != (other.kind == "f") or (result.kind == "b") != (other.kind == "b")
         if mixed or (promoted.kind == "f" and result.kind != "f"):  # uint64 with a signed type
@@ -71,7 +71,7 @@ def _mixed(first: str, second: str) -> str:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a data type is of a kind: the name of one, a data type, or a tuple of these.
+    """True if a data type is of a kind: the name of one, a data type, or a tuple of these.
 
     Raises:
         ValueError: If the kind is not one of the standard's.
@@ -86,7 +86,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any) -> bool:
-    """Whether a type or array promotes to another type without becoming a third."""
+    """True if a type or array promotes to another type without becoming a third."""
     source, target = dtype(getattr(from_, "dtype", from_)), dtype(to)
     try:
         return result_type(source, target) == target
@@ -96,9 +96,9 @@ def can_cast(from_: Any, to: Any) -> bool:
 
 def finfo(type: Any, /) -> SimpleNamespace:  # noqa: A002
     """Limits of a floating-point type, or of an array's, as Python numbers."""
-    found = np.finfo(dtype(getattr(type, "dtype", type)))
-    numbers = {name: float(getattr(found, name)) for name in ("eps", "max", "min", "smallest_normal")}
-    return SimpleNamespace(bits=found.bits, dtype=found.dtype, **numbers)
+    limits = np.finfo(dtype(getattr(type, "dtype", type)))
+    numbers = {name: float(getattr(limits, name)) for name in ("eps", "max", "min", "smallest_normal")}
+    return SimpleNamespace(bits=limits.bits, dtype=limits.dtype, **numbers)
 
 
 iinfo = np.iinfo

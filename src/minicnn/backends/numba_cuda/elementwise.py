@@ -77,11 +77,13 @@ def _function(name: str) -> Callable[..., Array]:
 
     def evaluate(*operands: Any) -> Array:
         kind = dtypes.result_type(*operands)
+        # Signed and unsigned integers have the same operations.
         family = "i" if kind.kind in "iu" else kind.kind
         if family not in kinds:
             allowed = " or ".join({"b": "bool", "i": "integers", "f": "floats"}[k] for k in kinds)
             raise TypeError(f"{name} is for {allowed}. Received: {kind}. Convert with astype.")
         text = template
+        # Whole numbers are rounded already, and always finite.
         if family == "i" and (name in _ROUNDING or name in ("round", "isfinite", "isinf", "isnan")):
             text = {"isfinite": "True", "isinf": "False", "isnan": "False"}.get(name, "{0}")
         text = _SPECIAL.get((kind.kind, name), text)
@@ -112,10 +114,11 @@ def apply(template: str, operands: Sequence[Any], kind: DType, result: DType) ->
     numbers = [o for o in operands if not isinstance(o, Array)]
     letters = ["x" if isinstance(o, Array) else "a" for o in operands]
     convert = "bool" if kind.kind == "b" else f"np.{kind.name}"
+    # Operands are converted before they meet, as the standard says: int8 + int32 is computed in int32.
     parts = [f"{convert}({one}{letters[:k].count(one)})" for k, one in enumerate(letters)]
-    made = empty(np.broadcast_shapes(*(a.shape for a in arrays)), result, same_device(arrays))
-    compute(template.format(*parts, T=f"np.{kind.name}", t=kind.name), made, arrays, numbers)
-    return made
+    array = empty(np.broadcast_shapes(*(a.shape for a in arrays)), result, same_device(arrays))
+    compute(template.format(*parts, T=f"np.{kind.name}", t=kind.name), array, arrays, numbers)
+    return array
 
 
 def same_device(arrays: Sequence[Array]) -> Device:
@@ -134,38 +137,40 @@ def same_device(arrays: Sequence[Array]) -> Device:
 
 
 def compute(
-    text: str, made: Array, arrays: Sequence[Array], numbers: Sequence[Number] = (), whole: Sequence[Array] = ()
+    text: str, target: Array, arrays: Sequence[Array], numbers: Sequence[Number] = (), whole: Sequence[Array] = ()
 ) -> None:
     """Write elements into an array.
 
     Args:
         text: Python for one element in terms of x0, x1 ... (elements of the arrays), a0, a1 ... (the numbers), w0[..],
             w1[..] ... (elements of whole arrays, by number) and i, the element's number in row-major order.
-        made: Where the result goes; any strides.
+        target: Where the result goes; any strides.
         arrays: Arrays that broadcast to its shape.
         numbers: Numbers.
         whole: Contiguous arrays.
     """
-    if not made.size:
+    if not target.size:
         return
-    operands = [made, *arrays]
-    shape, steps = collapse(made.shape, [broadcast_steps(a, made.shape) for a in operands])
+    operands = [target, *arrays]
+    # Axes that lie one after the other in all arrays become one: fewer divisions for each element.
+    shape, steps = collapse(target.shape, [broadcast_steps(a, target.shape) for a in operands])
     axes = range(len(shape))
-    given: list[tuple[str, str, Any]] = [("n", "int64", made.size)]  # name, type and value of each argument
-    given += [(f"m{k}", "int64", shape[k]) for k in axes[1:]]
+    parameters: list[tuple[str, str, Any]] = [("n", "int64", target.size)]  # name, type and value of each argument
+    parameters += [(f"m{k}", "int64", shape[k]) for k in axes[1:]]
     places = []
     for j, (array, step) in enumerate(zip(operands, steps, strict=True)):
+        # Contiguous operands need no place computed at all, which is the usual case.
         place = "i" if any(step) else "0"
         if any(step) and step != row_major(shape):
             place = " + ".join([f"o{j}", *(f"k{k} * s{j}{k}" for k in axes)])
             # Pointers are to the element that comes first in memory.
-            given.append((f"o{j}", "int64", -sum((n - 1) * s for n, s in zip(shape, step, strict=True) if s < 0)))
-            given += [(f"s{j}{k}", "int64", step[k]) for k in axes]
+            parameters.append((f"o{j}", "int64", -sum((n - 1) * s for n, s in zip(shape, step, strict=True) if s < 0)))
+            parameters += [(f"s{j}{k}", "int64", step[k]) for k in axes]
         places.append(place)
-        given.append((f"p{j}", f"{array.dtype.name}*", array.pointer))
-    given += [(f"w{j}", f"{array.dtype.name}*", array.pointer) for j, array in enumerate(whole)]
-    given += [(f"a{j}", "float64" if isinstance(v, float) else "int64", v) for j, v in enumerate(numbers)]
-    names, signature, arguments = zip(*given, strict=True)
+        parameters.append((f"p{j}", f"{array.dtype.name}*", array.pointer))
+    parameters += [(f"w{j}", f"{array.dtype.name}*", array.pointer) for j, array in enumerate(whole)]
+    parameters += [(f"a{j}", "float64" if isinstance(v, float) else "int64", v) for j, v in enumerate(numbers)]
+    names, signature, arguments = zip(*parameters, strict=True)
     lines = [f"def kernel({', '.join(names)}):", "    for i in range(cuda.grid(1), n, cuda.gridsize(1)):"]
     if any("k0" in place for place in places):
         lines.append("        r0 = i")
@@ -175,10 +180,10 @@ def compute(
         lines.append(f"        k0 = r{len(shape) - 1}")
     for j, array in enumerate(arrays):
         lines.append(f"        x{j} = p{j + 1}[{places[j + 1]}]{' != 0' if array.dtype.kind == 'b' else ''}")
-    value = f"1 if {text} else 0" if made.dtype.kind == "b" else f"np.{made.dtype.name}({text})"
+    value = f"1 if {text} else 0" if target.dtype.kind == "b" else f"np.{target.dtype.name}({text})"
     lines.append(f"        p0[{places[0]}] = {value}")
-    blocks = max(1, min(made.device.most_blocks, -(-made.size // THREADS)))
-    made.device.launch(kernel("\n".join(lines) + "\n", signature), blocks, THREADS, arguments)
+    blocks = max(1, min(target.device.most_blocks, -(-target.size // THREADS)))
+    target.device.launch(kernel("\n".join(lines) + "\n", signature), blocks, THREADS, arguments)
 
 
 def broadcast_steps(x: Array, shape: Shape) -> Shape:
@@ -188,16 +193,17 @@ def broadcast_steps(x: Array, shape: Shape) -> Shape:
 
 
 def contiguous(x: Array, *, copy: bool = False) -> Array:
-    """X itself if its elements lie in row-major order, else a copy; always a copy if asked for."""
+    """Array x itself if its elements lie in row-major order, else a copy; always a copy if asked for."""
     if x.contiguous and not copy:
         return x.view(x.shape, row_major(x.shape))
-    made = empty(x.shape, x.dtype, x.device)
-    _copy(made, x)
-    return made
+    copied = empty(x.shape, x.dtype, x.device)
+    _copy(copied, x)
+    return copied
 
 
 def _copy(box: Array, value: Array) -> None:
     """Write an array into another whose memory it does not share."""
+    # The driver copies faster than a kernel.
     if box.contiguous and value.contiguous and (box.shape, box.dtype) == (value.shape, value.dtype):
         box.memory.copy(box.start * box.itemsize, value.memory, value.start * value.itemsize, value.nbytes)
     else:
@@ -211,6 +217,7 @@ def assign(box: Array, value: Any) -> None:
             raise TypeError(f"Elements keep their type. Received: {value.dtype} for {box.dtype}. Convert with astype.")
         if np.broadcast_shapes(box.shape, value.shape) != box.shape:
             raise ValueError(f"A value broadcasts to what it is assigned to. Received: {value.shape} for {box.shape}.")
+        # They may overlap, as in x[1:] = x[:-1].
         source = contiguous(value, copy=True) if value.memory is box.memory else value
         _copy(box, source)
     else:
@@ -224,9 +231,9 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) ->
     moved = x if device is None else x.to_device(device)
     if kind == x.dtype:
         return contiguous(moved, copy=True) if copy else moved
-    made = empty(x.shape, kind, moved.device)
-    compute("x0 != 0" if kind.kind == "b" and x.dtype.kind != "b" else "x0", made, (moved,))
-    return made
+    converted = empty(x.shape, kind, moved.device)
+    compute("x0 != 0" if kind.kind == "b" and x.dtype.kind != "b" else "x0", converted, (moved,))
+    return converted
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
@@ -238,10 +245,10 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002
-    """X, no smaller than min and no larger than max."""
-    made = x if min is None else FUNCTIONS["maximum"](x, min)
-    made = made if max is None else FUNCTIONS["minimum"](made, max)
-    return contiguous(made, copy=True) if made is x else astype(made, x.dtype, copy=False)
+    """Array x, no smaller than min and no larger than max."""
+    clipped = x if min is None else FUNCTIONS["maximum"](x, min)
+    clipped = clipped if max is None else FUNCTIONS["minimum"](clipped, max)
+    return contiguous(clipped, copy=True) if clipped is x else astype(clipped, x.dtype, copy=False)
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {name: _function(name) for name in OPERATIONS}

@@ -1,4 +1,4 @@
-"""What is done by gathering elements at places that are computed: sorted, unique and repeated elements."""
+"""Functions that gather elements at computed places: sorted, unique and repeated elements."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     """Elements moved along axes, those at the end to the beginning."""
     if axis is None:
         return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
-    axes, made = (axis,) if isinstance(axis, int) else tuple(axis), contiguous(x, copy=True)
+    axes, rolled = (axis,) if isinstance(axis, int) else tuple(axis), contiguous(x, copy=True)
     for by, at in zip(np.broadcast_to(shift, len(axes)).tolist(), axes, strict=True):
         n = x.shape[axis_of(at, x.ndim)]
-        made = take(made, FUNCTIONS["remainder"](arange(-by, n - by, device=x.device), n), axis=at)
-    return made
+        rolled = take(rolled, FUNCTIONS["remainder"](arange(-by, n - by, device=x.device), n), axis=at)
+    return rolled
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -110,13 +110,13 @@ def unique_values(x: Array, /) -> Array:
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Whether each element of x1 equals one of x2; if inverted, whether it equals none."""
+    """Mask of the elements of x1 that equal one of x2; if inverted, of those that equal none."""
     kind, device = dtypes.result_type(x1, x2), same_device([a for a in (x1, x2) if isinstance(a, Array)])
     x1, x2 = (asarray(x, dtype=kind, device=device) for x in (x1, x2))
     ordered = sort(reshape(x2, (-1,)))
     first, last = (searchsorted(ordered, x1, side=side) for side in ("left", "right"))
-    found = FUNCTIONS["logical_and"](FUNCTIONS["less"](first, last), FUNCTIONS["equal"](x1, x1))  # NaN equals none
-    return FUNCTIONS["logical_not"](found) if invert else found
+    members = FUNCTIONS["logical_and"](FUNCTIONS["less"](first, last), FUNCTIONS["equal"](x1, x1))  # NaN equals none
+    return FUNCTIONS["logical_not"](members) if invert else members
 
 
 __all__ = ["isin", "repeat", "roll", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"]

@@ -8,7 +8,7 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.writer import COLUMN, NodeOperands, Writer
-from minicnn.backends.numba_cuda.printer import Python, type_of
+from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.backends.numba_cuda.region_text import QUEUE, region_text
 from minicnn.backends.numba_cuda.tile_text import tile_text
 from minicnn.kernels.elements import MOST_ELEMENTS, element, same_index
@@ -26,6 +26,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         threads: Threads of a block, unless a tile says otherwise.
     """
     writer = PythonWriter(plan, launch, queued)
+    # Groups of a launch take one range of block numbers each: one launch is cheaper than several, and no block has to
+    # know of another.
     calls, start = "", 0
     for group in launch:
         count = -(-group.size // (threads // group.slices))
@@ -35,6 +37,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         place = f"number - {start}" if start else "number"
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
         start += count
+    # Parameters are one tuple, so that functions of all groups have the same signature and Numba compiles each once.
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
@@ -50,7 +53,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
 class PythonWriter(Writer):
     """Text of one kernel in Python: its functions take a tuple p of all parameters, p[0], p[1] ..."""
 
-    printer = Python
+    printer = CudaPython
     POINTER, DEPTH = "p[{0}]", 1
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
@@ -68,7 +71,7 @@ class PythonWriter(Writer):
 
     def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
         """See `Writer.define_function`."""
-        return self.define(Python(self.define).function(parameters, result, value.dtype))
+        return self.define(CudaPython(self.define).function(parameters, result, value.dtype))
 
     def device(self, arguments: str, body: str) -> str:
         """Name of a function of the device with these arguments and this body."""
@@ -84,7 +87,7 @@ class PythonWriter(Writer):
         stored = id(root) not in self.plan.virtual and root.kind != "constant" and id(root) not in self.written
         if stored and id(root) not in self._fours and root.dtype != "bool":
             load = self.load(root, I)
-            text = f"read_four({load.array.name}, {Python().place(load.place)})"
+            text = f"read_four({load.array.name}, {CudaPython().place(load.place)})"
         else:
             text = f"({', '.join(f'{self.function(value)}(p, index(i + {k}))' for k in range(4))})"
         if id(root) not in self._fours:
@@ -121,11 +124,11 @@ class PythonWriter(Writer):
         """
         region, root = list[Node](), self.plan.root(value)
         while (node := self.inlined(root)) is not None and node.op.elementwise:
-            own = [v for v in node.inputs if self.number(v) is None]
-            if len(own) != 1 or not same_index(node, own[0]):
+            arrays = [v for v in node.inputs if self.number(v) is None]
+            if len(arrays) != 1 or not same_index(node, arrays[0]):
                 return None
             region.append(node)
-            root = self.plan.root(own[0])
+            root = self.plan.root(arrays[0])
         gather = self.inlined(root)
         if gather is not None and not self.gathers(gather, columns):
             return None
@@ -142,7 +145,7 @@ class PythonWriter(Writer):
         return word, self.device("word, k", f"{lines}    return e\n")
 
     def _typed(self, x: Expr, value: Value) -> str:
-        return Python(self.define).typed(x, value.dtype)
+        return CudaPython(self.define).typed(x, value.dtype)
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a group."""
@@ -155,7 +158,7 @@ class PythonWriter(Writer):
             return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(self.elements(group, threads))}")
         total = group.anchor
         source = self.function(total.inputs[0])
-        write = self.device("p, i, total", self.lines(self.follow(group.nodes, group, given=Name("total"))))
+        write = self.device("p, i, total", self.lines(self.follow(group.nodes, group, start=Name("total"))))
         numbers = f"{group.size}, {total.inputs[0].shape[0]}, {group.slices}, {threads // group.slices}"
         return self.define(f"{{name}} = add_partial_sums({type_of(total.outputs[0])}, {numbers}, {source}, {write})\n")
 

@@ -35,9 +35,9 @@ def get(x: Array, key: Any, *, only_views: bool = False) -> Array:
             f"integer arrays, no more than axes. Received: {key!r}. Use take, or where with a mask."
         )
     at: Array = _places(x.shape, parts) if len(parts) > 1 else parts[0]
-    made = take(_rows(x, len(parts)), at if at.ndim == 1 else reshape(at, (-1,)), axis=0)
+    rows = take(_rows(x, len(parts)), at if at.ndim == 1 else reshape(at, (-1,)), axis=0)
     shape = (*at.shape, *x.shape[len(parts) :])
-    return made.view(shape, row_major(shape))
+    return rows.view(shape, row_major(shape))
 
 
 def put(x: Array, key: Any, value: Any) -> None:
@@ -77,9 +77,9 @@ def _places(shape: tuple[int, ...], parts: Sequence[Any]) -> Array:
             arrays.append(part)
         else:
             numbers.append(_place(part, n, axis))
-    made = empty(broadcast_shapes(*(a.shape for a in arrays)), np.dtype("int64"), same_device(arrays))
-    compute(text, made, arrays, numbers)
-    return made
+    places = empty(broadcast_shapes(*(a.shape for a in arrays)), np.dtype("int64"), same_device(arrays))
+    compute(text, places, arrays, numbers)
+    return places
 
 
 def _checked_mask(x: Array, mask: Array) -> Array:
@@ -89,12 +89,12 @@ def _checked_mask(x: Array, mask: Array) -> Array:
 
 
 def _view(x: Array, parts: tuple[Any, ...]) -> Array:
-    given = sum(1 for p in parts if p is not None and p is not Ellipsis)
+    indexed = sum(1 for p in parts if p is not None and p is not Ellipsis)
     dots = [k for k, p in enumerate(parts) if p is Ellipsis]
-    if given > x.ndim or len(dots) > 1:
+    if indexed > x.ndim or len(dots) > 1:
         raise IndexError(f"An index has at most one entry for each of {x.ndim} axes. Received: {parts}.")
     at = dots[0] if dots else len(parts)
-    parts = (*parts[:at], *[slice(None)] * (x.ndim - given), *parts[at + 1 :])
+    parts = (*parts[:at], *[slice(None)] * (x.ndim - indexed), *parts[at + 1 :])
     shape: list[int] = []
     steps: list[int] = []
     offset, axis = 0, 0
@@ -157,10 +157,10 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
 
 def _gathered(x: Array, rows: Array, axis: int, shape: tuple[int, ...]) -> Array:
     """An array of some shape whose elements are taken along an axis, from places that broadcast to that shape."""
-    n, inner, made = x.shape[axis], math.prod(shape[axis + 1 :]), empty(shape, x.dtype, same_device((x, rows)))
+    n, inner, gathered = x.shape[axis], math.prod(shape[axis + 1 :]), empty(shape, x.dtype, same_device((x, rows)))
     text = "w0[i // a2 * a3 + (x0 + a1 if x0 < 0 else x0) * a0 + i % a0]"
-    compute(text, made, (rows,), (inner, n, shape[axis] * inner, n * inner), (contiguous(x),))
-    return made
+    compute(text, gathered, (rows,), (inner, n, shape[axis] * inner, n * inner), (contiguous(x),))
+    return gathered
 
 
 __all__ = ["take", "take_along_axis"]

@@ -44,14 +44,14 @@ def matmul(x1: Array, x2: Array, /) -> Array:
             f"The columns of x1 are as many as the rows of x2. Received: shapes {x1.shape} and {x2.shape}."
         )
     outer = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    made = empty((*outer, n, m), kind, same_device((a, b)))
-    if made.size:
-        _product(a, b, made, outer)
+    product = empty((*outer, n, m), kind, same_device((a, b)))
+    if product.size:
+        _product(a, b, product, outer)
     shape = (*outer, *((n,) if x1.ndim > 1 else ()), *((m,) if x2.ndim > 1 else ()))
-    return reshape(made, shape)
+    return reshape(product, shape)
 
 
-def _product(a: Array, b: Array, made: Array, outer: tuple[int, ...]) -> None:
+def _product(a: Array, b: Array, target: Array, outer: tuple[int, ...]) -> None:
     (n, k), m = a.shape[-2:], b.shape[-1]
     a, b = (contiguous(x) if min(x.steps) < 0 else x for x in (a, b))
     a, b = broadcast_to(a, (*outer, n, k)), broadcast_to(b, (*outer, k, m))
@@ -63,12 +63,12 @@ def _product(a: Array, b: Array, made: Array, outer: tuple[int, ...]) -> None:
             f"        a_first += rest % length{axis} * a_step{axis}\n"
             f"        b_first += rest % length{axis} * b_step{axis}\n        rest //= length{axis}\n"
         )
-    text = _TEXT.format(kind=made.dtype.name, places=places, steps=", ".join(names)).replace(", )", ")")
+    text = _TEXT.format(kind=target.dtype.name, places=places, steps=", ".join(names)).replace(", )", ")")
     numbers = (math.prod(outer), n, m, k, *a.steps[-2:], *b.steps[-2:], *values)
-    signature = (*(f"{x.dtype.name}*" for x in (a, b, made)), *["int64"] * len(numbers))
+    signature = (*(f"{x.dtype.name}*" for x in (a, b, target)), *["int64"] * len(numbers))
     blocks = (-(-m // SIDE), -(-n // SIDE), min(math.prod(outer), 1024))
-    arguments = (a.pointer, b.pointer, made.pointer, *numbers)
-    made.device.launch(kernel(text, signature, SIDE * SIDE), blocks, SIDE * SIDE, arguments)
+    arguments = (a.pointer, b.pointer, target.pointer, *numbers)
+    target.device.launch(kernel(text, signature, SIDE * SIDE), blocks, SIDE * SIDE, arguments)
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:

@@ -28,11 +28,11 @@ def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """Axes counted from the first, in order; all of them for None."""
     if axis is None:
         return tuple(range(ndim))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
-    found = tuple(sorted({axis_of(a, ndim) for a in given}))
-    if len(found) != len(given):
-        raise ValueError(f"Each axis is named once. Received: {given}.")
-    return found
+    named = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted({axis_of(a, ndim) for a in named}))
+    if len(axes) != len(named):
+        raise ValueError(f"Each axis is named once. Received: {named}.")
+    return axes
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -132,12 +132,12 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
         )
     first = parts[0]
     total = sum(a.shape[at] for a in parts)
-    made = empty((*first.shape[:at], total, *first.shape[at + 1 :]), kind, same_device(parts))
+    joined = empty((*first.shape[:at], total, *first.shape[at + 1 :]), kind, same_device(parts))
     start = 0
     for part in parts:
-        compute("x0", made.view(part.shape, made.steps, start * made.steps[at]), (part,))
+        compute("x0", joined.view(part.shape, joined.steps, start * joined.steps[at]), (part,))
         start += part.shape[at]
-    return made
+    return joined
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:

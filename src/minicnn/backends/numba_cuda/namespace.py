@@ -51,14 +51,14 @@ def __getattr__(name: str) -> Any:
 
 
 class _Info:
-    """What `__array_namespace_info__` tells."""
+    """The namespace's answers to `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What depends on data, and how many axes there may be."""
+        """Capabilities that depend on data, and the most axes of an array."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """Where arrays go when no device is named."""
+        """Device of arrays for which none is named."""
         return "cuda:0"
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
@@ -80,5 +80,5 @@ class _Info:
 
 
 def __array_namespace_info__() -> _Info:  # noqa: N807
-    """What the namespace can do."""
+    """Inspection of the namespace, as the standard defines it."""
     return _Info()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from minicnn.backends._python import Python
 from minicnn.kernels.elements import DTYPES
 from minicnn.kernels.expressions import (
     INDEX,
@@ -21,9 +22,9 @@ from minicnn.kernels.expressions import (
     Number,
     Select,
 )  # fmt: skip
-from minicnn.kernels.printing import Printer, type_name
+from minicnn.kernels.printing import Printer
 from minicnn.kernels.scalars import FUNCTIONS, T
-from minicnn.kernels.statements import Barrier, If, Let, Loop, Shared, Store, Variable
+from minicnn.kernels.statements import Barrier, Shared, Store
 from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
@@ -42,7 +43,7 @@ TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T, **_
 
 
 def _is_wide(place: Expr) -> bool:
-    """Whether a place has 64 bits: the first of what is added up or multiplied says it."""
+    """True if a place has 64 bits: the first of what is added up or multiplied says it."""
     while isinstance(place, Binary):
         place = place.left
     return isinstance(place, Cast) and place.dtype == WIDE_PLACE
@@ -53,8 +54,8 @@ def type_of(value: Value) -> str:
     return TYPES[value.dtype]
 
 
-class Python(Printer):
-    """Python of expressions and statements; functions take a tuple p of all parameters first.
+class CudaPython(Python):
+    """CUDA Python of expressions and statements; functions take a tuple p of all parameters first.
 
     Args:
         define: See `Printer`: expressions with statements become functions of their own.
@@ -63,9 +64,6 @@ class Python(Printer):
     types: ClassVar[Mapping[str, str]] = TYPES
     IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
     names: ClassVar[Mapping[str, str]] = {"block": "number", "thread": "cuda.threadIdx.x", "row": "p[-1]"}
-    special: ClassVar[Mapping[str, str]] = {
-        "True": "True", "False": "False", "nan": "{0}(np.nan)", "inf": "{0}({1}np.inf)",
-    }  # fmt: skip
 
     def define(self, text: str) -> str:
         """Name of something new, whose definition has {name} where the name goes."""
@@ -78,14 +76,6 @@ class Python(Printer):
         text = self.text(x)
         return text if isinstance(x, Name) or _is_wide(x) else f"index({text})"
 
-    def typed(self, x: Expr, dtype: str) -> str:
-        """Text of an expression as a number of a type."""
-        exact = isinstance(x, Number | Load | Apply) or (isinstance(x, Body) and x.dtype == dtype)
-        return self.text(x) if exact else f"{self.types[dtype]}({self.text(x)})"
-
-    def _number(self, x: Number) -> tuple[str, int]:
-        return (str(x.value) if x.dtype in (None, *_WHOLE) else self.literal(x.value, str(x.dtype))), 9
-
     def _apply(self, x: Apply) -> tuple[str, int]:
         return f"{x.function}({', '.join(['p', *map(self.place, x.arguments)])})", 9
 
@@ -96,23 +86,6 @@ class Python(Printer):
 
     def _stored(self, text: str, dtype: str) -> tuple[str, int]:
         return (f"{text} != 0", 3) if dtype == "bool" else (text, 9)
-
-    def _select(self, x: Select) -> tuple[str, int]:
-        yes = x.yes
-        match yes:  # a place that exists, whatever is chosen
-            case Load(array=array, place=place) if not isinstance(place, Name):
-                yes = Load(array, Select(x.condition, place, Number(0, PLACE)))
-            case Apply(function=function, arguments=(place,)) if not isinstance(place, Name):
-                yes = Apply(function, (Select(x.condition, place, Number(0, PLACE)),))
-        return f"({self.text(yes)} if {self.text(x.condition)} else {self.text(x.no)})", 9
-
-    def _cast(self, x: Cast) -> tuple[str, int]:
-        # Where it becomes a place of 32 bits or is compared, any integer will do.
-        if x.dtype != WIDE_PLACE and x.source in (None, x.dtype):
-            return self._show(x.x)
-        if x.dtype == "bool":
-            return f"{self._within(x.x, 4)} != 0", 3
-        return f"{TYPES[x.dtype]}({self.text(x.x)})", 9
 
     def _call(self, x: Call) -> tuple[str, int]:
         ending = f"_{x.dtype}" if x.function in _TYPED else ""
@@ -130,19 +103,6 @@ class Python(Printer):
         return f"@device\ndef {{name}}({names}):\n{body}    return {self.typed(result, dtype)}\n"
 
     # Statements ---------------------------------------------------------------------------------
-
-    def _let(self, x: Let) -> str:
-        return f"{x.name.name} = {self.typed(x.value, type_name(x.name))}"
-
-    def _variable(self, x: Variable) -> str:
-        return f"{x.name.name} = {self.typed(x.value, type_name(x.name))}"
-
-    def _if(self, x: If) -> str:
-        return f"if {self.text(x.condition)}:\n{self.inner(x.body)}".rstrip("\n")
-
-    def _loop(self, x: Loop) -> str:
-        span = f"{x.start}, {x.stop}" if x.start else f"{x.stop}"
-        return f"for {x.variable.name} in range({span}):\n{self.inner(x.body)}".rstrip("\n")
 
     def _store(self, x: Store) -> str:
         value = self.text(x.value)

@@ -54,6 +54,7 @@ _THREAD = """def kernel(results, terms, o_step, r_step, p0, out):
             total = np.{kind}({join})
         out[o] = total
 """
+# Terms up to which a barrier for each halving takes longer than adding up one by one.
 _FEW = 32
 
 
@@ -64,6 +65,7 @@ def _matrix(x: Array, axes: Sequence[int]) -> tuple[Array, int, int, int, int]:
     shape, count = moved.shape, len(kept)
     results, terms = math.prod(shape[:count]), math.prod(shape[count:])
     (outer,), (inner,) = (collapse(shape[part], [moved.steps[part]])[1] for part in (slice(count), slice(count, None)))
+    # Kernels know one step for results and one for terms: anything else is copied into that order first.
     if len(outer) > 1 or len(inner) > 1 or sorted((0, *moved.steps))[0] < 0:
         return contiguous(moved, copy=True), results, terms, terms, 1
     o_step = outer[0] if results > 1 else 0
@@ -77,14 +79,15 @@ def _shape(x: Array, axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
 
 def _reduce(x: Array, axis: Axis, keepdims: bool, kind: Any, join: str, start: str, term: str = "x") -> Array:
     axes = axes_of(axis, x.ndim)
-    made = empty(_shape(x, axes, keepdims), np.dtype(kind), x.device)
-    if made.size:
+    totals = empty(_shape(x, axes, keepdims), np.dtype(kind), x.device)
+    if totals.size:
         source, *numbers = _matrix(x, axes)
         results, few = numbers[0], numbers[1] <= _FEW
-        name = "uint8" if made.dtype.kind == "b" else made.dtype.name
+        # A bool is a byte in memory.
+        name = "uint8" if totals.dtype.kind == "b" else totals.dtype.name
         text = (_THREAD if few else _BLOCK).format(threads=THREADS, kind=name, start=start, term=term, join=join)
-        launch(text, numbers, (source, made), results if few else results * THREADS)
-    return made
+        launch(text, numbers, (source, totals), results if few else results * THREADS)
+    return totals
 
 
 def _numeric(name: str, x: Array, *, floating: bool = False) -> None:
@@ -97,6 +100,7 @@ def _numeric(name: str, x: Array, *, floating: bool = False) -> None:
 def _wide(x: Array, dtype: Any) -> DType:
     if dtype is not None:
         return dtypes.dtype(dtype)
+    # As the standard says: sums of small integers overflow quickly.
     return np.dtype({"i": "int64", "u": "uint64"}.get(x.dtype.kind, x.dtype.name))
 
 
@@ -132,9 +136,9 @@ def _fold(name: str, text: str, join: str, start: str = "p0[o * o_step]", kind: 
 
 max = _fold("max", "Maxima; NaN where there is one.", "larger(total, y)")  # noqa: A001
 min = _fold("min", "Minima; NaN where there is one.", "smaller(total, y)")  # noqa: A001
-all = _fold("all", "Whether all elements differ from 0.", "total * y", "1", "bool")  # noqa: A001
-any = _fold("any", "Whether some element differs from 0.", "larger(total, y)", "0", "bool")  # noqa: A001
-count_nonzero = _fold("count_nonzero", "How many elements differ from 0.", "total + y", "0", "int64")
+all = _fold("all", "True where all elements differ from 0.", "total * y", "1", "bool")  # noqa: A001
+any = _fold("any", "True where some element differs from 0.", "larger(total, y)", "0", "bool")  # noqa: A001
+count_nonzero = _fold("count_nonzero", "Number of elements that differ from 0.", "total + y", "0", "int64")
 
 
 def _count(x: Array, axis: Axis) -> int:
@@ -150,6 +154,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Variances: the sum of squared distances from the mean over the count less `correction`."""
     _numeric("var", x, floating=True)
+    # Two passes: E[x^2] - E[x]^2 would cancel where the mean is large.
     centred = FUNCTIONS["subtract"](x, mean(x, axis=axis, keepdims=True))
     total = sum(FUNCTIONS["square"](centred), axis=axis, keepdims=keepdims)
     return FUNCTIONS["divide"](total, float(_count(x, axis) - correction) or math.nan)
@@ -185,11 +190,11 @@ _RUNNING = """def kernel(results, terms, o_step, r_step, p0, out):
 def _search(name: str, test: str, x: Array, axis: int | None, keepdims: bool) -> Array:
     _some(name, x, axis)
     axes = axes_of(axis, x.ndim)
-    made = empty(_shape(x, axes, keepdims), np.dtype("int64"), x.device)
-    if made.size:
+    indices = empty(_shape(x, axes, keepdims), np.dtype("int64"), x.device)
+    if indices.size:
         source, *numbers = _matrix(x, axes)
-        launch(_FIRST.format(test=test), numbers, (source, made))
-    return made
+        launch(_FIRST.format(test=test), numbers, (source, indices))
+    return indices
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
@@ -209,11 +214,11 @@ def _running(name: str, x: Array, axis: int | None, dtype: Any, include_initial:
     at = axis_of(0 if axis is None else axis, x.ndim)
     kind, product = _wide(x, dtype), name == "cumulative_prod"
     source, *numbers = _matrix(x, (at,))
-    made = empty(moveaxis(x, at, -1).shape, kind, x.device)
-    if made.size:
+    running = empty(moveaxis(x, at, -1).shape, kind, x.device)
+    if running.size:
         text = _RUNNING.format(kind=kind.name, start=int(product), join="*" if product else "+")
-        launch(text, numbers, (source, made))
-    result = contiguous(moveaxis(made, -1, at))
+        launch(text, numbers, (source, running))
+    result = contiguous(moveaxis(running, -1, at))
     if include_initial:
         first = full((*x.shape[:at], 1, *x.shape[at + 1 :]), int(product), dtype=kind, device=x.device)
         result = concat([first, result], axis=at)
@@ -236,10 +241,12 @@ def diff(
     """Differences of neighbours along an axis, n times."""
     at = axis_of(axis, x.ndim)
     ends, before = [a for a in (prepend, x, append) if a is not None], [slice(None)] * at
-    made = concat(ends, axis=at) if len(ends) > 1 else x
+    differences = concat(ends, axis=at) if len(ends) > 1 else x
     for _ in range(n):
-        made = FUNCTIONS["subtract"](made[(*before, slice(1, None))], made[(*before, slice(None, -1))])
-    return contiguous(made, copy=made is x)
+        differences = FUNCTIONS["subtract"](
+            differences[(*before, slice(1, None))], differences[(*before, slice(None, -1))]
+        )
+    return contiguous(differences, copy=differences is x)
 
 
 __all__ = [

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu.region_layout import Level, Loop
+from minicnn.backends._gpu.region_layout import ElementLoop, Level
 from minicnn.backends._gpu.region_schedule import FIRST_ROW, OfRows, Schedule, SharedSum, Statistic
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
-from minicnn.backends.numba_cuda.printer import Python, type_of
+from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.backends.numba_cuda.tiling import NumbaLayout, byte_tile_of
 from minicnn.kernels.expressions import Name
 from minicnn.kernels.printing import Printer
@@ -36,7 +36,7 @@ class _Early:
     columns: int
 
 
-class _Python(Python):
+class _RegionPython(CudaPython):
     """Python of what a region adds to expressions."""
 
     def __init__(self, text: _Text) -> None:
@@ -90,14 +90,14 @@ class _Text(Schedule):
             and loop.columns * self.region.rows <= self.region.threads
         }  # fmt: skip
         ahead = [f"e{k} = {one.load}(q, {self._early_at(one)})" for k, one in enumerate(early.values())]
-        ahead.append(f"{self.bytes['load']}(q, found, thread, following)")
-        self.head += f"    found = cuda.local.array({tile.loads * tile.width}, index)\n    following = number\n"
+        ahead.append(f"{self.bytes['load']}(q, fetched, thread, following)")
+        self.head += f"    fetched = cuda.local.array({tile.loads * tile.width}, index)\n    following = number\n"
         self.head += "".join(f"    {line}\n" for line in ahead)
         self.head += f"    {self.bytes['begin']}(q, 0, as_float32, thread)\n"
         text = ""
         for k, one in enumerate(early.values()):
             text += f"        if thread < rows * {one.columns}:\n            {one.store}(q, e{k}, thread)\n"
-        text += f"        {self.bytes['store']}(found, words, thread)\n        cuda.syncthreads()\n"
+        text += f"        {self.bytes['store']}(fetched, words, thread)\n        cuda.syncthreads()\n"
         text += f"        {self.bytes['multiply']}(q, words, thread)\n        cuda.syncthreads()\n"
         levels = [self._level(first, [loop for key, loop in first.loops.items() if key not in early])]
         levels += [self._level(one, list(one.loops.values())) for one in others]
@@ -165,7 +165,7 @@ class _Text(Schedule):
         x = writer.device("p", f"    return {writer.parameter(rows)}, {first}\n")
         place = f"index({writer.function(product.index)}(p, r))" if product.index is not None else "r"
         where = writer.device("p, r", f"    return {place}\n")
-        weight, scale = writer.function(product.node.inputs[1]), Python.literal(product.scale, "float32")
+        weight, scale = writer.function(product.node.inputs[1]), CudaPython.literal(product.scale, "float32")
         dy, out = "None", "None"
         if product.gradient is not None:
             source, part = product.gradient.inputs[1], writer.parameter(self.partial_sums[id(product.gradient)])
@@ -174,20 +174,20 @@ class _Text(Schedule):
             place = f"index(number * {tile.K * m} + i)"
             out = writer.device("p, number, i, total", f"    {part}[{place}] = total * {scale}\n")
         numbers = f"{tile.N}, {tile.K}, {m}, {tile.ROWS}, {tile.LANES}, {tile.THREADS}"
-        made = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
+        stream = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
         parts = ["begin", "load", "store", "multiply", "product"]
         if product.gradient is not None:
             parts += ["clear", "accumulate", "finish"]
-            self.head += f"    gradient = cuda.local.array({tile.own * 4 * m}, np.float32)\n"
-        self.bytes = {name: writer.define(f"{{name}} = {made}.{name}\n") for name in parts}
+            self.head += f"    gradient = cuda.local.array({tile.words_per_thread * 4 * m}, np.float32)\n"
+        self.bytes = {name: writer.define(f"{{name}} = {stream}.{name}\n") for name in parts}
         if product.gradient is not None:
             self.head += f"    {self.bytes['clear']}(gradient)\n"
             self.finish += f"    {self.bytes['finish']}(q, gradient, thread, number)\n"
 
     # Loops over elements ------------------------------------------------------------------------
 
-    def _level(self, level: Level, loops: Sequence[Loop]) -> str:
-        """What is done between two barriers, and the second of them."""
+    def _level(self, level: Level, loops: Sequence[ElementLoop]) -> str:
+        """Text of the work between two barriers, and of the second of them."""
         region, text, self.start = self.region, "", 0
         for loop in loops:
             text += self._call(self._loop(loop), region.rows * loop.columns * loop.lanes)
@@ -208,20 +208,20 @@ class _Text(Schedule):
     def _call(self, name: str, items: int) -> str:
         return f"        {name}(q, {self._thread(items)}, rows)\n"
 
-    def _loop(self, loop: Loop) -> str:
-        body, made = self._compute(self._trees(loop))
-        stores = "".join(self._store(y, x, "    ") for y, x in made)
+    def _loop(self, loop: ElementLoop) -> str:
+        body, results = self._compute(self._trees(loop))
+        stores = "".join(self._store(y, x, "    ") for y, x in results)
         body += f"    if real:\n{stores}" if stores else ""
         name = self.writer.define(f"@block\ndef {{name}}(p, q, c, e, i, real, thread):\n{body}")
         numbers = f"{self.region.rows * loop.columns}, {self.region.threads}, {loop.columns}, {loop.lanes}"
         return self.writer.define(f"{{name}} = elements({numbers}, {name})\n")
 
-    def _early(self, loop: Loop) -> _Early:
-        body, made = self._compute(self._trees(loop))
-        load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in made)},)\n")
-        stores = "".join(self._store(y, f"found[{k}]", "") for k, (y, _) in enumerate(made))
+    def _early(self, loop: ElementLoop) -> _Early:
+        body, results = self._compute(self._trees(loop))
+        load = self.writer.device("p, i", f"{body}    return ({', '.join(x for _, x in results)},)\n")
+        stores = "".join(self._store(y, f"fetched[{k}]", "") for k, (y, _) in enumerate(results))
         head = f"    i = index(p[-2] * {loop.columns} + e)\n"
-        return _Early(load, self.writer.device("p, found, e", f"{head}{stores}"), loop.columns)
+        return _Early(load, self.writer.device("p, fetched, e", f"{head}{stores}"), loop.columns)
 
     def _early_at(self, one: _Early) -> str:
         last = self.region.batch * one.columns - 1
@@ -229,14 +229,14 @@ class _Text(Schedule):
 
     @property
     def shown(self) -> Printer:
-        return _Python(self)
+        return _RegionPython(self)
 
     def _slot(self, value: Value, k: str) -> str:
         return f"{self.views[value.dtype]}[slot({self.layout.slots[id(value)] // ITEMSIZE[value.dtype]} + {k})]"
 
-    def _store(self, value: Value, given: str, indent: str) -> str:
+    def _store(self, value: Value, element_text: str, indent: str) -> str:
         """Statements that put an element where it is read."""
-        element = f"np.uint8(1 if {given} else 0)" if value.dtype == "bool" else given
+        element = f"np.uint8(1 if {element_text} else 0)" if value.dtype == "bool" else element_text
         return "".join(f"{indent}    {target} = {element}\n" for target in self._places(value, "e", "i"))
 
     def _statistics(self, value: Value) -> str:
@@ -252,12 +252,12 @@ class _Text(Schedule):
         """Statement that adds a tile's rows to a sum."""
         region, writer, size = self.region, self.writer, node.outputs[0].size
         fold, term = self._terms(node)
-        made = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
+        term_function = writer.device("p, r, o", f"    return {self._show(node, term)}\n")
         place = f"{writer.parameter(self.partial_sums[id(node)])}[index(number * {size} + o)]"
         out = writer.device("p, number, o, total", f"    {place} = total\n")
         terms = region.rows * fold
         numbers = f"{size}, {terms}, {fold}, {region.threads}, {self.layout.scratch[id(node)] // 4}"
-        sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {made}, {out})\n")
+        sums = writer.define(f"{{name}} = row_sums(np.float32, {numbers}, {term_function}, {out})\n")
         names = ("count", "clear", "add", "share", "finish")
         count, clear, add, share, finish = (writer.define(f"{{name}} = {sums}.{name}\n") for name in names)
         self.head += f"    {sums}_totals = cuda.local.array({count}, np.float32)\n    {clear}({sums}_totals)\n"

@@ -35,6 +35,7 @@ class NumbaCudaRuntime:
         device: The device.
     """
 
+    # The simulator runs Python functions, of which there is nothing to record.
     captures = not SIMULATED
     advance = KernelText(ADVANCE, ("int32*", "int32"), 1)
     collect = (_collect("uint8"), _collect("uint32"))
@@ -70,6 +71,7 @@ class NumbaCudaRuntime:
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
         kind = np.dtype(dtype)
+        # Offsets are bytes, places elements; both are aligned for every type.
         start = (array.start * array.itemsize + offset) // kind.itemsize
         return Array(array.memory, tuple(shape), row_major(shape), start, kind)
 
@@ -85,8 +87,8 @@ class NumbaCudaRuntime:
         target.memory.copy(*places, target.nbytes)
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> HostArray:
-        made: HostArray = cuda.pinned_array(shape, dtype) if pinned and 0 not in shape else np.empty(shape, dtype)
-        return made
+        array: HostArray = cuda.pinned_array(shape, dtype) if pinned and 0 not in shape else np.empty(shape, dtype)
+        return array
 
     def send(self, source: HostArray, target: Array, stream: Stream = None) -> None:
         target.memory.send(target.start * target.itemsize, source, stream)
@@ -125,13 +127,14 @@ class NumbaCudaRuntime:
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        made = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
-        prepare_all(made, self.device)
-        return made
+        kernels = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
+        prepare_all(kernels, self.device)
+        return kernels
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
-        given = [a.pointer if isinstance(a, Array) else a for a in arguments]
-        return self.device.prepare(kernel, blocks, kernel.threads, given)
+        # Pointers keep the memory alive as long as the launch is kept.
+        operands = [a.pointer if isinstance(a, Array) else a for a in arguments]
+        return self.device.prepare(kernel, blocks, kernel.threads, operands)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         return self.device.capture(launches)

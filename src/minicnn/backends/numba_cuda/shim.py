@@ -90,7 +90,7 @@ def _plain_choose(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _intrinsics() -> tuple[Any, ...]:
-    """What Python has no word for: `read`, `read_four`, `read_word`, `read_words`, `byte` and `choose`."""
+    """Intrinsics that Python has no word for: `read`, `read_four`, `read_word`, `read_words`, `byte` and `choose`."""
     plain = (_plain_read, _plain_read_four, _plain_read_word, _plain_read_words, _plain_byte, _plain_choose)
     if SIMULATED:
         return plain
@@ -120,16 +120,16 @@ def _intrinsics() -> tuple[Any, ...]:
 
         @intrinsic
         def read_four(typing: Any, pointer: Any, i: Any) -> Any:
-            made = types.UniTuple(kind or pointer.dtype, 4)
+            quad = types.UniTuple(kind or pointer.dtype, 4)
 
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                model = context.data_model_manager[made.dtype]
+                model = context.data_model_manager[quad.dtype]
                 four, size = ir.VectorType(model.get_data_type(), 4), context.get_abi_sizeof(model.get_data_type())
                 value = loaded(context, builder, arguments, i, four, min(16, 4 * size))
                 each = [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(4)]
-                return context.make_tuple(builder, made, [model.from_data(builder, one) for one in each])
+                return context.make_tuple(builder, quad, [model.from_data(builder, one) for one in each])
 
-            return made(pointer, i), generate
+            return quad(pointer, i), generate
 
         return read_four
 
@@ -144,23 +144,23 @@ def _intrinsics() -> tuple[Any, ...]:
     def byte(typing: Any, word: Any, k: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             integer, number = ir.IntType(32), ir.FloatType()
-            given, at = (context.cast(builder, x, t, types.uint32) for x, t in zip(arguments, (word, k), strict=True))
+            packed, at = (context.cast(builder, x, t, types.uint32) for x, t in zip(arguments, (word, k), strict=True))
             select = builder.module.declare_intrinsic("llvm.nvvm.prmt", fnty=ir.FunctionType(integer, [integer] * 3))
             place = builder.add(at, ir.Constant(integer, 0x7440))  # the byte under the upper half of 2^23 as float32
-            made = builder.call(select, [given, ir.Constant(integer, 0x4B000000), place])
-            return builder.fsub(builder.bitcast(made, number), ir.Constant(number, 2.0**23))
+            word_bits = builder.call(select, [packed, ir.Constant(integer, 0x4B000000), place])
+            return builder.fsub(builder.bitcast(word_bits, number), ir.Constant(number, 2.0**23))
 
         return types.float32(word, k), generate
 
     @intrinsic
     def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
-        made = typing.unify_types(types.unliteral(a), types.unliteral(b))
+        common_type = typing.unify_types(types.unliteral(a), types.unliteral(b))
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pair = (context.cast(builder, x, t, made) for x, t in zip(arguments[1:], (a, b), strict=True))
+            pair = (context.cast(builder, x, t, common_type) for x, t in zip(arguments[1:], (a, b), strict=True))
             return builder.select(arguments[0], *pair)
 
-        return made(condition, a, b), generate
+        return common_type(condition, a, b), generate
 
     return read, reading_four(), read_word, reading_four(types.uint32), byte, choose
 

@@ -68,7 +68,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where x2's elements belong in the sorted vector x1, ahead of equal ones (left) or behind them (right)."""
+    """Places of x2's elements in the sorted vector x1, ahead of equal ones (left) or behind them (right)."""
     if side not in ("left", "right") or x1.ndim != 1:
         raise ValueError(
             f"searchsorted gets a vector and side='left' or 'right'. Received: shape {x1.shape}, side={side!r}."
@@ -76,28 +76,28 @@ def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | N
     kind, device = dtypes.result_type(x1, x2), same_device([a for a in (x1, x2, sorter) if isinstance(a, Array)])
     keys, values = (contiguous(asarray(x, dtype=kind, device=device)) for x in (x1, x2))
     order = arange(x1.size, device=device) if sorter is None else contiguous(astype(sorter, INDEX, copy=False))
-    made = empty(values.shape, INDEX, device)
-    if made.size:
-        launch(_SEARCH, (made.size, x1.size, int(side == "right")), (keys, order, values, made))
-    return made
+    ranks = empty(values.shape, INDEX, device)
+    if ranks.size:
+        launch(_SEARCH, (ranks.size, x1.size, int(side == "right")), (keys, order, values, ranks))
+    return ranks
 
 
 def places(x: Array) -> Array:
     """Places in row-major order of the elements that differ from 0; reads their number from the device."""
-    found = astype(reshape(x, (-1,)), "bool", copy=False)
-    order = argsort(FUNCTIONS["logical_not"](found))
-    return order[: int(count_nonzero(found))]
+    mask = astype(reshape(x, (-1,)), "bool", copy=False)
+    order = argsort(FUNCTIONS["logical_not"](mask))
+    return order[: int(count_nonzero(mask))]
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
     """Indices along each axis of the elements that differ from 0; reads their number from the device."""
     if not x.ndim:
         raise ValueError("nonzero is for arrays with axes. Received: an array of shape (). Compare it with 0.")
-    at, made = places(x), list[Array]()
+    at, indices = places(x), list[Array]()
     for axis, n in enumerate(x.shape):
         inner = math.prod(x.shape[axis + 1 :])
-        made.append(FUNCTIONS["remainder"](FUNCTIONS["floor_divide"](at, inner), n))
-    return tuple(made)
+        indices.append(FUNCTIONS["remainder"](FUNCTIONS["floor_divide"](at, inner), n))
+    return tuple(indices)
 
 
 __all__ = ["argsort", "nonzero", "searchsorted"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.inlining import MOVES
 from minicnn.backends._gpu.tiling import Geometry
-from minicnn.backends.numba_cuda.printer import Python, type_of
+from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.kernels.elements import reduced_place
 from minicnn.kernels.expressions import Element, Expr, I, Name, R
 from minicnn.kernels.windows import Image, Windows, images
@@ -30,7 +30,7 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     attrs, kind = node.attrs, type_of(node.outputs[0])
     one, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
-    image_x, image_y = map(Python.image, images(node))
+    image_x, image_y = map(CudaPython.image, images(node))
     sizes = tile.sizes if tile else ()
     fb, cc = sizes[5:7]
     wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
@@ -48,18 +48,18 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
     where = writer.device("group, a, b, c, f", f"    return {place}\n")
     numbers = ", ".join(map(str, (c, f, *sizes)))
-    made, shape = Python.image(one.image), Python.window(one.window)
-    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {made}, {shape}, {numbers})\n")
+    image, shape = CudaPython.image(one.image), CudaPython.window(one.window)
+    tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {image}, {shape}, {numbers})\n")
     if group.pool is None:
-        write = writer.device("p, i, total", writer.lines(writer.follow(group.nodes, group, given=Name("total"))))
+        write = writer.device("p, i, total", writer.lines(writer.follow(group.nodes, group, start=Name("total"))))
         finish = writer.define(f"{{name}} = each({tiled}, {write})\n")
     else:
-        body = writer.lines(writer.follow(group.before, group, given=Name("total")))
+        body = writer.lines(writer.follow(group.before, group, start=Name("total")))
         last = writer.locals[id(writer.plan.root(group.pool.inputs[0]))].name
         before = writer.device("p, i, total", f"{body}    return {last}\n")
-        after = writer.follow(group.nodes, group, given=Name("top"), tap=Name("tap"))
+        after = writer.follow(group.nodes, group, start=Name("top"), tap=Name("tap"))
         write = writer.device("p, i, top, tap", writer.lines(after))
-        pooled = Python.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
+        pooled = CudaPython.image(Image.of(group.pool.outputs[0].shape, attrs["data_format"]))
         ph, pw = group.pool.attrs["kernel"]
         finish = writer.define(f"{{name}} = each_pooled({kind}, {tiled}, {pooled}, {ph}, {pw}, {before}, {write})\n")
     return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
@@ -76,16 +76,16 @@ def _weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
     dy, x = (writer.four(v) if w else writer.function(v) for v, w in zip(node.inputs, wide, strict=True))
     widths = ", ".join("4" if w else "1" for w in wide[::-1])
     numbers = ", ".join(map(str, sizes))
-    tiled = writer.define(f"{{name}} = WeightTile({widths}, {Python.geometry(node)}, {c}, {f}, {numbers})\n")
+    tiled = writer.define(f"{{name}} = WeightTile({widths}, {CudaPython.geometry(node)}, {c}, {f}, {numbers})\n")
     kind = type_of(node.outputs[0])
-    return writer.define(f"{{name}} = correlate({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
+    return writer.define(f"{{name}} = weight_gradient({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
 
 
 def _partial_sums(writer: PythonWriter, group: FusionGroup) -> str:
     """Name of the function that puts away one element of a part of a sum, or of the whole if there is one part."""
     (parts, *rest), anchor = group.anchor.outputs[0].shape, group.anchor
     if group.anchor.op.name == "matmul" or parts == 1:
-        body = writer.lines(writer.follow(group.nodes, group, given=Name("total")))
+        body = writer.lines(writer.follow(group.nodes, group, start=Name("total")))
     else:
         body = f"    {writer.parameter(anchor.outputs[0])}[index(part * {math.prod(rest)} + i)] = total\n"
     return writer.device("p, part, i, total", body)
@@ -140,7 +140,7 @@ def _reduced(writer: PythonWriter, group: FusionGroup, term: str) -> str:
 
 
 def _loads(writer: PythonWriter, value: Value) -> bool:
-    """Whether an element of a value takes a few loads, so that several may be under way."""
+    """True if an element of a value takes a few loads, so that several may be under way."""
     node = writer.inlined(value)
     return node is None or (
         (node.op.elementwise or node.op.name in MOVES) and all(_loads(writer, v) for v in node.inputs)

@@ -10,16 +10,17 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Limits, Tile, convolution
+from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Tile, TileLimits, convolution
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
 from minicnn.program.graph import Node, Value
 
 SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
-_SMALL = Limits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
+# The simulator has a thread of the host for each of the device: small blocks, so that tests end.
+_SMALL = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
 
-NARROW = 16  # columns up to which a thread makes all of a row
+THREAD_COLUMNS = 16  # columns up to which a thread makes all of a row
 LANES = 8  # threads side by side that have different rows of bytes
 BESIDE_ROW = 432  # bytes of shared memory that a product of bytes leaves to what follows it, for each row
 MOST_SUMS = 96  # registers of a thread for the sums of a product of bytes with the gradient
@@ -47,7 +48,7 @@ class NumbaLayout(Layout):
         return (tile.nbytes, 0) if tile is not None else (0, 0)
 
     def _placed(self) -> None:
-        self.narrow = False  # all levels have all threads
+        self.thread_per_row = False  # all levels have all threads
         super()._placed()
         self.exchange = self._place(4 * self.region.threads)
 
@@ -60,7 +61,7 @@ class NumbaTiles(Tiles):
         simulated: Whether blocks run in the simulator.
     """
 
-    limits: Limits = _SMALL if SIMULATED else LIMITS
+    limits: TileLimits = _SMALL if SIMULATED else LIMITS
     simulated: bool = SIMULATED
     layout: ClassVar[type[Layout]] = NumbaLayout
     most_together: ClassVar[float] = 20  # each sum declares shared memory of its own
@@ -68,20 +69,21 @@ class NumbaTiles(Tiles):
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""
+        # Kernels in Python know one order of filters, that of the forward pass.
         return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=False)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`; few columns of a large matrix have tiles of their own."""
-        return (None if self.simulated else self._narrow(node)) or super().product(node, joined=joined)
+        return (None if self.simulated else self._few_columns(node)) or super().product(node, joined=joined)
 
-    def _narrow(self, node: Node) -> Tile | None:
+    def _few_columns(self, node: Node) -> Tile | None:
         """Tile of a product with few columns of a large matrix: a thread makes whole rows of the result in registers.
 
         Few rows and many terms are the weight gradient of a narrow layer, many rows its forward pass.
         """
         (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
         k, multiprocessors = node.inputs[0].shape[0 if ta else 1], self.gpu.multiprocessors
-        if n > NARROW or m * k < MANY or node.outputs[0].dtype != "float32":
+        if n > THREAD_COLUMNS or m * k < MANY or node.outputs[0].dtype != "float32":
             return None
         if m >= 128 * multiprocessors:
             sizes = (256, n, 16, 2, n, 1)
@@ -107,7 +109,7 @@ class NumbaTiles(Tiles):
     def takes_rows(self, node: Node, rows: Value) -> bool:
         """See `Tiles.takes_rows`; places of these rows are 32 bits wide."""
         (n, m), k = node.outputs[0].shape, node.inputs[0].shape[1]
-        fits = rows.dtype == "uint8" and m <= NARROW and rows.size <= MOST_ELEMENTS
+        fits = rows.dtype == "uint8" and m <= THREAD_COLUMNS and rows.size <= MOST_ELEMENTS
         return fits and next(self._byte_tiles(n, k, m), None) is not None
 
     def _byte_tiles(self, n: int, k: int, m: int) -> Iterator[ByteTile]:
@@ -120,7 +122,7 @@ class NumbaTiles(Tiles):
         for r in reversed(rows):
             for few in (False, True):
                 tile = ByteTile(n, k, m, r, r // 2 if few else min(LANES, r // 4), self.limits.reduction)
-                held = self.simulated or 4 * tile.own * m <= MOST_SUMS
+                held = self.simulated or 4 * tile.words_per_thread * m <= MOST_SUMS
                 if held and tile.nbytes + BESIDE_ROW * r <= self.gpu.shared_block:
                     yield tile
 

@@ -1,4 +1,4 @@
-"""How a training would scale over ranks that need not be there: a model of times, bytes and memory, with its error."""
+"""Predicted scaling of a training over ranks that need not be there: times, bytes, memory, with their error."""
 
 from minicnn.distribution.prediction.devices import FittedRates, PlannedGpu, Rates
 from minicnn.distribution.prediction.evidence import Calibration, Point, calibrate, published

@@ -1,4 +1,4 @@
-"""What a rank computes with: a processor by three rates that were fitted to measured steps, or a GPU by its plan."""
+"""Devices of a rank: a processor by three rates that were fitted to measured steps, or a GPU by its plan."""
 
 from __future__ import annotations
 
@@ -97,15 +97,16 @@ def fit(steps: Sequence[tuple[Sequence[float], float]]) -> Rates:
     """
     if not steps:
         raise ValueError("Rates are fitted to measured steps. Received: none. Measure at least one.")
+    # Divided by the time: errors are then relative, and short steps count as much as long ones.
     terms = np.array([[w / seconds for w in done] for done, seconds in steps])
     scale = terms.max(axis=0)
     kept = [0, 1, 2]
     while True:  # a rate below 0 says that its term explains nothing
-        found, *_ = np.linalg.lstsq(terms[:, kept] / scale[kept], np.ones(len(steps)), rcond=None)
-        if len(kept) == 1 or (found > 0).all():
+        rates, *_ = np.linalg.lstsq(terms[:, kept] / scale[kept], np.ones(len(steps)), rcond=None)
+        if len(kept) == 1 or (rates > 0).all():
             break
-        kept.pop(int(np.argmin(found)))
-    per = dict(zip(kept, np.abs(found) / scale[kept], strict=True))
+        kept.pop(int(np.argmin(rates)))
+    per = dict(zip(kept, np.abs(rates) / scale[kept], strict=True))
     flops, bandwidth = (1 / per[k] if k in per else float(np.finfo(float).max) for k in (0, 1))
     return Rates(float(flops), float(bandwidth), float(per.get(2, 0.0)))
 
@@ -122,6 +123,7 @@ class PlannedGpu:
         from minicnn.backends._gpu.planning import planned
         from minicnn.backends.cupy.generation import generate
 
+        # A launch's own time does not shrink with the batch.
         least = costs_on(self.gpu).launches.launch / self.gpu.clock
         return [
             Timed(node, share * launch.seconds, share * min(least, launch.seconds))

@@ -1,4 +1,4 @@
-"""How far the model is from what was measured: on this machine, and by others."""
+"""Evidence for the model: its errors against measurements on this machine, and by others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the model is given by measurements on a machine.
+    """Constants of the model that were measured on a machine.
 
     Attributes:
         machine: The machine's name.
@@ -77,18 +77,18 @@ class Calibration:
     points: Sequence[Point]
 
     def clock(self, network: str) -> FittedRates:
-        """What times the nodes of a network's steps."""
+        """Clock that times the nodes of a network's steps."""
         return FittedRates(self.rates, self.factors.get(network, ((1, 1.0),)))
 
 
-def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibration:
+def calibrate(measured: Measured, trace: Callable[[Run, int], Program]) -> Calibration:
     """Fit a rank's rates and the network between local ranks to measurements.
 
     Args:
-        found: The measurements, of `minicnn.bench.local_ranks.measure`.
+        measured: The measurements, of `minicnn.measure.local_ranks.measure`.
         trace: Gives the Program of a step of what was trained on so many samples.
     """
-    machine, ranks, steps = found["machine"], found["ranks"], found["alone"]
+    machine, ranks, steps = measured["machine"], measured["ranks"], measured["alone"]
     done = [(work(trace(step, step["batch"])), typical(step["seconds"])) for step in steps]
     rates = fit(done)
     factors: dict[str, list[tuple[int, float]]] = {}
@@ -99,36 +99,38 @@ def calibrate(found: Measured, trace: Callable[[Run, int], Program]) -> Calibrat
     whole = {(step["network"], step["batch"]): seconds for step, (_, seconds) in zip(steps, done, strict=True)}
     cut = {
         one["network"]: max(0.0, typical(one["seconds"]) - whole[one["network"], one["batch"]])
-        for one in found.get("cut", ())
+        for one in measured.get("cut", ())
     }
-    made = Calibration(machine, ranks, rates, factors, cut, None, jitter, [])
+    calibration = Calibration(machine, ranks, rates, factors, cut, None, jitter, [])
     points = [
-        Point(f"{_named(step)}, by itself", seconds, made.clock(step["network"]).seconds(what, step["batch"]), "s",
+        Point(f"{_named(step)}, by itself", seconds,
+              calibration.clock(step["network"]).seconds(what, step["batch"]), "s",
               machine, True)
         for step, (what, seconds) in zip(steps, done, strict=True)
     ]  # fmt: skip
-    if not found["all_reduce"]:
-        return replace(made, points=points)
-    apart = {one["bytes"]: typical(one["seconds"]) for one in found.get("apart", ())}
-    sums = [(one["bytes"], apart.get(one["bytes"], 0.0), typical(one["seconds"])) for one in found["all_reduce"]]
-    exchanged = [(n, max(whole - own, 0.1 * whole)) for n, own, whole in sums]  # steps that are cut have the rest
+    if not measured["all_reduce"]:
+        return replace(calibration, points=points)
+    apart = {one["bytes"]: typical(one["seconds"]) for one in measured.get("apart", ())}
+    sums = [(one["bytes"], apart.get(one["bytes"], 0.0), typical(one["seconds"])) for one in measured["all_reduce"]]
+    # Steps that are cut have the rest.
+    exchanged = [(n, max(whole - modelled, 0.1 * whole)) for n, modelled, whole in sums]
     network = fit_interconnect(f"this machine's memory, {ranks} ranks", exchanged, ranks)
     points += [
-        Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", whole, own + network.all_reduce(n, ranks), "s",
+        Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", whole, modelled + network.all_reduce(n, ranks), "s",
               machine, True)
-        for n, own, whole in sums
+        for n, modelled, whole in sums
     ]  # fmt: skip
     # What sends gradients hides behind the backward pass where it has cores of its own.
-    bucket = BUCKET if found.get("facts", {}).get("cores", 0) >= 2 * ranks else 0.0
-    for run in found["training"]:
-        clock, own = made.clock(run["network"]), run["batch"] // ranks
-        layers = workload(partial(trace, run), clock.batches(own), clock)
-        same = [s for s in (*found.get("cut", ()), *steps) if (s["network"], s["batch"]) == (run["network"], own)]
+    bucket = BUCKET if measured.get("facts", {}).get("cores", 0) >= 2 * ranks else 0.0
+    for run in measured["training"]:
+        clock, batch = calibration.clock(run["network"]), run["batch"] // ranks
+        layers = workload(partial(trace, run), clock.batches(batch), clock)
+        same = [s for s in (*measured.get("cut", ()), *steps) if (s["network"], s["batch"]) == (run["network"], batch)]
         slowest = _slowest(same[0]["seconds"], ranks) if same else 1.0
         conditions = Conditions(network, [slowest], bucket=bucket, cut=cut.get(run["network"], 0.0))
         predicted = predict(layers, "data", ranks, run["batch"], conditions).seconds
         points.append(Point(f"{_named(run)}, {ranks} ranks", typical(run["seconds"]), predicted, "s", machine, False))
-    return replace(made, network=network, points=points)
+    return replace(calibration, network=network, points=points)
 
 
 def _slowest(seconds: Sequence[float], ranks: int) -> float:
@@ -151,13 +153,14 @@ def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int)
     terms = np.array([[2 * (ranks - 1) / s, sent(n, ranks) / s] for n, s in sums])
     scale = terms.max(axis=0)
     (a, b), *_ = np.linalg.lstsq(terms / scale, np.ones(len(sums)), rcond=None)
+    # No latency can be below zero: then bandwidth alone explains the times.
     if a < 0:
         a, b = 0.0, float(terms[:, 1].sum() / (terms[:, 1] ** 2).sum() * scale[1])
     return Interconnect(name, float(a / scale[0]), float(scale[1] / b))
 
 
 def published(alexnet: Workload) -> list[Point]:
-    """What others measured with AlexNet, beside the model.
+    """Published measurements with AlexNet, beside the model.
 
     Their GPUs and links are not described in our terms. What matters is one number: the bytes that a link moves while a
     GPU computes a sample. It is fitted to Krizhevsky's 4 GPUs; the other points follow from it.
@@ -165,12 +168,13 @@ def published(alexnet: Workload) -> list[Point]:
     Args:
         alexnet: Layers of AlexNet on images of 224x224.
     """
-    found: list[Point] = []
+    points: list[Point] = []
     link = 1.0
-    for gpus, own, measured, source in PUBLISHED:
+    for gpus, samples, measured, source in PUBLISHED:
         one_group = Conditions(Interconnect("any", 0.0, 1.0), group=gpus)
-        moved = predict(alexnet, "hybrid", gpus, gpus * own, one_group).sent / own
-        link = link if found else moved / (gpus / measured - 1)
+        moved = predict(alexnet, "hybrid", gpus, gpus * samples, one_group).sent / samples
+        # The first point fits the only unknown; all others are predictions.
+        link = link if points else moved / (gpus / measured - 1)
         what = f"speed-up of AlexNet by hybrid parallelism, {gpus} GPUs"
-        found.append(Point(what, measured, gpus / (1 + moved / link), "times", source, not found))
-    return found
+        points.append(Point(what, measured, gpus / (1 + moved / link), "times", source, not points))
+    return points

@@ -26,7 +26,7 @@ _KINDS: dict[str, type[float] | type[int] | type[str]] = {
 
 @dataclass(frozen=True)
 class Interconnect:
-    """What connects ranks. Those of a host have consecutive numbers.
+    """Network between ranks. Those of a host have consecutive numbers.
 
     Attributes:
         name: Name.
@@ -78,6 +78,7 @@ class Interconnect:
         Arguments as for `all_reduce`.
         """
         here = min(max(1, self.ranks_per_host // stride), ranks)
+        # Ranks of a host share its links to the others, which are the bottleneck unless the host's own network is.
         far = (ranks - here) / max(1, ranks - 1)
         host = self.bandwidth * self.links_per_host / self.oversubscription / min(stride, self.ranks_per_host)
         return max(sent * (1 - far) / self.link(1)[1], here * sent * far / host)
@@ -102,6 +103,7 @@ class Interconnect:
             return 0.0
         latency, bandwidth = self.link(ranks * stride, min(stride, self.ranks_per_host))
         if algorithm == "tree":
+            # Up and down again, the whole array in each round: few latencies, many bytes.
             return 2 * math.ceil(math.log2(ranks)) * (latency + nbytes / bandwidth)
         steps = 2 * (ranks - 1) * latency
         if algorithm == "ring":
@@ -130,6 +132,7 @@ def sent(nbytes: float, ranks: int, sums: int = 1, algorithm: str = "ring") -> f
     """
     if algorithm == "tree":
         return nbytes * math.ceil(math.log2(ranks))
+    # A rank sends each of its branches' sums apart, and gets one result.
     return (1 + sums) * nbytes * (ranks - 1) / ranks
 
 
@@ -163,13 +166,13 @@ def interconnect(text: str) -> Interconnect:
     settings = rest if "=" not in first else [first, *rest]
     if "=" not in first and first not in known():
         raise ValueError(f"A network is one of {', '.join(known())}, or latency=S,bandwidth=B. Received: {first!r}.")
-    found: dict[str, float | int | str] = {}
+    figures: dict[str, float | int | str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
         try:
             if not sign or name not in _KINDS or (name == "within" and value not in known()):
                 raise ValueError
-            found[name] = _KINDS[name](value)
+            figures[name] = _KINDS[name](value)
         except ValueError:
             raise ValueError(
                 f"Networks are described by {', '.join(f'{k}=...' for k in _KINDS)}; within is one of "
@@ -177,11 +180,11 @@ def interconnect(text: str) -> Interconnect:
             ) from None
     if "=" not in first:
         base = known()[first]
-        return replace(base, **found, name=text) if found else base  # type: ignore[arg-type]
-    missing = {"latency", "bandwidth"} - found.keys()
+        return replace(base, **figures, name=text) if figures else base  # type: ignore[arg-type]
+    missing = {"latency", "bandwidth"} - figures.keys()
     if missing:
         raise ValueError(
             f"A network without a name has latency (seconds) and bandwidth (bytes a second). Received: {text!r}, "
             f"without {', '.join(sorted(missing))}. Add it, or begin with one of {', '.join(known())}."
         )
-    return Interconnect(text, **found)  # type: ignore[arg-type]
+    return Interconnect(text, **figures)  # type: ignore[arg-type]

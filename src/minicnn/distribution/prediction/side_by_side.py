@@ -15,8 +15,8 @@ Scaling = Literal["strong", "weak"]
 ALIKE = 1.01  # times that differ by no more are taken for the same
 
 
-class Device(Protocol):
-    """What a rank computes with: a `Clock` that says which batches it must see."""
+class RankDevice(Protocol):
+    """Device of a rank: a `Clock` that says which batches it must see."""
 
     def __call__(self, program: Program) -> Sequence[Timed]:
         """See `minicnn.distribution.prediction.workload.Clock`."""
@@ -48,7 +48,7 @@ class Row:
     why: str
 
 
-def counted(trace: Callable[[int], Program], device: Device, largest: int) -> Workload:
+def counted(trace: Callable[[int], Program], device: RankDevice, largest: int) -> Workload:
     """The layers of a step, timed on a device.
 
     Args:
@@ -81,18 +81,20 @@ def scaling(
     rows = []
     for count in ranks:
         whole = batch * (count if kind == "weak" else 1)
-        found = [predict(work, strategy, count, whole, conditions) for strategy in STRATEGIES]
-        speedups = [alone * whole / p.seconds for p in found]
-        chosen, why = _choice(found)
-        best = next((s for p, s in zip(found, speedups, strict=True) if p.strategy == chosen), 1.0)
+        predictions = [predict(work, strategy, count, whole, conditions) for strategy in STRATEGIES]
+        speedups = [alone * whole / p.seconds for p in predictions]
+        chosen, why = _choice(predictions)
+        best = next((s for p, s in zip(predictions, speedups, strict=True) if p.strategy == chosen), 1.0)
         rows.append(
-            Row(count, whole, found, speedups, chosen, why + " One rank by itself is faster." * (best < 1 / ALIKE))
+            Row(
+                count, whole, predictions, speedups, chosen, why + " One rank by itself is faster." * (best < 1 / ALIKE)
+            )
         )
     return rows
 
 
 def predict_scaling(
-    model: Any, ranks: Sequence[int], *, batch_size: int, device: Device, conditions: Conditions,
+    model: Any, ranks: Sequence[int], *, batch_size: int, device: RankDevice, conditions: Conditions,
     kind: Scaling = "strong",
 ) -> list[Row]:  # fmt: skip
     """Predict how the training of a model scales; nothing is computed but the prediction.
@@ -119,20 +121,20 @@ def predict_scaling(
     return scaling(counted(trace, device, batch_size), ranks, batch_size, conditions, kind)
 
 
-def _choice(found: Sequence[Prediction]) -> tuple[str | None, str]:
+def _choice(predictions: Sequence[Prediction]) -> tuple[str | None, str]:
     """The fastest that fits, or the simplest of those that are as fast; and why."""
-    ranks = found[0].ranks
-    possible = [p for p in found if p.impossible is None]
+    ranks = predictions[0].ranks
+    possible = [p for p in predictions if p.impossible is None]
     fitting = sorted((p for p in possible if p.fits), key=lambda p: p.seconds)
     if not possible:
-        return None, f"None is possible on {ranks} ranks: {found[0].impossible}."
+        return None, f"None is possible on {ranks} ranks: {predictions[0].impossible}."
     if not fitting:
         least = min(possible, key=lambda p: p.memory)
         return None, f"None fits: {least.strategy} parallelism takes the least memory, {amount(least.memory)} a rank."
     if ranks == 1:
         return "data", "One rank shares nothing."
     alike = [p for p in fitting if p.seconds <= ALIKE * fitting[0].seconds]
-    best = next(p for p in found if p in alike)
+    best = next(p for p in predictions if p in alike)
     text = f"{best.strategy} parallelism, {time(best.seconds)} a step on {ranks:,} ranks"
     larger = [p for p in possible if not p.fits and p.seconds < best.seconds]
     if larger:

@@ -1,4 +1,4 @@
-"""What a step takes by data, model, hybrid and pipeline parallelism: seconds, bytes that a rank sends, its memory."""
+"""Costs of a step by data, model, hybrid and pipeline parallelism: seconds, bytes that a rank sends, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_STAGES = 64
 
 @dataclass(frozen=True)
 class Conditions:
-    """How ranks compute together.
+    """Conditions under which ranks compute together.
 
     Attributes:
         network: What connects them.
@@ -103,6 +103,7 @@ class _Timeline:
         """Gradients are there, to be summed over some ranks: see `Interconnect.all_reduce`."""
         key = ranks, stride
         self.waiting[key] = self.waiting.get(key, 0.0) + nbytes
+        # As the step itself does: a bucket goes as soon as it is full.
         if self.conditions.bucket and self.waiting[key] >= self.conditions.bucket:
             self.flush(key)
 
@@ -138,12 +139,13 @@ def predict(work: Workload, strategy: str, ranks: int, batch: int, conditions: C
         why = f"{conditions.network.name} connects {most} ranks"
         return Prediction(strategy, ranks, batch, impossible=why)
     ways = {"data": _data, "model": _model, "hybrid": _hybrid, "pipeline": _pipeline}
-    found = list(ways[strategy](work, ranks, batch, conditions))
-    possible = [p for p in found if p.impossible is None]
+    predictions = list(ways[strategy](work, ranks, batch, conditions))
+    possible = [p for p in predictions if p.impossible is None]
     if not possible:
-        return found[0]
+        return predictions[0]
     if conditions.memory is not None:
         possible = [replace(p, fits=p.memory <= conditions.memory) for p in possible]
+    # What fits comes before what is faster; if nothing fits, the smallest says how much is missing.
     return min(possible, key=lambda p: (not p.fits, p.seconds if p.fits else p.memory))
 
 
@@ -165,6 +167,7 @@ def _hybrid(work: Workload, ranks: int, batch: int, conditions: Conditions) -> I
     """Convolutions by data; columns of dense layers shared by groups of ranks (A. Krizhevsky, arXiv:1404.5997)."""
     dense = [layer for layer in work.layers if layer.dense]
     most = min((layer.width for layer in dense), default=0)
+    # Groups of equal size, each with a column at least for every rank.
     sizes = [g for g in range(2, ranks + 1) if ranks % g == 0 and g <= most and g == (conditions.group or g)]
     if ranks > 1 and not sizes:
         why = f"no group of {conditions.group or 'several'} ranks shares {most} columns" if dense else "no dense layers"
@@ -188,10 +191,11 @@ def _groups(
 
 def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strategy: str, size: int) -> Prediction:
     network, slow = conditions.network, _slowest(conditions, ranks)
-    own = -(-batch // ranks)
-    runs, part, line = 1, own, _Timeline(conditions)
+    rank_batch = -(-batch // ranks)
+    runs, part, line = 1, rank_batch, _Timeline(conditions)
     if conditions.shards and conditions.algorithm == "fixed" and size == 1:
         shards = min(conditions.shards, batch)
+        # Shards run one after the other, each a smaller batch, which takes more than its share of the time.
         runs, part, line.sums = -(-shards // ranks), -(-batch // shards), sums_of(shards, ranks)
     ways = ("fixed",) if conditions.algorithm == "fixed" else ("ring", "tree")  # libraries choose for few bytes
     split = [size > 1 and layer.dense for layer in work.layers]
@@ -199,7 +203,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
 
     def spend(layer: Layer, phase: str, cut: bool) -> None:
         nonlocal compute
-        samples, share = (own * size, 1 / size) if cut else (part, 1.0)
+        samples, share = (rank_batch * size, 1 / size) if cut else (part, 1.0)
         seconds = slow * work.seconds(layer, phase, samples, share)
         compute += seconds
         line.at += seconds
@@ -214,7 +218,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
 
     def gather(layer: Layer, cut: bool) -> None:
         if cut and not layer.first:
-            line.wait(network.all_gather(own * size * layer.given, size))
+            line.wait(network.all_gather(rank_batch * size * layer.activations, size))
 
     def normalize(layer: Layer) -> None:  # two sums over all shards, of x and of the squares around its mean
         line.wait(2 * min(network.all_reduce(layer.normalized, ranks, way) for way in ways))
@@ -229,6 +233,7 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
             if number == 0:
                 normalize(layer)
             spend(layer, "backward", cut)
+            # The gradient of a gather is a scatter of as many bytes.
             gather(layer, cut)
             if number == runs - 1:
                 hand(layer, cut)
@@ -236,10 +241,10 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
     line.at += late
     moved = memory = 0.0
     for layer, cut in zip(work.layers, split, strict=True):
-        parts, samples = (size, own * size) if cut else (1, part)
+        parts, samples = (size, rank_batch * size) if cut else (1, part)
         spend(layer, "update", cut)
         if cut and not layer.first:
-            moved += 2 * samples * layer.given * (size - 1) / size
+            moved += 2 * samples * layer.activations * (size - 1) / size
         moved += 4 * sent(layer.normalized, ranks)
         moved += sent(layer.weights / parts, ranks // parts, 1 if cut else line.sums, conditions.algorithm)
         memory += (2 * layer.weights + layer.state) / parts + layer.saved * samples
@@ -263,10 +268,11 @@ def _model(work: Workload, ranks: int, batch: int, conditions: Conditions) -> It
     width = most
     for layer in work.layers:
         width = layer.width or width  # what has no weights is cut as the layer before it
+        # The rank with most columns sets the pace: columns need not divide evenly.
         share = math.ceil(width / min(ranks, width)) / width
         for phase in ("forward", "backward", "update"):
             compute += slow * work.seconds(layer, phase, batch, share)
-        gathered = 0.0 if layer.first or ranks == 1 else batch * layer.given
+        gathered = 0.0 if layer.first or ranks == 1 else batch * layer.activations
         talked += 2 * network.all_gather(gathered, ranks) if gathered else 0.0
         moved += 2 * gathered * (ranks - 1) / ranks
         memory += (2 * layer.weights + layer.state + layer.saved * batch) * share + gathered * (1 - share)
@@ -288,16 +294,16 @@ def _pipeline(work: Workload, ranks: int, batch: int, conditions: Conditions) ->
         why = f"{most} layers with weights, and a batch of {batch}, give no stages for so many ranks"
         yield Prediction("pipeline", ranks, batch, impossible=why)
     for stages in counts:
-        own = -(-batch // (ranks // stages))
-        for power in range(int(math.log2(own)) + 1):
-            yield _piped(work, ranks, batch, conditions, stages, own, 2**power)
+        pipeline_batch = -(-batch // (ranks // stages))
+        for power in range(int(math.log2(pipeline_batch)) + 1):
+            yield _piped(work, ranks, batch, conditions, stages, pipeline_batch, 2**power)
 
 
 def _piped(
-    work: Workload, ranks: int, batch: int, conditions: Conditions, stages: int, own: int, micro: int
+    work: Workload, ranks: int, batch: int, conditions: Conditions, stages: int, pipeline_batch: int, micro: int
 ) -> Prediction:
     network, slow, copies = conditions.network, _slowest(conditions, ranks), ranks // stages
-    part = own / micro
+    part = pipeline_batch / micro
     latency, bandwidth = network.link(stages)
     layers = work.layers
     cost = [sum(work.seconds(layer, p, part) for p in ("forward", "backward")) for layer in layers]
@@ -314,39 +320,42 @@ def _piped(
         edges = [layers[i - 1].crossing for i in (start, end) if 0 < i < len(layers)]
         weights = sum(layer.weights for layer in held)
         bare.append(slow * sum(cost[start:end]))
+        # A stage cannot go on before its activations have left: both sides wait for the link.
         slots.append(bare[-1] + sum(latency + e * part / bandwidth for e in edges))
         sums.append(network.all_reduce(weights, copies, conditions.algorithm, stride=stages))
-        sends.append(sum(e * own for e in edges) + sent(weights, copies))
+        sends.append(sum(e * pipeline_batch for e in edges) + sent(weights, copies))
         cut = _cut_s(work, weights, conditions) if copies * micro > 1 else 0.0
         updates.append(slow * (cut + sum(work.seconds(layer, "update", 1) for layer in held)))
-        memory.append(sum(2 * layer.weights + layer.state + layer.saved * own for layer in held))
+        memory.append(sum(2 * layer.weights + layer.state + layer.saved * pipeline_batch for layer in held))
+    # The bubble: the last stage begins when all others have had the first micro-batch.
     idle = (stages - 1) * max(slots)
     compute = micro * max(bare) + max(updates)
     exposed = micro * (max(slots) - max(bare)) + max(sums)
     how = f"{stages} stages, {micro} micro-batch{'es' * (micro > 1)}" + (f", {copies} pipelines" if copies > 1 else "")
     return Prediction("pipeline", ranks, batch, how, compute + exposed + idle, compute, 0.0, exposed, idle, max(sends),
-                      max(memory) + work.input * own + work.passing * part)  # fmt: skip
+                      max(memory) + work.input * pipeline_batch + work.passing * part)  # fmt: skip
 
 
 def _cut(costs: Sequence[float], parts: int) -> list[int]:
     """Ends of consecutive parts, none empty, of which the largest is as small as can be."""
 
     def ends_below(limit: float) -> list[int]:
-        found: list[int] = []
+        cuts: list[int] = []
         total = 0.0
         for i, cost in enumerate(costs):
-            left = parts - 1 - len(found)  # parts to come, each of which takes one at least
+            left = parts - 1 - len(cuts)  # parts to come, each of which takes one at least
             if i and left and (total + cost > limit or len(costs) - i <= left):
-                found.append(i)
+                cuts.append(i)
                 total = 0.0
             total += cost
-        return [*found, len(costs)]
+        return [*cuts, len(costs)]
 
     def largest(ends: Sequence[int]) -> float:
         return max(sum(costs[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True))
 
     low, high = 0.0, sum(costs)
     best = ends_below(high)
+    # Bisection by the largest part: whether a limit can be kept is one walk over the layers.
     for _ in range(30):
         middle = (low + high) / 2
         ends = ends_below(middle)

@@ -1,4 +1,4 @@
-"""What a training step computes, keeps and hands on, layer by layer: counted from its Programs."""
+"""Workload of a training step, layer by layer: operations, kept and sent bytes, counted from its Programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Layer:
         state: Bytes of what else it carries: state of the optimizer, statistics.
         dense: Whether it multiplies matrices by weights.
         width: Columns or filters, into which its weights can be cut; 0 without weights.
-        given: Bytes a sample of what its weights are multiplied with, each array once in a network.
+        activations: Bytes a sample of what its weights are multiplied with, each array once in a network.
         first: Whether these come from the data alone, so that they need no gradient.
         saved: Bytes a sample of its results that the backward pass reads.
         crossing: Bytes a sample that layers up to it hand to later ones.
@@ -54,7 +54,7 @@ class Layer:
     state: float = 0.0
     dense: bool = False
     width: int = 0
-    given: float = 0.0
+    activations: float = 0.0
     first: bool = False
     saved: float = 0.0
     crossing: float = 0.0
@@ -106,8 +106,8 @@ class Workload:
         sample. A layer after the convolutions whose input is the data has none to gather.
         """
         dense = [layer for layer in self.layers if layer.dense]
-        given = sum(layer.given for layer in dense if not layer.first)
-        return sum(layer.weights for layer in dense) / given if given else float("inf")
+        activations = sum(layer.activations for layer in dense if not layer.first)
+        return sum(layer.weights for layer in dense) / activations if activations else float("inf")
 
 
 def _line(xs: Sequence[int], ys: Sequence[float], x: float) -> float:
@@ -133,6 +133,7 @@ def workload(trace: Callable[[int], Program], batches: Sequence[int], clock: Clo
     for value in program.inputs:
         if value.kind in ("parameter", "statistic", "optimizer"):
             parts = value.name.split("/")
+            # Names of an optimizer's state have the layer's in the middle; what belongs to none is the first layer's.
             layer = layers.get(next((p for p in parts if p in layers), "")) or layers[names[0]]
             trained = value.kind == "parameter" and value.name in program.updates
             layer.weights += value.nbytes * trained
@@ -145,6 +146,7 @@ def workload(trace: Callable[[int], Program], batches: Sequence[int], clock: Clo
     every, batch = list(layers.values()), batches[-1]
     data = sum(v.nbytes for v in program.inputs if v.kind == "input" and v.shape[:1] == (batch,)) / batch
     kept = sum(2 * layer.weights + layer.state + batch * layer.saved for layer in every) + batch * data
+    # What the plan needs at its peak beyond all that is counted by layer: gradients on their way.
     passing = max(0.0, program.memory().peak_bytes - kept) / batch
     return Workload(every, list(batches), data, passing)
 
@@ -159,15 +161,16 @@ def _add(layers: Mapping[str, Layer], names: Sequence[str], timed: Timed, place:
     name, phase = _top(timed.node), timed.node.phase
     shares = {name if name in layers else names[-1]: 1.0}
     if phase == "update":
+        # An update may be one node for all weights.
         shares = {n: layer.weights / weights for n, layer in layers.items() if layer.weights} or shares
     for n, share in shares.items():
-        found = layers[n].seconds.setdefault(phase, [[0.0] * places, [0.0] * places])
-        found[0][place] += share * timed.seconds
-        found[1][place] += share * timed.least
+        times = layers[n].seconds.setdefault(phase, [[0.0] * places, [0.0] * places])
+        times[0][place] += share * timed.seconds
+        times[1][place] += share * timed.least
 
 
 def _products(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
-    """What weights are multiplied with, and what is normalized over the batch."""
+    """Note for each layer the products with its weights, and what it normalizes over the batch."""
     trained = {id(v) for v in program.inputs if v.kind == "parameter"}
     learned = set(trained)  # values that depend on weights
     gathered = set()
@@ -181,7 +184,7 @@ def _products(program: Program, layers: Mapping[str, Layer], batch: int) -> None
             layer.width = max(layer.width, w.shape[-1])
             if id(x) not in gathered:
                 gathered.add(id(x))
-                layer.given += x.nbytes / batch
+                layer.activations += x.nbytes / batch
                 layer.first = id(x) not in learned
         if node.op.name == "normalize" and 0 in [a % node.inputs[0].ndim for a in node.attrs["axes"]]:
             layer.normalized += node.outputs[1].nbytes
@@ -196,21 +199,22 @@ def _weights_alone(node: Node, trained: set[int]) -> bool:
 
 
 def _values(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
-    """What the backward pass reads, and what crosses from each layer to later ones."""
+    """Note for each layer the values that its backward pass reads, and those that cross to later layers."""
     order = {name: i for i, name in enumerate(layers)}
-    made: dict[int, tuple[Value, int]] = {}
+    outputs: dict[int, tuple[Value, int]] = {}
     last: dict[int, int] = {}
     saved: set[int] = set()
     for node in program.nodes:
         at = order.get(_top(node))
         if node.phase == "forward" and at is not None:
-            made |= {id(v): (v, at) for v in node.outputs if v.shape[:1] == (batch,)}
+            outputs |= {id(v): (v, at) for v in node.outputs if v.shape[:1] == (batch,)}
             last |= {id(v): max(at, last.get(id(v), 0)) for v in node.inputs}
         if node.phase == "backward":
             saved |= {id(v) for v in node.inputs}
     every: list[Any] = list(layers.values())
-    for key, (value, at) in made.items():
+    for key, (value, at) in outputs.items():
         if key in saved:
             every[at].saved += value.nbytes / batch
+        # A value crosses every boundary up to its last reader: skip connections cross several.
         for i in range(at, last.get(key, at)):
             every[i].crossing += value.nbytes / batch

@@ -31,7 +31,7 @@ def tap_copy(problem: Problem) -> int:
 
 
 def outer_scratch(problem: Problem, rows: int, batch: int, positions: int) -> int:
-    """What `outer` makes of columns (.., rows) and dy: unless channels are last, a product an outer index."""
+    """Scratch of `outer` on columns (.., rows) and dy: unless channels are last, a product an outer index."""
     if problem.data_format == "NHWC":
         return 0
     count, length = (batch, positions) if problem.data_format == "NCHW" else (positions, batch)

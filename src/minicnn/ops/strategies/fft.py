@@ -40,8 +40,10 @@ class Fft(Strategy):
         size = window.output_size("conv2d", *sizes(x, axes))
         lengths = _lengths(window, sizes(x, axes))
         image = _transform(_from_top(_batch_last(x, axes, xp), window, xp), lengths, xp)  # (P, Q', C, N)
+        # Conjugated, since a convolution of networks does not flip its filters.
         kernel = xp.conj(_kernel(w, window, lengths, xp))  # (P, Q', C, F)
         product = xp.matmul(xp.permute_dims(kernel, (0, 1, 3, 2)), image)  # (P, Q', F, N)
+        # Spectra are as large as images: they are freed as soon as they are multiplied.
         del image, kernel
         y = _inverse(product, lengths, xp)
         del product
@@ -85,16 +87,16 @@ class Fft(Strategy):
         gradient, gradient_peak = going(height, n * f)
         spread = 0 if problem.strides == (1, 1) else problem.nbytes(height * width * n * f)
         if direction == "forward":
-            before, made, pairs = max(making, frame + image_peak, image + max(2 * kernel, kernel_peak)), gradient, n * f
-            operands = image + kernel
+            before = max(making, frame + image_peak, image + max(2 * kernel, kernel_peak))
+            product, pairs, operands = gradient, n * f, image + kernel
         elif direction == "input gradient":
-            before, made, pairs = max(spread + gradient_peak, gradient + kernel_peak), image, n * c
+            before, product, pairs = max(spread + gradient_peak, gradient + kernel_peak), image, n * c
             operands = gradient + kernel
         else:
             before = max(making, frame + image_peak, image + max(spread + gradient_peak, 2 * gradient))
-            made, pairs, operands = kernel, c * f, image + gradient
+            product, pairs, operands = kernel, c * f, image + gradient
         back = problem.nbytes(math.prod(lengths) * pairs)
-        return max(before, operands + made, 2 * made + back, back + result)
+        return max(before, operands + product, 2 * product + back, back + result)
 
 
 def _lengths(window: Window, image: Pair) -> Pair:

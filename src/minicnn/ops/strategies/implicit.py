@@ -109,7 +109,7 @@ def _index(axes: Axes, images: slice, rows: slice) -> tuple[slice, ...]:
 
 
 def _tap(window: Window, axes: Axes, size: Pair, images: slice, rows: slice, at: Pair) -> tuple[slice, ...]:
-    """Where tap `at` of some output rows lies in the padded images."""
+    """Slices of the padded images under tap `at` of some output rows."""
     (sh, sw), (dh, dw) = window.strides, window.dilation
     top, left = at[0] * dh, at[1] * dw
     index = [slice(None)] * 4

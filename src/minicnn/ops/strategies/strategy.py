@@ -1,4 +1,4 @@
-"""What a strategy of convolution is: three maps that compute what conv2d and its gradients promise, another way."""
+"""The strategy of convolution: three maps that compute what conv2d and its gradients promise, another way."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Problem:
 
     @property
     def window(self) -> Window:
-        """How the kernel slides."""
+        """Window of the convolution."""
         return Window(self.kernel, self.strides, self.padding, self.dilation)
 
     @property
@@ -157,15 +157,15 @@ class Strategy:
         return None
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """Y (N, OH, OW, F) of x (N, H, W, C) and w (KH, KW, C, F), images in the order of `axes`."""
+        """The result y (N, OH, OW, F) of x (N, H, W, C) and w (KH, KW, C, F), images in the order of `axes`."""
         raise NotImplementedError
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
-        """Dx (N, H, W, C) of dy (N, OH, OW, F) and w (KH, KW, C, F)."""
+        """The gradient dx (N, H, W, C) of dy (N, OH, OW, F) and w (KH, KW, C, F)."""
         raise NotImplementedError
 
     def weight_gradient(self, dy: Array, x: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        """Dw (KH, KW, C, F) of dy (N, OH, OW, F) and x (N, H, W, C)."""
+        """The gradient dw (KH, KW, C, F) of dy (N, OH, OW, F) and x (N, H, W, C)."""
         raise NotImplementedError
 
     def peak(self, problem: Problem, direction: Direction) -> int | None:
@@ -195,6 +195,7 @@ class Strategy:
         """As the reference of `minicnn.ops.conv2d`."""
         axes = Axes.of(data_format)
         window = Window((w.shape[0], w.shape[1]), strides, padding, dilation)
+        # Group by group: no library has to know groups, and memory is that of one group at a time.
         pairs = zip(split(x, groups, axes.c), split(w, groups, 3), strict=True)
         return join([self.forward(xg, wg, window, axes, xp) for xg, wg in pairs], axes.c, xp)
 

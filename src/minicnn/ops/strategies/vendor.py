@@ -1,4 +1,4 @@
-"""What the arrays' own library offers as convolution: PyTorch's (oneDNN, cuDNN) and JAX's (XLA)."""
+"""Convolution of the arrays' own library: PyTorch's (oneDNN, cuDNN) and JAX's (XLA)."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def _full_precision() -> AbstractContextManager[object]:
     if not torch.backends.cudnn.allow_tf32:
         return nullcontext()
     cudnn = torch.backends.cudnn
-    found: AbstractContextManager[object] = cudnn.flags(
+    flags: AbstractContextManager[object] = cudnn.flags(
         enabled=cudnn.enabled, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
     )
-    return found
+    return flags
 
 
 def _is_torch(xp: Namespace) -> bool:

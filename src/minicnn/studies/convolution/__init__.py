@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.candidates import LIBRARIES, PEERS, on_gpu
+from minicnn.measure import Measurement, Setting, Study
+from minicnn.measure.candidates import LIBRARIES, PEERS, on_gpu
 from minicnn.ops.strategies import Problem
 from minicnn.studies.convolution import breakdown, lanes, pages, parallelism, strategy_pages, sweeps
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,17 @@ import numpy as np
 from minicnn import layers as kinds
 from minicnn import zoo
 from minicnn.backends.base import Array, Backend
-from minicnn.bench import CandidateError, Worker, stopwatch, torch_peer
-from minicnn.bench.candidates import PEERS, backend_of
-from minicnn.bench.operations import NodeTime, apart, step_inputs, step_times
-from minicnn.bench.worker import together
+from minicnn.jobs.job import Samples
+from minicnn.jobs.settings import Settings
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import CandidateError, Worker, stopwatch
+from minicnn.measure.cases import as_samples
+from minicnn.measure.operations import apart, step_inputs, step_times
+from minicnn.measure.parity import loss_parity
+from minicnn.measure.torch_peer import TorchTrainer
+from minicnn.measure.trainer import Work
+from minicnn.measure.trainers import settings_of, trainer
+from minicnn.measure.worker import together
 from minicnn.models import Model
 from minicnn.optimizers import SGD
 from minicnn.program.graph import Program
@@ -68,6 +75,13 @@ def network(name: str, image: int, backend: str | None, classes: int) -> Model:
     return model
 
 
+def made_images(image: int, batch: int, classes: int, _: Settings) -> Samples:
+    """A batch of images (N, image, image, 3), normal numbers, and labels."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, image, image, 3), np.float32)
+    return as_samples(x, rng.integers(0, classes, batch).astype(np.int32), classes)
+
+
 class Layers:
     """A candidate: trains a network and times its parts; lives in a process of its own.
 
@@ -80,125 +94,69 @@ class Layers:
     """
 
     def __init__(self, candidate: str, name: str, image: int, batch: int, classes: int) -> None:
-        rng = np.random.default_rng(0)
-        self._peer = candidate.partition(":")[0] in PEERS
-        self._x = rng.standard_normal((batch, image, image, 3), np.float32)
-        self._y = rng.integers(0, classes, batch).astype(np.int32)
-        self._device = candidate.partition(":")[2] or "cpu"
-        model = network(name, image, None if self._peer else backend_of(candidate), classes)
-        weights = model.get_weights()  # all candidates draw them at the same time: 138 million take seconds
-        if not self._peer:
-            self._model = model
-        else:
-            from minicnn.bench import torch_networks
-
-            self._module = torch_networks.build(name, self._x.shape[1:], classes, weights)
-            self._order: Any = None  # of the axes of its images, once it is known which is the faster
+        settings = settings_of(name, "synthetic", batch_size=batch, learning_rate=0.01, momentum=0.0)
+        load = partial(made_images, image, batch, classes)
+        work = Work(accuracy=False, network={"dropout": 0.0}, load=load)
+        self._trainer: Any = trainer(candidate, settings, work=work)
+        self._batch = self._trainer.place(np.arange(batch))
 
     def loss(self) -> float:
         """Loss of the first batch with the first weights."""
-        if self._peer:
-            loss, _ = self._torch()
-            return float(loss(*self._torch_batch()).detach())
-        return float(self._model.train_on_batch(self._x, self._y, return_dict=True)["loss"])
+        return float(self._trainer.step(self._batch))
 
     def parts(self, iterations: int) -> tuple[Seconds, str]:
         """Seconds of each iteration by phase and part, and what was timed: "nodes", "merged" ones, or each "apart"."""
-        return (self._torch_parts(iterations), "nodes") if self._peer else self._node_parts(iterations)
+        if isinstance(self._trainer, TorchTrainer):
+            return self._torch_parts(self._trainer, iterations), "nodes"
+        return self._node_parts(self._trainer.model, iterations)
 
     def step(self, iterations: int) -> list[float]:
         """Seconds of whole training steps, without clocks within."""
-        if self._peer:
-            loss, optimizer = self._torch()
-            x, y = self._torch_batch()
 
-            def step() -> None:
-                optimizer.zero_grad()
-                loss(x, y).backward()
-                optimizer.step()
+        def step() -> None:
+            self._trainer.step(self._batch)
 
-            synchronize = self._torch_synchronize
-        else:
-            x, y = (self._model.backend.asarray(a) for a in (self._x, self._y))
-
-            def step() -> None:
-                self._model.train_on_batch(x, y)
-
-            synchronize = self._model.backend.synchronize
         step()
-        return [stopwatch(step, synchronize) for _ in range(iterations)]
+        return [stopwatch(step, self._trainer.backend.synchronize) for _ in range(iterations)]
 
-    # minicnn --------------------------------------------------------------------------------------
+    def _node_parts(self, model: Model, iterations: int) -> tuple[Seconds, str]:
+        x, y = (self._trainer.samples[f"{axis}_train"] for axis in "xy")
+        given = {"x": x, "y": y, "learning_rate": np.asarray(0.01, np.float32)}
 
-    def _node_parts(self, iterations: int) -> tuple[Seconds, str]:
-        model = self._model
-        how, found = self._timed(iterations)
+        def step() -> tuple[Backend, Program, dict[str, Array]]:  # anew for each: a backend may rewrite a Program
+            program = model.program("train", batch_size=len(y))
+            return model.backend, program, step_inputs(model, program, given)
+
+        timed = step_times(*step(), repeats=iterations)
+        how, nodes = timed or ("apart", apart(*step(), repeats=iterations))
         types = {model.layer_name(layer): type(layer) for layer in model.layers}
         seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
-        for node in found:
+        for node in nodes:
             sums = seconds[node.phase][part_of(node.op, node.scope, types)]
             for i, s in enumerate(node.seconds):
                 sums[i] += s
         return seconds, how
 
-    def _timed(self, iterations: int) -> tuple[str, list[NodeTime]]:
-        """How a step's nodes are timed on the backend, and their times."""
-        model = self._model
-        given = {"x": self._x, "y": self._y, "learning_rate": np.asarray(0.01, np.float32)}
-
-        def step() -> tuple[Backend, Program, dict[str, Array]]:  # anew for each: a backend may rewrite a Program
-            program = model.program("train", batch_size=len(self._x))
-            return model.backend, program, step_inputs(model, program, given)
-
-        return step_times(*step(), repeats=iterations) or ("apart", apart(*step(), repeats=iterations))
-
-    # PyTorch --------------------------------------------------------------------------------------
-
-    def _torch(self) -> tuple[Any, Any]:
-        """The loss as a function of a batch, and the optimizer, of the same network."""
-        import torch
-
-        module = self._module.to(self._device).train()
-        if self._order is None:
-            torch_peer.at_its_best()
-            self._order = torch_peer.faster_order(module, *self._torch_batch())
-        module = module.to(memory_format=self._order)
-        optimizer = torch.optim.SGD(module.parameters(), 0.01)
-        return lambda x, y: torch.nn.functional.cross_entropy(module(x), y), optimizer
-
-    def _torch_batch(self) -> tuple[Any, Any]:
-        import torch
-
-        return torch_peer.on_device(self._x, self._y, self._device, self._order or torch.contiguous_format)
-
-    def _torch_synchronize(self) -> None:
-        import torch
-
-        if self._device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    def _torch_parts(self, iterations: int) -> Seconds:
+    def _torch_parts(self, peer: TorchTrainer, iterations: int) -> Seconds:
         from torch.profiler import ProfilerActivity, profile
 
-        loss, optimizer = self._torch()
-        x, y = self._torch_batch()
-        cuda = self._device.startswith("cuda")
+        cuda = peer.device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
         seconds = {phase: {part: [0.0] * iterations for part in PARTS} for phase in PHASES}
         losses: list[Any] = []
 
         def forward() -> None:
-            losses[:] = [loss(x, y)]
+            losses[:] = [peer.loss(*self._batch)]
 
         def backward() -> None:
-            optimizer.zero_grad()
+            peer.optimizer.zero_grad()
             losses[0].backward()
 
-        calls = {"forward": forward, "backward": backward, "update": optimizer.step}
+        calls = {"forward": forward, "backward": backward, "update": peer.optimizer.step}
         for i in range(-1, iterations):
             for phase, call in calls.items():
                 with profile(activities=activities) as seen:
-                    wall = stopwatch(call, self._torch_synchronize)
+                    wall = stopwatch(call, peer.backend.synchronize)
                 if i >= 0:  # the first fills caches
                     for part, taken in torch_seconds(seen.key_averages(), phase, None if cuda else wall).items():
                         seconds[phase][part][i] = taken
@@ -246,10 +204,10 @@ def measure(
     with together(made) as (workers, result["out"]):
         for candidate, worker in workers.items():
             try:
-                loss = result["losses"][candidate] = worker.call("loss")
-                first = next(iter(result["losses"].values()))
-                if not abs(loss - first) <= rtol * abs(first):
-                    result["refused"][candidate] = f"its loss {loss:.6g} is not {first:.6g}, the first candidate's"
+                result["losses"][candidate] = worker.call("loss")
+                refused = loss_parity({n: [v] for n, v in result["losses"].items()}, [rtol], what="loss")
+                if candidate in refused:
+                    result["refused"][candidate] = refused[candidate]
                     continue
                 result["seconds"][candidate], how = worker.call("parts", iterations)
                 result[how].append(candidate)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Run, Spread, Worker, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell, Claim
-from minicnn.bench.worker import together
 from minicnn.machine import cores
+from minicnn.measure import Panel, Run, Spread, Worker, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Cell
+from minicnn.measure.worker import together
 from minicnn.ops.strategies import Problem
 from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, Convolver, point_of
 
@@ -96,31 +96,31 @@ def one_more(runs: Sequence[Run]) -> Iterator[tuple[Run, str, float, float]]:
                 yield run, name, more / two, more / one
 
 
-def claims(runs: Sequence[Run]) -> list[Claim]:
-    """What is said of cores and lanes, judged."""
-    grown, more = list(gains(runs)), list(one_more(runs))
-    shown = [found for found in more if on_gpu(found[1])] or more
-    return [
-        Claim("n cores compute n times as fast", "parallelism", "n times",
-              ", ".join(f"{label}: {times:.1f} times on {n}" for label, n, times in grown) or None,
-              bool(grown) and all(times > NEAR * n for _, n, times in grown),
-              "cores share caches, the bandwidth of the memory and often the clock"),
-        Claim("33 tasks on 32 lanes take as long as 64", "lanes of a warp", "as long as 64",
-              ", ".join(f"{run.label(name)}: {of_64:.2f} times as long as 64 filters, {of_32:.2f} times as long as 32"
-                        for run, name, of_64, of_32 in shown) or None,
-              bool(shown) and all(of_64 > NEAR for _, _, of_64, _ in shown),
-              "33 filters of a convolution: kernels compute whole tiles of filters and pixels, whichever part of the "
-              "last one is needed"),
-    ]  # fmt: skip
+def values(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the claims on cores and lanes name."""
+    cores_said = [f"{label}: {times:.1f} times on {n}" for label, n, times in gains(runs)]
+    lanes_said = [
+        f"{run.label(name)}: {of_64:.2f} times as long as 64 filters, {of_32:.2f} times as long as 32"
+        for run, name, of_64, of_32 in _shown(runs)
+    ]
+    return {"cores": cores_said, "lanes": lanes_said}
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
-    """Times on 1 to all cores, and around the widths of vectors and warps."""
-    _cores(page, runs)
-    _lanes(page, runs)
+def verdicts(runs: Sequence[Run]) -> dict[str, bool]:
+    """Whether our figures confirm the claims on cores and lanes."""
+    grown, shown = list(gains(runs)), _shown(runs)
+    return {"cores": bool(grown) and all(times > NEAR * n for _, n, times in grown),
+            "lanes": bool(shown) and all(of_64 > NEAR for *_, of_64, _ in shown)}  # fmt: skip
 
 
-def _cores(page: Page, runs: Sequence[Run]) -> None:
+def _shown(runs: Sequence[Run]) -> list[tuple[Run, str, float, float]]:
+    """Times of 33 filters on GPUs, or else on CPUs."""
+    more = list(one_more(runs))
+    return [found for found in more if on_gpu(found[1])] or more
+
+
+def cores_rows(runs: Sequence[Run]) -> list[dict[str, Cell]]:
+    """Times on 1 to all cores."""
     rows: list[dict[str, Cell]] = []
     for run in runs:
         for name, times in on_cores(run).items():
@@ -130,18 +130,11 @@ def _cores(page: Page, runs: Sequence[Run]) -> None:
                     "candidate": f"{name}, {run.cpu}", "way": way, "cores": n, "ms": spread.scaled(1e3), "gain": gain,
                     "share": 100 * gain / n if gain else None,
                 })  # fmt: skip
-    if not rows:
-        return
-    page.section("One to all cores")
-    columns = [Column("candidate", "candidate"), Column("way", "fastest strategy"), Column("cores", "threads"),
-               Column("ms", "forward (ms)", "{:.3g}"), Column("gain", "times as fast as one", "{:.2f}"),
-               Column("share", "of n times (%)", "{:.0f}")]  # fmt: skip
-    page.table("cores", "A convolution on 1 to all cores", columns, rows,
-               "The problem that all sweeps go through; as many threads as cores, in processes of their own, measured "
-               "interleaved. JAX is left out, as it takes its number of threads from the machine.")  # fmt: skip
+    return rows
 
 
-def _lanes(page: Page, runs: Sequence[Run]) -> None:
+def around(runs: Sequence[Run]) -> tuple[list[dict[str, Cell]], list[Panel]]:
+    """Times around the widths of vectors and warps, as rows and as panels."""
     rows: list[dict[str, Cell]] = []
     panels: list[Panel] = []
     for run in runs:
@@ -163,15 +156,4 @@ def _lanes(page: Page, runs: Sequence[Run]) -> None:
         whole = [n for n in run.setting.sizes.lanes if n % VECTOR == 0]
         for there in filter(None, lines.values()):
             panels += figures.multiples(there, log="y", say=figures.duration, ticks=whole)
-    if not rows:
-        return
-    page.section("Around the widths of vectors and warps")
-    columns = [Column("varied", "varied"), Column("n", "of them"), Column("candidate", "candidate"),
-               Column("way", "fastest strategy"), Column("us", "forward (us)", "{:.3g}"),
-               Column("each", "for each (us)", "{:.3g}"),
-               Column("more", "more than one less (%)", "{:+.1f}")]  # fmt: skip
-    page.table("lanes", "Times around the widths of vectors and warps", columns, rows,
-               "A vector has 8 or 16 lanes of float32 on a CPU, a warp 32 on a GPU: one task more than a multiple of "
-               "them leaves lanes idle.")  # fmt: skip
-    page.figure("lanes", "Around the widths of vectors and warps", panels,
-                "Time of the forward pass for each filter, or for each image; the fastest strategy.")  # fmt: skip
+    return rows, panels

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.bench import Column, Page, Panel, Run, figures, local_ranks
-from minicnn.bench.figures import FAMILIES, PALETTE, PUBLISHED
-from minicnn.bench.page import Cell, Claim
 from minicnn.distribution import prediction
 from minicnn.distribution.prediction.evidence import PUBLISHED as SPEEDUPS
+from minicnn.measure import Panel, Run, figures, local_ranks
+from minicnn.measure.figures import FAMILIES, PALETTE, PUBLISHED
+from minicnn.measure.page import Cell
 
 NETWORKS = ("alexnet", "vgg16", "resnet50", "platforms")
 GPU, HOSTS = "h200", "infiniband,ranks_per_host=8,links_per_host=8,within=nvlink"
@@ -87,104 +87,74 @@ def measure() -> dict[str, Any]:
 # Pages --------------------------------------------------------------------------------------------
 
 
-def claim(runs: Sequence[Run]) -> Claim:
-    """The survey's claim on hybrid parallelism."""
-    alexnet = _predicted(runs).get("alexnet")
+def values(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the words and the claim on hybrid parallelism name; None where nothing was predicted."""
+    found = _predicted(runs)
+    alexnet = found.get("alexnet")
     way = alexnet and _way(alexnet, "strong", 4, "hybrid")
-    ours = f"{way['speedup']:.1f} times, predicted for {KNOWN[GPU].name}" if way else None
-    return Claim(
-        "Hybrid parallelism on 4 GPUs halves the training time", "after Yadan et al. 2013, arXiv:1312.5853", "2 times",
-        ours, None, "predicted, not measured; links between GPUs of today are much faster in proportion",
-    )  # fmt: skip
+    return {
+        "hybrid": way["speedup"] if way else None, "gpu": KNOWN[GPU].name, "strong": STRONG if found else None,
+        "weak": WEAK, "variation": 100 * VARIATION, "most": _most(found) if found else None,
+    }  # fmt: skip
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
-    """The part of the page on parallelism; nothing if nothing was predicted."""
+def panels(runs: Sequence[Run]) -> list[Panel]:
+    """Speed-up by strategy, a panel for each network."""
+    found = _predicted(runs)
+    lines = {name: _lines(one["rows"]) for name, one in found.items()}
+    upward = figures.ends(lines.values()) if lines else (1.0, 1.0)
+    return [
+        Panel(_title(name, one), partial(_draw, name=name, series=lines[name], upward=upward))
+        for name, one in found.items()
+    ]
+
+
+def rows(runs: Sequence[Run]) -> dict[str, list[dict[str, Cell]]]:
+    """The rows of the tables by name; none if nothing was predicted."""
     found = _predicted(runs)
     if not found:
-        return
-    page.section("Which parallelism scales (predicted)")
-    _errors(page, runs)
-    rows = [
+        return {}
+    every: list[dict[str, Cell]] = [
         {"network": name, **_cells(row, way)}
         for name, one in found.items() for row in one["rows"] for way in row["ways"] if row["ways"][way]
     ]  # fmt: skip
-    page.words(
-        f"No figure of this section was measured, but those that are said to be. Predicted for {KNOWN[GPU].name}s by "
-        f"the plan of each step in float32, in hosts of 8 with NVLink and 8 InfiniBand ports of 100 Gbit/s; strong "
-        f"scaling of a batch of {STRONG:,}, weak scaling with {WEAK} samples a rank; step times vary by "
-        f"{100 * VARIATION:.0f} % (assumed). Gradients are summed in the fixed tree of shards, or in a ring as "
-        "libraries do it; `minicnn predict-scaling` does likewise for other devices and networks."
-    )
-    lines = {name: _lines(one["rows"]) for name, one in found.items()}
-    last = max(row["ranks"] for one in found.values() for row in one["rows"])
-    page.figure(
-        "parallelism", "Speed-up by strategy, predicted",
-        [
-            Panel(_title(name, one), partial(_draw, name=name, series=lines[name], upward=figures.ends(lines.values())))
-            for name, one in found.items()
-        ],
-        f"Predicted speed-up over one GPU, strong scaling of a batch of {STRONG:,}; hollow: published for AlexNet on "
-        "other GPUs by hybrid parallelism (Krizhevsky 2014 on 4 and 8, 128 samples a GPU; Yadan et al. 2013 on 4).",
-    )  # fmt: skip
-    choices = [
+    choices: list[dict[str, Cell]] = [
         {"network": name, **_cells(row, row["chosen"])}
-        for name, one in found.items() for row in one["rows"] if row["ranks"] == last and row["chosen"]
+        for name, one in found.items() for row in one["rows"] if row["ranks"] == _most(found) and row["chosen"]
     ]  # fmt: skip
-    columns = _columns()
-    page.table("choices", f"What the model would choose on {last} GPUs (predicted)", columns, choices)
     until: list[dict[str, Cell]] = [
         {"network": name, "weights": one["weights"] / 1e6, "dense": one["dense"] / 1e6,
          "until": math.floor(one["until"])}
         for name, one in found.items() if one["until"] is not None
     ]  # fmt: skip
-    page.table(
-        "hybrid", "Up to which batch hybrid parallelism sends fewer bytes than data parallelism",
-        [Column("network", "network"), Column("weights", "gradients (MB)", "{:.1f}"),
-         Column("dense", "of dense layers (MB)", "{:.1f}"), Column("until", "batch of a group", "{:,}")],
-        until, "Counted, not measured: bytes of the dense layers' weights by bytes a sample of their inputs.",
-    )  # fmt: skip
-    page.table("scaling", "All predictions by network, strategy and number of GPUs", columns, rows)
+    return {"model-errors": _errors(runs), "choices": choices, "hybrid": until, "scaling": every}
+
+
+def _most(found: Mapping[str, Any]) -> int:
+    """The largest number of ranks."""
+    return int(max(row["ranks"] for one in found.values() for row in one["rows"]))
 
 
 def _predicted(runs: Sequence[Run]) -> Mapping[str, Any]:
     return next((run.results[PREDICTED] for run in runs if PREDICTED in run.results), {})
 
 
-def _errors(page: Page, runs: Sequence[Run]) -> None:
+def _errors(runs: Sequence[Run]) -> list[dict[str, Cell]]:
     """The model's errors: it is judged before it is believed."""
     points = []
     for run in runs:
         if RANKED in run.results:
             points += list(prediction.calibrate(run.results[RANKED], local_ranks.trace).points)
     points += prediction.published(prediction.workload(partial(local_ranks.trace, {"network": "alexnet"}), [1]))
-    rows: list[dict[str, Cell]] = [
+    return [
         {"what": p.what, "measured": _said(p.measured, p.unit), "model": _said(p.predicted, p.unit),
          "error": f"{100 * p.error:+.0f} %" + (" (fitted)" if p.fitted else ""), "source": p.source}
         for p in points
     ]  # fmt: skip
-    columns = [Column("what", "what"), Column("measured", "measured"), Column("model", "model"),
-               Column("error", "error of the model"), Column("source", "measured by")]  # fmt: skip
-    page.table(
-        "model-errors", "The model of times against what was measured", columns, rows,
-        "Times are lower quartiles, since what else runs on a machine only adds to them. Fitted: the model's constants "
-        "come from these points. Of the published ones the first gives the ratio of computing to links; Yadan et al. "
-        "had other ones, which are not known.",
-    )  # fmt: skip
 
 
 def _said(value: float, unit: str) -> str:
     return figures.duration(value) if unit == "s" else f"{value:.2f} times"
-
-
-def _columns() -> list[Column]:
-    return [
-        Column("network", "network"), Column("kind", "scaling"), Column("ranks", "GPUs"), Column("way", "strategy"),
-        Column("how", "how"), Column("step_ms", "step (ms)", "{:.3g}"), Column("speedup", "speed-up", "{:.3g}"),
-        Column("waits", "waits for links (%)", "{:.0f}"), Column("hidden", "hidden (%)", "{:.0f}"),
-        Column("idle", "pipeline idle (%)", "{:.0f}"), Column("sent_mb", "sent a rank (MB)", "{:,.0f}"),
-        Column("memory_gb", "memory a rank (GB)", "{:.2f}"),
-    ]  # fmt: skip
 
 
 def _cells(row: Mapping[str, Any], name: str) -> dict[str, Cell]:

@@ -1,16 +1,19 @@
-"""Tables, figures and words of the study `convolution`: strategies over kernels, channels, images and batches."""
+"""Strategies of the page of the study `convolution` over kernels, channels, images and batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Column, Page, Run, Spread, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell, file_name
+from minicnn.measure import Page, Run, Spread, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Block, Cell, file_name
+from minicnn.measure.template import Content, Template
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, useful_flops
 
+TEMPLATE = Template(Path(__file__).with_name("page.md"))
 # For each sweep what varies, from a problem as stored.
 SWEEPS: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "kernel size": lambda p: int(p["kernel"][0]),
@@ -29,12 +32,6 @@ OURS = tuple(name for name in STRATEGIES if name != VENDOR)
 
 Point = Mapping[str, Any]
 Entry = tuple[str, str]  # strategy, backend
-
-
-def title(entry: Entry) -> str:
-    """A strategy on a backend in words."""
-    way, backend = entry
-    return f"{way} (`{backend}`)"
 
 
 def entries(point: Point, direction: str) -> Iterator[tuple[Entry, Spread]]:
@@ -74,49 +71,32 @@ def points_of(run: Run, name: str) -> list[Point]:
     return sorted(points, key=lambda point: varied(point["problem"]))
 
 
-def strategies(page: Page, runs: Sequence[Run]) -> None:
-    """Sweeps as figures, winners of all points, and all strategies at all points."""
-    page.section("Strategies")
-    names = "; ".join(f"{s.name}: {s.title}" for s in STRATEGIES.values())
-    page.words(
-        f"{names}; {OWN}: the kernel of a backend that has one, with the change of layout before and after. Each "
-        "strategy is one definition that runs on the arrays of every backend, in the order of axes that the backend's "
-        f"passes give to images; the library's own in that of its row, `{VENDOR}` with channels last. Each is compared "
-        "with float64 before it is timed, and all are measured interleaved."
-    )
-    every: dict[str, list[dict[str, Cell]]] = {"winners": [], "points": []}
+def strategies(page: Page, runs: Sequence[Run]) -> tuple[list[Block], dict[str, list[dict[str, Cell]]]]:
+    """Sweeps of each machine, and rows of the winners and of all strategies at all points."""
+    blocks: list[Block] = []
+    rows: dict[str, list[dict[str, Cell]]] = {"winners": [], "points": []}
     for run in runs:
         there = [name for name in (BASE, *(f"strategies-{name}" for name in SWEEPS)) if name in run.results]
         if not there or run.found(BASE) is None:
             continue
         backend = _arrays(run)
-        where = run.where(backend)
+        where, base = run.where(backend), run.found(BASE)["points"][0]
         lines = {(UNITS[name], ""): _lines(run, name, backend) for name in swept(run)}
-        base = run.found(BASE)["points"][0]
-        if lines:
-            page.figure(
-                f"strategies-{file_name(where)}", f"Strategies on {where}",
-                figures.multiples(lines, log="xy", say=lambda ms: figures.duration(ms / 1e3)),
-                f"Forward pass on {where}: our strategies on the arrays of `{backend}`, the fastest of the libraries' "
-                f"own convolutions, and our kernels. Each sweep goes through {in_words(base['problem'])}.",
-            )  # fmt: skip
-        page.words(f"On {where}: {_winner_words(run)}")
-        page.words(_memory_words(base))
+        sweeps = figures.multiples(lines, log="xy", say=lambda ms: figures.duration(ms / 1e3)) if lines else []
+        values = {
+            "where": where, "file": file_name(where), "backend": backend, "problem": in_words(base["problem"]),
+            "won": "; ".join(own_winners(run)) or None, **_leads(run), **_memory(base),
+        }  # fmt: skip
+        refused: list[Block] = []
         for at in [at for of in there for at in run.results[of]["points"]]:
             for name, found in at["candidates"].items():
-                page.refused(
-                    {f"{way} on {name}": text for way, text in found["refused"].items()},
-                    where=f"for {in_words(at['problem'])}",
-                )
-        every["winners"] += winners(run)
-        every["points"] += [row for name in swept(run) for row in _points(run, name)]
-    page.table("winners", "The fastest strategy at each point", _WINNERS, every["winners"])
-    note = (
-        "GFLOP/s count the multiply-adds of the definition with pixels of the image, whatever the strategy does; those "
-        "with padding do not count. Errors are the largest difference from float64, relative to the largest result. "
-        "Memory beside operands and result: measured where it can be, else as stated."
-    )
-    page.table("points", "All strategies at all points", _POINTS, every["points"], note)
+                reasons = {f"{way} on {name}": text for way, text in found["refused"].items()}
+                refused += page.refused(reasons, where=f"for {in_words(at['problem'])}")
+        content = Content(values, panels={f"strategies-{file_name(where)}": sweeps}, blocks={"refused": refused})
+        blocks += TEMPLATE.render(content, "strategies")
+        rows["winners"] += winners(run)
+        rows["points"] += [row for name in swept(run) for row in _points(run, name)]
+    return blocks, rows
 
 
 def _arrays(run: Run) -> str:
@@ -174,20 +154,6 @@ def _points(run: Run, name: str) -> list[dict[str, Cell]]:
     return rows
 
 
-_POINTS = [
-    Column("sweep", "sweep"), Column("at", "at", "{:,d}"), Column("strategy", "strategy"), Column("backend", "backend"),
-    Column("layout", "order of axes"),
-    *(Column(f"{key}_{what}", f"{d}{head}", template) for d, key in KEYS.items() for what, head, template in (
-        ("ms", " (ms)", "{:.3g}"), ("gflops", " (GFLOP/s)", "{:,.0f}"), ("mb", ": memory (MB)", "{:.1f}"),
-        ("error", ": error", "{:.1e}"))),
-]  # fmt: skip
-_WINNERS = [
-    Column("sweep", "sweep"), Column("at", "at", "{:,d}"), Column("direction", "direction"),
-    Column("winner", "fastest"), Column("ms", "time (ms)", "{:.3g}"), Column("gflops", "GFLOP/s", "{:,.0f}"),
-    Column("second", "second"), Column("lead", "times faster", "{:.2f}"), Column("own", "fastest of ours"),
-]  # fmt: skip
-
-
 def winners(run: Run) -> list[dict[str, Cell]]:
     """Rows of the fastest and the second at each point and in each direction."""
     rows: list[dict[str, Cell]] = []
@@ -209,28 +175,18 @@ def winners(run: Run) -> list[dict[str, Cell]]:
     return rows
 
 
-def _memory_words(point: Point) -> str:
+def _memory(point: Point) -> dict[str, Any]:
+    """How far the stated memory is from the measured, and that of strategies that call an FFT."""
     off: list[float] = []
-    transformed: list[float] = []  # of strategies that call an FFT
+    transformed: list[float] = []
     for found in point["candidates"].values():
         for way, stated in found["workspace"].items():
             for d, nbytes in stated.items():
                 seen = found["measured"].get(way, {}).get(d)
                 if nbytes is not None and seen is not None and seen > 1e5:
                     (transformed if way == "fft" else off).append(abs(nbytes - seen) / seen)
-    if not off:
-        return "No backend here tells what it allocates, so the stated memory could not be compared with the measured."
-    words = f"Where memory was measured, the stated is within {max(off):.1%} of it, in {len(off)} cases"
-    if transformed:
-        words += f"; that of the FFT is within {max(transformed):.1%}: what its library takes for itself is not stated"
-    return f"{words}."
-
-
-def _winner_words(run: Run) -> str:
-    """Which of our strategies win in which sweep, and by how much the vendors lead them."""
-    won = "; ".join(own_winners(run))
-    texts = [f"forward, of our own strategies on `{_arrays(run)}`, {won}."] if won else []
-    return " ".join([*texts, *_lead_words(run)])
+    return {"off": max(off, default=None), "offs": len(off), "no_memory": None if off else "",
+            "fft": max(transformed, default=None)}  # fmt: skip
 
 
 def own_winners(run: Run) -> list[str]:
@@ -248,7 +204,7 @@ def own_winners(run: Run) -> list[str]:
     return parts
 
 
-def _lead_words(run: Run) -> list[str]:
+def _leads(run: Run) -> dict[str, Any]:
     """How many times as fast the libraries' own convolutions, and our kernels, are as others."""
     vendors: list[float] = []
     kernels: dict[str, list[float]] = {}
@@ -265,16 +221,8 @@ def _lead_words(run: Run) -> list[str]:
                     vendors.append(best["ours", backend] / ms)
                 elif kind == "kernel" and libraries:
                     kernels.setdefault(backend, []).append(min(libraries) / ms)
-    texts = []
-    if vendors:
-        texts.append(
-            "The best of our strategies takes, on the same arrays, "
-            f"{_of_all(vendors)} of the time of the library's own convolution in the faster order of axes."
-        )
-    return texts + [
-        f"The fastest of the libraries' own takes {_of_all(leads)} of the time of the kernel of `{backend}`."
-        for backend, leads in kernels.items()
-    ]
+    leads = [TEMPLATE.words("kernel", {"ratio": _of_all(v), "backend": b}) for b, v in kernels.items()]
+    return {"vendors": _of_all(vendors) if vendors else None, "kernels": " ".join(leads) or None}
 
 
 def _of_all(ratios: Sequence[float]) -> str:

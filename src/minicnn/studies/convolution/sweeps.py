@@ -13,11 +13,11 @@ import numpy as np
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Executable
-from minicnn.bench import CandidateError, Worker, awaken, interleaved, stopwatch, torch_peer
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.memory import allocated
-from minicnn.bench.operations import carry
-from minicnn.bench.worker import together
+from minicnn.measure import CandidateError, Worker, awaken, interleaved, stopwatch, torch_peer
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.memory import allocated
+from minicnn.measure.operations import carry
+from minicnn.measure.worker import together
 from minicnn.ops.strategies import DIRECTIONS, PRIMITIVES, STRATEGIES, Direction, Problem, Strategy
 from minicnn.program.graph import Program
 from minicnn.tolerance import tolerance

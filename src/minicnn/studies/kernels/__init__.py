@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.trainers import gradient_tolerance, settings_of, train
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Measurement, Setting, Study
+from minicnn.measure.trainers import gradient_tolerance, settings_of, train
 from minicnn.studies.kernels import pages
 from minicnn.studies.kernels.levels import ablation, blocks, candidate, loaders
 from minicnn.tolerance import tolerance as rounded

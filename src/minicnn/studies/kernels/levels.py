@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from minicnn.backends._gpu.options import NAIVE, Options
-from minicnn.bench import Setting
-from minicnn.bench.trainers import USUAL, ModelTrainer, Row, Trainer, trainer
 from minicnn.data import Loader
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Setting
+from minicnn.measure.model_trainer import ModelTrainer
+from minicnn.measure.trainer import USUAL, Row, Trainer
+from minicnn.measure.trainers import trainer
 
 BLOCKS = (32, 64, 128, 256, 512, 1024)
 BASE = "numpy"  # computes the references, which every level is compared with
@@ -106,7 +108,7 @@ class LoadedTrainer(ModelTrainer):
     """
 
     def __init__(self, name: str, settings: Settings, options: Mapping[str, Any], workers: int) -> None:
-        super().__init__(name, settings, options, USUAL)
+        super().__init__(name, settings, USUAL, **options)
         self._loader = Loader(
             self.samples["x_train"], self.samples["y_train"], batch_size=self.settings.batch_size or 0,
             seed=self.settings.seed, last_batch=self.settings.last_batch, workers=workers,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Column, Page, Panel, Run, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import FAMILIES, OWN, Mark, duration, family
-from minicnn.bench.figures import PUBLISHED as HOLLOW
-from minicnn.bench.page import Cell
+from minicnn.measure import Panel, Run, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import FAMILIES, OWN, Mark, duration, family
+from minicnn.measure.figures import PUBLISHED as HOLLOW
+from minicnn.measure.page import Cell
+from minicnn.measure.template import Template
 from minicnn.studies.kernels.levels import BASE, BLOCKS, LEVELS, OPTIMISATIONS
-from minicnn.studies.platforms.pages import epoch, times
-from minicnn.studies.platforms.variants import seen
+from minicnn.studies.platforms.pages import epoch, seen, times
 
 EPOCH = 60_000  # samples
 epoch_of = partial(epoch, samples=EPOCH)
@@ -41,33 +42,8 @@ CUMULATIVE = {
     "cupy / all, data from the host, copies overlapped": "optimised, pinned",
 }  # fmt: skip
 
-NOTES = {
-    "training": (
-        "Training",
-        "Two convolutions of 3x3, max-pooling and one dense layer: 50,890 parameters. Batches of 64, shuffled, plain "
-        "SGD with learning rate 0.01 on the mean loss, float32, the same first weights and batches everywhere. In the "
-        "first epoch a library may still compile, so it counts for the total alone. Totals and accuracies of rows with "
-        "fewer samples or epochs do not compare with those of whole trainings. The study's own programs were measured "
-        "by themselves.",
-    ),
-    "ablation": (
-        "Levels of optimisation",
-        "Each level switches on what it names and nothing else. Naive is one thread for each result and one kernel for "
-        "each operation; fusion merges operations into one kernel, tiling computes convolutions, products and sums by "
-        "tiles in shared memory, graph captures whole steps, and many at once, in CUDA graphs. Tensor cores compute "
-        "tiles from operands in parts, with float32's accuracy, or with products in bfloat16. Data stay on the device "
-        f"unless they are said to come from the host. {BASE} computes the references.",
-    ),
-    "blocks": (
-        "Threads of a block, naive level",
-        "Published: with 1,024 threads a block the loss stays at 2.303.",
-    ),
-    "loaders": (
-        "Data loading",
-        "Batch by batch through PyTorch's DataLoader, which makes single images in worker processes, or through "
-        "`minicnn.data.Loader`, which makes whole batches in threads. Pinned memory is for copies to a GPU.",
-    ),
-}  # fmt: skip
+MEASURED = ("training", "ablation", "blocks", "loaders")
+TEMPLATE = Template(Path(__file__).with_name("page.md"))
 
 History = Mapping[str, Sequence[Mapping[str, Any]]]
 Found = Sequence[tuple[Run, History]]
@@ -94,17 +70,49 @@ def library(name: str) -> str:
     return name.partition(" / ")[0].replace("-loader", "")
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
-    """The trainings, the cumulative chart, what each optimisation brings, and the sweeps."""
-    every = [d for d in runs[0].setting.data if any(f"{what}-{d}" in r.results for what in NOTES for r in runs)]
-    if not every:
-        return
-    _trainings(page, runs, every)
-    _cumulative(page, runs, every[0])
-    for sweep in ("ablation", "blocks", "loaders"):
-        _sweep(page, runs, sweep, every)
-        if sweep == "ablation":
-            _optimisations(page, runs, every)
+def rows(runs: Sequence[Run], every: Sequence[str]) -> dict[str, list[dict[str, Cell]]]:
+    """The rows of all tables by name; columns of each data set have its name before them."""
+    tables = {"training": _trainings(runs, every), "optimisations": _optimisations(runs, every)}
+    tables |= {sweep: _sweep(runs, sweep, every) for sweep in MEASURED[1:]}
+    return {name: list(found.values()) for name, found in tables.items()}
+
+
+def panels(runs: Sequence[Run], first: str, every: Sequence[str]) -> tuple[dict[str, Sequence[Panel]], dict[str, Any]]:
+    """The panels of all figures by name, and which data set each sweep's figure is about."""
+    shown: dict[str, Sequence[Panel]] = {
+        f"epochs-{first}": _epochs(runs, first), f"cumulative-{first}": _cumulative(runs, first) if every else (),
+    }  # fmt: skip
+    values: dict[str, Any] = {"change": None}
+    for sweep in MEASURED[1:]:
+        data = values[f"{sweep}_data"] = next((data for data in every if history(runs, sweep, data)), None)
+        if data is None:
+            continue
+        found = history(runs, sweep, data)
+        if sweep == "blocks":
+            shown[f"{sweep}-{data}"], values["change"] = _blocks(found)
+        else:
+            marks = _marks(found)
+            draw = partial(figures.dots, marks=marks)
+            shown[f"{sweep}-{data}"] = [Panel(_finding(sweep, found), draw, len(marks))]
+    return shown, values
+
+
+def _marks(found: Found) -> list[Mark]:
+    return [Mark(run.label(name), epoch_of(epochs), family(name)) for run, own in found for name, epochs in own.items()]
+
+
+def _epochs(runs: Sequence[Run], data: str) -> list[Panel]:
+    """An epoch by every candidate, by the naive levels, as published, and by the study's own programs."""
+    marks = _marks(history(runs, "training", data))
+    naive = [(run, {n: own[n] for n in own if n.endswith("/ naive")}) for run, own in history(runs, "ablation", data)]
+    marks += _marks(naive)
+    fastest = min(marks, key=lambda mark: mark.spread.median, default=None)
+    if data == "mnist":
+        marks += [Mark(f"published: {n}", sum(s) / 2 / EPOCHS, HOLLOW) for n, (s, *_) in PUBLISHED.items()]
+        marks += [Mark(n, seconds, OWN) for n, seconds in OWN_S.items()] if any(run.gpu for run in runs) else []
+    finding = {"first": fastest.label, "first_s": fastest.spread.median} if fastest else {}
+    draw = partial(figures.dots, marks=marks)
+    return [Panel(TEMPLATE.words("finding", finding), draw, len(marks))] if marks else []
 
 
 def _each(runs: Sequence[Run], what: str, every: Sequence[str]) -> Iterator[tuple[str, Run, History, str]]:
@@ -115,16 +123,11 @@ def _each(runs: Sequence[Run], what: str, every: Sequence[str]) -> Iterator[tupl
                 yield data, run, own, name
 
 
-def _of_all(every: Sequence[str], columns: Sequence[Column]) -> list[Column]:
-    """Columns that each data set has."""
-    return [Column(f"{d}_{c.key}", f"{c.head}: {d}", c.template) for d in every for c in columns]
-
-
 def _put(rows: Rows, label: str, data: str, cells: Mapping[str, Cell]) -> None:
     rows.setdefault(label, {"candidate": label}).update({f"{data}_{key}": cell for key, cell in cells.items()})
 
 
-def _trainings(page: Page, runs: Sequence[Run], every: Sequence[str]) -> None:
+def _trainings(runs: Sequence[Run], every: Sequence[str]) -> Rows:
     rows: Rows = {}
     for data, run, own, name in _each(runs, "training", every):
         epochs = own[name]
@@ -143,18 +146,10 @@ def _trainings(page: Page, runs: Sequence[Run], every: Sequence[str]) -> None:
     for name, seconds in OWN_S.items() if "mnist" in every else ():
         _put(rows, name, "mnist", {"epoch_s": seconds, "total_s": EPOCHS * seconds})
         rows[name] |= {"epochs": EPOCHS, "seen": EPOCH}
-    columns = [Column("candidate", "candidate"), Column("epochs", "epochs"), Column("seen", "samples", "{:,d}")]
-    columns += _of_all(every, [
-        Column("total_s", "total (s)", "{:.3g}"), Column("epoch_s", "epoch (s)", "{:.3g}"),
-        Column("test_s", "testing (s)", "{:.2g}"), Column("accuracy", "test accuracy (%)", "{:.2f}"),
-        Column("loss", "training loss (nats)", "{:.4f}"),
-    ])  # fmt: skip
-    title, note = NOTES["training"]
-    page.section(title)
-    page.table("training", title, columns, list(rows.values()), note)
+    return rows
 
 
-def _cumulative(page: Page, runs: Sequence[Run], data: str) -> None:
+def _cumulative(runs: Sequence[Run], data: str) -> list[Panel]:
     """Seconds since the start against epochs: the fastest on a CPU, naive, optimised, and with pinned memory."""
     series: dict[str, tuple[list[int], list[float], str]] = {}
 
@@ -172,42 +167,29 @@ def _cumulative(page: Page, runs: Sequence[Run], data: str) -> None:
     if len(series) > 1 and data == "mnist":
         for name, seconds in OWN_S.items():
             series[name] = (list(range(1, EPOCHS + 1)), [k * seconds for k in range(1, EPOCHS + 1)], FAMILIES[OWN])
-    if len(series) > 1:
-        page.figure(
-            f"cumulative-{data}", f"Cumulative time of epochs of {data}",
-            [Panel(_whole(series), partial(
-                figures.paths, series=series, xlabel="epoch", ylabel="", log="y", say=duration
-            ))],
-            f"Epochs of {EPOCH:,} samples, shorter ones scaled, with what is compiled in the first.",
-        )  # fmt: skip
-
-
-def _whole(series: Mapping[str, tuple[list[int], list[float], str]]) -> str:
-    """The finding of the cumulative chart: ours naive and optimised, after as many epochs as both have."""
     ends = {name.rpartition(", ")[0]: (xs[-1], ys[-1]) for name, (xs, ys, _) in series.items()}
     (count, naive), (same, optimised) = ends.get("naive", (0, 0.0)), ends.get("optimised", (0, 0.0))
-    if not count or count != same:
-        return "Time since the start"
-    return f"{count} epochs take {duration(naive)} with naive kernels, {duration(optimised)} with optimised ones"
+    both = {"count": count, "naive": naive, "optimised": optimised} if count and count == same else {}
+    draw = partial(figures.paths, series=series, xlabel="epoch", ylabel="", log="y", say=duration)
+    return [Panel(TEMPLATE.words("cumulative", both), draw)] if len(series) > 1 else []
 
 
-def _finding(sweep: str, title: str, found: Found) -> str:
+def _finding(sweep: str, found: Found) -> str:
     """The finding of a sweep: the fastest candidate against the one that it is compared with."""
     for _, own in sorted(found, key=lambda pair: pair[0].gpu is None):
         for first in [n for n in own if n.endswith(("/ naive", "/ in memory"))]:
             rest = {n: times(own[n]).median for n in own if library(n) == library(first) and n != first}
             if rest:
                 best = min(rest, key=lambda n: rest[n])
-                ratio, how = times(own[first]).median / rest[best], best.partition(" / ")[2]
-                if sweep == "loaders":
-                    return f"With {library(first)} the fastest loader takes {1 / ratio:.1f} times data in memory"
-                return f"{library(first)}: {how}, is {ratio:,.0f} times as fast as naive kernels"
-    return f"{title}: seconds for {EPOCH:,} samples"
+                ratio = times(own[first]).median / rest[best]
+                values = {"library": library(first), "best": best.partition(" / ")[2]}
+                return TEMPLATE.words(sweep, values | {"ratio": 1 / ratio if sweep == "loaders" else ratio})
+    return TEMPLATE.words(sweep, {"epoch": EPOCH})
 
 
-def _optimisations(page: Page, runs: Sequence[Run], every: Sequence[str]) -> None:
+def _optimisations(runs: Sequence[Run], every: Sequence[str]) -> Rows:
     """What each optimisation brings by itself, from the naive level, and as the last one."""
-    rows: dict[str, dict[str, Cell]] = {}
+    rows: Rows = {}
     for data in every:
         for run, own in history(runs, "ablation", data):
             for engine in LEVELS:
@@ -218,16 +200,10 @@ def _optimisations(page: Page, runs: Sequence[Run], every: Sequence[str]) -> Non
                             label = f"{what}: {run.label(engine)}"
                             row = rows.setdefault(label, {"what": what, "engine": run.label(engine)})
                             row[f"{data}_{key}"] = seconds[step[1]] / seconds[step[0]]
-    columns = [Column("what", "optimisation"), Column("engine", "candidate"), *_of_all(every, [
-        Column("alone", "by itself (times as fast)", "{:.2f}"), Column("last", "added last (times as fast)", "{:.2f}"),
-    ])]  # fmt: skip
-    if rows:
-        page.table("optimisations", "What each optimisation brings", columns, list(rows.values()),
-                   "By itself: switched on alone, against the naive level. Added last: with all below it in the table "
-                   "of levels, against the same without it.")  # fmt: skip
+    return rows
 
 
-def _sweep(page: Page, runs: Sequence[Run], sweep: str, every: Sequence[str]) -> None:
+def _sweep(runs: Sequence[Run], sweep: str, every: Sequence[str]) -> Rows:
     rows: Rows = {}
     for data, run, own, name in _each(runs, sweep, every):
         epochs = own[name]
@@ -238,33 +214,11 @@ def _sweep(page: Page, runs: Sequence[Run], sweep: str, every: Sequence[str]) ->
             "accuracy": 100 * epochs[-1]["test_accuracy"],
         })  # fmt: skip
         rows[run.label(name)] |= {"seen": seen(epochs)}
-    if not rows:
-        return
-    title, note = NOTES[sweep]
-    page.section(title)
-    columns = [Column("candidate", "candidate"), Column("seen", "samples", "{:,d}"), *_of_all(every, [
-        Column("epoch_s", "epoch (s)", "{:.3g}"), Column("speedup", "times the first's rate", "{:.2f}"),
-        Column("test_s", "testing (s)", "{:.2g}"), Column("loss", "training loss (nats)", "{:.4f}"),
-        Column("accuracy", "test accuracy (%)", "{:.2f}"),
-    ])]  # fmt: skip
-    page.table(sweep, title, columns, list(rows.values()), note)
-    found = next((found for data in every if (found := history(runs, sweep, data))), [])
-    data = next(data for data in every if history(runs, sweep, data))
-    if sweep == "blocks":
-        _blocks(page, data, found)
-        return
-    marks = [
-        Mark(run.label(name), epoch_of(epochs), family(name)) for run, own in found for name, epochs in own.items()
-    ]
-    page.figure(
-        f"{sweep}-{data}", f"{title} on {data}",
-        [Panel(_finding(sweep, title, found), partial(figures.dots, marks=marks), len(marks))],
-        f"Seconds for {EPOCH:,} samples: medians of the epochs after the first, scaled; lines are quartiles.",
-    )  # fmt: skip
+    return rows
 
 
-def _blocks(page: Page, data: str, found: Found) -> None:
-    """Time and loss against the size of a block."""
+def _blocks(found: Found) -> tuple[list[Panel], float]:
+    """Time and loss against the size of a block, and by which share the time changes."""
     seconds, losses = {}, {}
     for run, own in found:
         for i, engine in enumerate(LEVELS):
@@ -280,12 +234,7 @@ def _blocks(page: Page, data: str, found: Found) -> None:
         figures.paths(axes, series, "threads of a block", ylabel, log="x", say=say)
         axes.set_ylim(0, 1.1 * max(max(ys) for _, ys, _ in series.values()))
 
-    panels = [
-        Panel("Time of an epoch", partial(
-            draw, series=seconds, ylabel="", say=lambda s: duration(s) if s else "0")),
+    return [
+        Panel("Time of an epoch", partial(draw, series=seconds, ylabel="", say=lambda s: duration(s) if s else "0")),
         Panel("Training loss", partial(draw, series=losses, ylabel="loss after the last epoch (nats)", say=None)),
-    ]  # fmt: skip
-    page.figure(
-        f"blocks-{data}", f"{NOTES['blocks'][0]} on {data}", panels,
-        f"The block size changes an epoch of {EPOCH:,} samples by up to {change:.0%}, and the loss not at all.",
-    )  # fmt: skip
+    ], change

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Comparison, Measurement, Setting, Study
-from minicnn.bench.trainers import Work, gradient_tolerance, settings_of, trainer
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Comparison, Measurement, Setting, Study
+from minicnn.measure.trainer import Work
+from minicnn.measure.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.studies.mlp import pages, sweeps
 
 SWEPT = ("hidden", "counts", "rounds")  # sizes of the sweeps alone
@@ -99,7 +100,7 @@ def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[
         nodes = comparison.call("nodes", sizes.repeats)
         return {
             "rounds": {name: rounds[name] for name in comparison.names}, "forward": forward, "nodes": nodes,
-            "account": account, "out": comparison.out, "work": asdict(work),
+            "account": account, "out": comparison.out, "work": work.plain(),
         }  # fmt: skip
 
 

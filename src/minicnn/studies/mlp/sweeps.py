@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench import Column, Page, Run, Spread, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.page import Cell
+from minicnn.measure import Panel, Run, Spread, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.page import Cell
 
 SAME = 0.1  # a lead that is larger by less has not grown
 
@@ -79,28 +79,28 @@ def lead(data: str, runs: Sequence[Run]) -> Lead | None:
     return None
 
 
-def present(page: Page, data: str, runs: Sequence[Run]) -> None:
-    """Time of an iteration against hidden units and samples, and how many times as fast as NumPy it is."""
-    swept = [(run, found) for run in runs if (found := measured(data, run))]
-    if not swept:
-        return
-    page.section("More hidden units, more samples")
-    columns = [Column("machine", "machine"), Column("units", "hidden units", "{:,d}"),
-               Column("samples", "samples", "{:,d}"), Column("candidate", "candidate"),
-               Column("ms", "iteration (ms)", "{:.3g}"),
-               Column("speedup", "times NumPy's rate", "{:,.3g}")]  # fmt: skip
-    rows: list[dict[str, Cell]] = []
-    for run, found in swept:
-        for (units, count), times in found.items():
-            for name, spread in times.items():
-                base = times["numpy"].median / spread.median if "numpy" in times else None
-                rows.append({"machine": run.gpu or run.cpu, "units": units, "samples": count,
-                             "candidate": run.label(name), "ms": spread.scaled(1e3), "speedup": base})  # fmt: skip
-    page.table(
-        f"sweep-{data}", f"An iteration against hidden units and samples of {data}", columns, rows,
-        "Steps on all samples at once, many in a row, candidates interleaved; gradients compared at each point.",
-    )  # fmt: skip
-    run, found = swept[-1]
+def swept(data: str, runs: Sequence[Run]) -> list[tuple[Run, Found]]:
+    """The machines that were swept, each with what was measured."""
+    return [(run, found) for run in runs if (found := measured(data, run))]
+
+
+def rows(every: Sequence[tuple[Run, Found]]) -> list[dict[str, Cell]]:
+    """Time of an iteration at each point, and how many times as fast as NumPy it is."""
+    return [
+        {"machine": run.gpu or run.cpu, "units": units, "samples": count, "candidate": run.label(name),
+         "ms": spread.scaled(1e3),
+         "speedup": times["numpy"].median / spread.median if "numpy" in times else None}
+        for run, found in every
+        for (units, count), times in found.items()
+        for name, spread in times.items()
+    ]  # fmt: skip
+
+
+def panels(every: Sequence[tuple[Run, Found]]) -> list[Panel]:
+    """Time against hidden units and against samples, on the last machine."""
+    if not every:
+        return []
+    run, found = every[-1]
     most, least = max(count for _, count in found), min(units for units, _ in found)
     lines: dict[tuple[str, str], figures.Series] = {}
     for title, label, axis in ((f"{most:,} samples", "hidden units", 0), (f"{least:,} hidden units", "samples", 1)):
@@ -114,7 +114,4 @@ def present(page: Page, data: str, runs: Sequence[Run]) -> None:
                 )
                 for name in found[along[-1]]
             }
-    if lines:
-        page.figure(f"sweep-{data}", "Time of an iteration against hidden units and samples",
-                    figures.multiples(lines, log="xy", say=figures.duration),
-                    f"Medians, on the machine with {run.gpu or run.cpu}.", columns=1)  # fmt: skip
+    return figures.multiples(lines, log="xy", say=figures.duration) if lines else []

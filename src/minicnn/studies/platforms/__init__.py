@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.candidates import PEERS
-from minicnn.bench.trainers import USUAL, Work, gradient_tolerance, settings_of, train, trainer
 from minicnn.jobs.settings import Settings
+from minicnn.measure import Measurement, Setting, Study
+from minicnn.measure.candidates import PEERS
+from minicnn.measure.trainer import USUAL, Work
+from minicnn.measure.trainers import gradient_tolerance, settings_of, train, trainer
 from minicnn.studies.platforms import pages
 from minicnn.studies.platforms.variants import VARIANTS
 

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minicnn.bench import Measurement, Setting, Study
-from minicnn.bench.candidates import LIBRARIES, PEERS
 from minicnn.jobs.settings import RECIPES
+from minicnn.measure import Measurement, Setting, Study
+from minicnn.measure.candidates import LIBRARIES, PEERS
 from minicnn.studies.roofline import ceilings, counting, images, pages, training
 from minicnn.studies.roofline.counting import NETWORKS
 

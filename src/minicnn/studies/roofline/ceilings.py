@@ -11,8 +11,8 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.bench import CandidateError, Spread, Worker, stopwatch
-from minicnn.bench.candidates import PEERS, backend_of, on_gpu
+from minicnn.measure import CandidateError, Spread, Worker, stopwatch
+from minicnn.measure.candidates import PEERS, backend_of, on_gpu
 from minicnn.program.graph import Program
 
 COPIES = ("numpy", "torch", "cupy")  # libraries that copy into an existing array

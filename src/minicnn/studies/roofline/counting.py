@@ -23,13 +23,17 @@ PRODUCTS = ("conv2d", "depthwise_conv2d", "matmul")
 
 def network(name: str, backend: str | None, image: Sequence[int] = IMAGE) -> Model:
     """A network on bytes, compiled for training as in the study, without dropout."""
-    options: dict[str, Any] = {} if name.startswith("resnet") else {"dropout": 0.0}
     model = zoo.get_model(
         name, input_shape=image, num_classes=CLASSES, backend=backend, preprocessing=[Rescaling(1 / 255)],
-        input_dtype="uint8", **options,
+        input_dtype="uint8", **options(name),
     )  # fmt: skip
     model.compile(SGD(LEARNING_RATE, momentum=MOMENTUM), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
     return model
+
+
+def options(name: str) -> dict[str, Any]:
+    """Options of a network in the study: without dropout."""
+    return {} if name.startswith("resnet") else {"dropout": 0.0}
 
 
 def is_product(node: Node) -> bool:
@@ -91,7 +95,7 @@ def torch_count(name: str, image: Sequence[int] = IMAGE) -> dict[str, float]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from minicnn.bench import torch_networks
+    from minicnn.measure import torch_networks
 
     with torch.device("meta"):  # shapes alone: nothing is computed
         module = getattr(torch_networks, name)(image[2], CLASSES).train()

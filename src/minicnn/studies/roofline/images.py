@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.data import DataError, epoch_order, load
+from minicnn.jobs.job import Samples
+from minicnn.jobs.settings import Settings
 from minicnn.studies.roofline import counting
 
 ARRAYS = ("x", "y", "x_test", "y_test")
@@ -74,3 +76,10 @@ def prepare(
     for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / f"{name}.npy", array)
     return note or data, classes
+
+
+def samples(folder: str, _: Settings) -> Samples:
+    """What `prepare` has written."""
+    x, y, x_test, y_test = (np.load(Path(folder) / f"{name}.npy") for name in ARRAYS)
+    test = {f"{axis}_{part}": a for part in ("val", "test") for axis, a in (("x", x_test), ("y", y_test))}
+    return Samples({"x_train": x, "y_train": y, **test}, counting.CLASSES)

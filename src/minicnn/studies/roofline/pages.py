@@ -1,4 +1,4 @@
-"""Answer, claims, figures and verdicts of the study `roofline`."""
+"""Values, verdicts and the rooflines of the page of the study `roofline`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.bench import Column, Page, Panel, Run, figures
-from minicnn.bench.candidates import on_gpu
-from minicnn.bench.figures import quantity
-from minicnn.bench.page import Cell, Claim, file_name, span
+from minicnn.measure import Page, Panel, Run, figures
+from minicnn.measure.candidates import on_gpu
+from minicnn.measure.figures import quantity
+from minicnn.measure.page import Block, Cell, file_name
+from minicnn.measure.template import Content
 from minicnn.studies.roofline import tables, trained
 from minicnn.studies.roofline.ceilings import bandwidth, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS
@@ -28,6 +29,7 @@ from minicnn.studies.roofline.steps import (
     steps,
     verdict_of,
 )
+from minicnn.studies.roofline.trained import TEMPLATE
 from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, near
 
 Place = tuple[float, float]  # FLOP per byte, FLOP/s
@@ -38,47 +40,58 @@ HIGH = 12  # rows as high as which a roofline is drawn
 def present(page: Page, runs: Sequence[Run]) -> None:
     """The roofline, the claims, steps and epochs of all machines, verdicts, ceilings, counts and memory."""
     every = list(steps(runs))
-    places = list(dict.fromkeys((id(s.run), on_gpu(s.candidate)) for s in reversed(every)))
-    page.words(_answer(every))
-    for i, (key, gpu) in enumerate(places):
-        run = next(r for r in runs if id(r) == key)
-        own = [s for s in every if s.run is run and on_gpu(s.candidate) == gpu]
-        _roofline(page, run, gpu, own)
-        if not i:
-            page.claims(claims(every))
-    if not places:
-        page.claims(claims(every))
+    places = dict.fromkeys((id(s.run), on_gpu(s.candidate)) for s in reversed(every))
+    rooflines = [
+        _roofline(gpu, [s for s in every if (id(s.run), on_gpu(s.candidate)) == (key, gpu)]) for key, gpu in places
+    ]
+    refused: list[Block] = []
     for run in runs:
         for name in NETWORKS:
-            refused = run.results.get(f"training-{name}", {"refused": {}})["refused"]
-            page.refused({f"{c} ({name})": why for c, why in refused.items()})
-    _verdicts(page, every)
-    trained.present(page, runs, every)
-    tables.ceilings(page, runs)
-    tables.counts(page, {n: found for n in NETWORKS for run in runs if (found := run.results.get(f"counts-{n}"))})
-    tables.memory(page, runs)
+            reasons = run.results.get(f"training-{name}", {"refused": {}})["refused"]
+            refused += page.refused({f"{c} ({name})": why for c, why in reasons.items()})
+    counted = {n: found for n in NETWORKS for run in runs if (found := run.results.get(f"counts-{n}"))}
+    swept, where = trained.sweep(every)
+    accounts, worst = tables.memory(runs)
+    diverging, rates = trained.diverging(runs)
+    copies, caches = tables.copies(runs)
+    values = {
+        **_answer(every), **_hypotheses(every), **trained.diverging_values(runs), "swept": where, "worst": worst,
+        "caches": caches, "data": trained.data(runs), "some": "" if every else None, "none": None if every else "",
+        "counted": next((found["batches"][1] for found in counted.values()), None),
+    }  # fmt: skip
+    content = Content(
+        values,
+        {"verdicts": _verdicts(every), "machines": trained.machines(every), "steps": trained.steps(every),
+         "epochs": trained.epochs(runs), "diverging": diverging, "ways": tables.ways(runs), "copies": copies,
+         "launches": tables.launches(runs), "counts": tables.counts(counted), "layers": tables.layers(counted),
+         "accounts": accounts},
+        {"diverging": rates}, {"rates": trained.rates(runs, every), "sweep": swept},
+        {"first": rooflines[0] if rooflines else [], "others": [b for blocks in rooflines[1:] for b in blocks],
+         "refused": refused},
+        {"nan": values["nan_holds"], "gpu": (values["gpu_rate"] or 0.0) > (values["cpu_rate"] or 0.0)},
+    )  # fmt: skip
+    page.extend(TEMPLATE.render(content))
 
 
 # Under the roofline -------------------------------------------------------------------------------
 
 
-def _roofline(page: Page, run: Run, gpu: bool, own: Sequence[Step]) -> None:
-    found, best = run.found("ceilings"), best_of(own)
+def _roofline(gpu: bool, own: Sequence[Step]) -> list[Block]:
+    """The roofline of a place, with the steps of its best candidate; or that it has no ceilings."""
+    run, best = own[0].run, best_of(own)
+    found = run.found("ceilings")
     rates, moved = (peaks(found, gpu), bandwidth(found, gpu)) if found else ({}, None)
     where = (run.gpu or "GPU") if gpu else run.cpu
-    if not rates or not moved or best is None:
-        page.words(f"On {where} no candidate that trained has ceilings: NumPy, PyTorch, JAX or CuPy measure them.")
-        return
-    used = way_of(best)
-    reached = max(s.place[1] for s in own) / rates[used if used in rates else next(iter(rates))]
-    page.figure(
-        f"roofline-{file_name(where)}", f"Under the roofline of {where}",
-        [Panel(f"{where}: the networks reach up to {reached:.0%} of the products' rate",
-               partial(_draw, rates=rates, moved=moved, own=[s for s in own if s.candidate == best], used=used), HIGH)],
-        f"Training steps by `{best}`, 64x64 images, float32; lines are batch sizes from the smallest. FLOPs and bytes "
-        "are the Program's, each operation by itself, so merged operations can lie above the slope. Ceilings are "
-        "measured; the blue one is the way in which the candidate computes.",
-    )  # fmt: skip
+    values: dict[str, Any] = {"where": where, "file": file_name(where), "best": best, "no_ceilings": ""}
+    panels = {}
+    if rates and moved:
+        used = way_of(best or "")
+        reached = max(s.place[1] for s in own) / rates[used if used in rates else next(iter(rates))]
+        draw = partial(_draw, rates=rates, moved=moved, own=[s for s in own if s.candidate == best], used=used)
+        title = f"{where}: the networks reach up to {reached:.0%} of the products' rate"
+        panels[f"roofline-{file_name(where)}"] = [Panel(title, draw, HIGH)]
+        values["no_ceilings"] = None
+    return TEMPLATE.render(Content(values, panels=panels), "roofline")
 
 
 def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Step], used: str) -> None:
@@ -161,24 +174,7 @@ def _kernels(step: Step) -> dict[str, float] | None:
     return near(kernels, step.time.median, peaks(found, gpu)[way_of(step.candidate)], bandwidth(found, gpu))
 
 
-def _verdicts(page: Page, every: Sequence[Step]) -> None:
-    page.section("What holds each network back")
-    page.words(
-        "For each step the time is taken that its operations would need at the ceilings of the way in which the "
-        "candidate computes: those above the ridge at the rate of products, those below it at the bandwidth, launches "
-        "at the cost of one on next to nothing, and the input as measured. Something holds a step back if it is at "
-        "least half of its time; else nothing does, and what is missing is lost within the kernels. Where kernels' own "
-        "times were taken, the last columns say which share of a step is within half of a ceiling."
-    )
-    columns = [
-        Column("network", "network"), Column("candidate", "candidate"), Column("batch", "batch", "{:d}"),
-        Column("gflops", "GFLOP/s", "{:,.0f}"), Column("intensity", "FLOP per byte", "{:.1f}"),
-        Column("way", "ceiling"),
-        Column("peak", "of it (%)", "{:.1f}"), Column("largest", "largest floor"),
-        Column("share", "its share of the time (%)", "{:.0f}"), Column("bottleneck", "held back by"),
-        Column("compute", "kernels near compute (%)", "{:.0f}"), Column("memory", "near memory (%)", "{:.0f}"),
-        Column(NONE, "near none (%)", "{:.0f}"), Column("between", "between kernels (%)", "{:.0f}"),
-    ]  # fmt: skip
+def _verdicts(every: Sequence[Step]) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = []
     for step in at_epoch(every):
         verdict = verdict_of(step)
@@ -194,81 +190,55 @@ def _verdicts(page: Page, every: Sequence[Step]) -> None:
             "bottleneck": NAMES.get(verdict.bottleneck, "none of them"),
         }  # fmt: skip
         rows.append(row | {name: 100 * share for name, share in (_kernels(step) or {}).items()})
-    note = (
-        "More than 100 % of the time: merged operations move less than is counted operation by operation, and "
-        "Winograd's kernels multiply less than the definition says. Launches captured in a graph overlap."
-    )
-    page.table("verdicts", "What holds each step back", columns, rows, note)
+    return rows
 
 
-# Answer and claims --------------------------------------------------------------------------------
+# Words and claims ---------------------------------------------------------------------------------
 
 
-def _answer(every: Sequence[Step]) -> str:
+def _answer(every: Sequence[Step]) -> dict[str, Any]:
+    """What the best candidate trains, how near to its ceilings, and what holds it back."""
+    names = ("best", "where", "batch", "rates", "ratios", "slow", "shares", "no_limit", "untimed", "timed", "near",
+             "limited", "judged", "limits")  # fmt: skip
+    values: dict[str, Any] = dict.fromkeys(names)
     if not every:
-        return "No candidate could be measured."
+        return values
     gpu = any(on_gpu(s.candidate) for s in every)
     own = [s for s in every if on_gpu(s.candidate) == gpu]
     best = best_of(own) or ""
     found = largest(own, best)
     run = next(iter(found.values())).run
-    rates = peaks(run.found("ceilings"), gpu) if run.found("ceilings") else {}
-    listed = ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in found.items())
-    batch = next(iter(found.values())).batch
-    text = f"`{best}` on {run.where(best)} trains, in images of 64x64 per second at batch {batch}, {listed}"
-    rest = [s for s in every if not on_gpu(s.candidate)] if gpu else []
-    if rest:
+    values |= {"best": best, "where": run.where(best), "batch": next(iter(found.values())).batch,
+               "rates": ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in found.items())}  # fmt: skip
+    if rest := [s for s in every if not on_gpu(s.candidate)] if gpu else []:
         slow = largest(rest, best_of(rest) or "")
-        ratios = [found[n].rate / slow[n].rate for n in found if n in slow]
         cpu = next(iter(slow.values()))
-        text += f", {span(ratios, '{:.0f}')} times what {cpu.run.label(cpu.candidate)} manage"
-    text += ". "
-    if rates:
+        values["ratios"] = [found[n].rate / slow[n].rate for n in found if n in slow]
+        values["slow"] = cpu.run.label(cpu.candidate)
+    if rates := peaks(run.found("ceilings"), gpu) if run.found("ceilings") else {}:
         peak = rates.get(way_of(best)) or next(iter(rates.values()))
-        shares = {n: s.place[1] / peak for n, s in found.items()}
-        text += (
-            f"They reach {span([100 * s for s in shares.values()], '{:.1f}')} % of the rate at which it multiplies "
-            "matrices. "
-        )
+        values["shares"] = [100 * s.place[1] / peak for s in found.values()]
         verdicts = [v.bottleneck for v in map(verdict_of, found.values()) if v]
-        named = dict.fromkeys(NAMES[v] for v in verdicts if v != NONE)
-        if not named:
-            text += f"None of these steps is near a ceiling: {_lost(own, run, best)}."
+        limits = [v for v in verdicts if v != NONE]
+        if limits:
+            named = dict.fromkeys(NAMES[v] for v in limits)
+            values |= {"limited": len(limits), "judged": len(verdicts), "limits": " or ".join(named)}
         else:
-            count = sum(v != NONE for v in verdicts)
-            text += f"{count} of these {len(verdicts)} steps spend half of their time or more on {' or '.join(named)}."
-    return text
+            mine = [s for s in at_epoch(own) if s.run is run and s.candidate == best]
+            timed = [(s.batch, shares) for s in mine if (shares := _kernels(s))]
+            near_one = [100 * (shares["compute"] + shares["memory"]) for _, shares in timed]
+            values |= {"no_limit": "", "timed": [batch for batch, _ in timed], "near": near_one,
+                       "untimed": None if timed else ""}  # fmt: skip
+    return values
 
 
-def _lost(own: Sequence[Step], run: Run, best: str) -> str:
-    """Where the time of the best candidate goes, as far as its kernels were timed."""
-    mine = [s for s in at_epoch(own) if s.run is run and s.candidate == best]
-    timed = [(s, shares) for s in mine if (shares := _kernels(s))]
-    if not timed:
-        return "what is missing is lost within kernels, not to one resource"
-    near_one = [100 * (shares["compute"] + shares["memory"]) for _, shares in timed]
-    return (
-        f"in a step of {span([s.batch for s, _ in timed], '{:d}')} images kernels that come within half of one take "
-        f"{span(near_one, '{:.0f}')} % of the time"
-    )
-
-
-def claims(every: Sequence[Step]) -> list[Claim]:
-    """Each claim of the source, judged: it left its tables empty."""
-    runs = list({id(s.run): s.run for s in every}.values())
+def _hypotheses(every: Sequence[Step]) -> dict[str, Any]:
+    """What the claims name: the source left its tables empty."""
     own = sorted((s for s in every if s.network == "resnet18"), key=lambda s: s.rate)
     cpu, gpu = (next((s for s in reversed(own) if on_gpu(s.candidate) == side), None) for side in (False, True))
-    where = f"{gpu.run.where(gpu.candidate)} and {cpu.run.where(cpu.candidate)} of a CPU; " if cpu and gpu else ""
-    tops = [100 * e["top1"] for r in runs for *_, e in epochs_of(r)]
-    return [
-        Claim("Parameters, FLOPs, times, GFLOP/s, utilisation and memory of four networks", "all tables", "left empty",
-              "filled in below" if every else None, None, "nothing was published to compare with"),
-        trained.diverging_claim(runs),
-        Claim("A GPU trains these networks faster than a CPU", "hypothesis", "left empty",
-              f"ResNet-18: {gpu.rate:,.0f} and {cpu.rate:,.0f} images per s" if cpu and gpu else None,
-              bool(cpu and gpu and gpu.rate > cpu.rate),
-              f"{where}a Tesla T4 and an e2-standard-4 were meant"),
-        Claim("Top-1 after an epoch of Tiny-ImageNet", "all tables", "left empty",
-              f"{span(tops, '{:.1f}')} % on made images" if tops else None, None,
-              "made images: see below why some networks do not get beyond chance in so few steps"),
-    ]  # fmt: skip
+    runs = list({id(s.run): s.run for s in every}.values())
+    return {
+        "cpu_rate": cpu and cpu.rate, "cpu_where": cpu and cpu.run.where(cpu.candidate),
+        "gpu_rate": gpu and gpu.rate, "gpu_where": gpu and gpu.run.where(gpu.candidate),
+        "top1": [100 * e["top1"] for r in runs for *_, e in epochs_of(r)],
+    }  # fmt: skip

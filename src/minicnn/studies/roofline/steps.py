@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.bench import Run, Spread
-from minicnn.bench.candidates import on_gpu
+from minicnn.measure import Run, Spread
+from minicnn.measure.candidates import on_gpu
 from minicnn.studies.roofline.ceilings import bandwidth, launch_s, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
 from minicnn.studies.roofline.tables import whole

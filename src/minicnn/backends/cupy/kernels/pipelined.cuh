@@ -222,7 +222,7 @@ struct PipelinedWeightTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, true, fals
 };
 
 template <class A, class U, class Finish, class Store>
-DEVICE void pipelined_correlate(int block, const U* x, const U* dy, Finish finish, Store store) {
+DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Finish finish, Store store) {
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;

@@ -1,4 +1,4 @@
-// row-wise regions: a block takes some rows of a batch through everything that concerns a row alone, in shared memory.
+// Row-wise regions: a block takes some rows of a batch through everything that concerns a row alone, in shared memory.
 #pragma once
 #include "bytes.cuh"
 #include "floats.cuh"

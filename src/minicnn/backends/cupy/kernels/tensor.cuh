@@ -199,7 +199,7 @@ struct TensorWeightTile {
 
 // finish and store get each element of the gradient; those of part p come p * SIZE later.
 template <class T, class A, class E, class FX, class FDY, class Finish, class Store>
-DEVICE void tensor_correlate(int block, FX x, FDY gradient, Finish finish, Store store) {
+DEVICE void tensor_weight_gradient(int block, FX x, FDY gradient, Finish finish, Store store) {
   using P = typename A::P;
   using R = typename A::R;
   using S = typename A::S;

@@ -236,7 +236,7 @@ struct WeightTile {
 
 // finish and store get each element of the gradient; those of part p come p * SIZE later.
 template <class T, class A, class FX, class FDY, class Finish, class Store>
-DEVICE void correlate(int block, FX x, FDY dy, Finish finish, Store store) {
+DEVICE void weight_gradient(int block, FX x, FDY dy, Finish finish, Store store) {
   using S = typename A::S;
   using X = typename A::X;
   using Y = typename A::Y;

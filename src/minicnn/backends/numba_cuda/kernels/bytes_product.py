@@ -65,12 +65,12 @@ class ByteTile:
 
     @property
     def weights_at(self) -> int:
-        """Where in shared memory the matrix begins, behind the bytes; in numbers of 4 bytes."""
+        """Place of the matrix in shared memory, behind the bytes; in numbers of 4 bytes."""
         return self.ROWS * self.pitch
 
     @property
     def sums_at(self) -> int:
-        """Where the slices' sums begin."""
+        """Place of the slices' sums in shared memory."""
         return self.weights_at + 4 * self.words * self.M
 
     @property
@@ -84,7 +84,7 @@ class ByteTile:
         return 4 * (self.sums_at + -(-min(self.slices, self.words) * self.sums_pitch // 4) * 4)
 
     @property
-    def own(self) -> int:
+    def words_per_thread(self) -> int:
         """Words of a row that a thread has in the product with the gradient."""
         return -(-self.words // self.THREADS)
 
@@ -101,11 +101,11 @@ class ByteTile:
 
 @dataclass(frozen=True)
 class ByteRows:
-    """What a block does with the rows of bytes."""
+    """Functions of a block on its rows of bytes."""
 
     begin: Function  # begin(p, 0, shared, thread): bring the matrix into shared memory
-    load: Function  # load(p, found, thread, tile): ask for the bytes of a tile
-    store: Function  # store(found, words, thread): put them into shared memory, when they have come
+    load: Function  # load(p, fetched, thread, tile): ask for the bytes of a tile
+    store: Function  # store(fetched, words, thread): put them into shared memory, when they have come
     multiply: Function  # multiply(p, words, thread): the product, slice by slice
     product: Function  # product(p, e): its element e of the tile
     clear: Function  # clear(totals): set the sums of the gradient to zero
@@ -126,7 +126,14 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     """
     T, zero, none = np.float32, np.float32(0), index(0)
     N, K, M, ROWS, LANES, THREADS = tile.N, tile.K, tile.M, tile.ROWS, tile.LANES, tile.THREADS
-    WORDS, PITCH, SLICES, WIDTH, LOADS, OWN = tile.words, tile.pitch, tile.slices, tile.width, tile.loads, tile.own
+    WORDS, PITCH, SLICES, WIDTH, LOADS, OWN = (
+        tile.words,
+        tile.pitch,
+        tile.slices,
+        tile.width,
+        tile.loads,
+        tile.words_per_thread,
+    )
     WEIGHTS, SUMS, SUMS_PITCH, PARTS = tile.weights_at, tile.sums_at, tile.sums_pitch, min(tile.slices, tile.words)
     EACH, RUN = ROWS // LANES, WORDS // WIDTH
     MINE, COUNT, TOTALS = EACH * M, RUN * ROWS, OWN * 4 * M
@@ -138,6 +145,8 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     def place_weight(k: Any) -> Any:
         return WEIGHTS + k
 
+    # The matrix stays in shared memory for all tiles of a block, with zeros behind its last row, so that the bytes that
+    # fill up a row's last word add nothing to the product.
     begin = fill(T, 4 * WORDS * M, THREADS, load_weight, place_weight)
 
     # Bytes --------------------------------------------------------------------------------------
@@ -153,6 +162,8 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     @device
     def single_bytes(bytes_: Any, at: Any, left: Any) -> Any:
         word = index(read(bytes_, at))
+        # Past the end of a row its first byte of the word is read again: it meets a zero of the matrix, and no address
+        # is outside.
         word |= index(read(bytes_, index(at + choose(left > 1, 1, 0)))) << index(8)
         word |= index(read(bytes_, index(at + choose(left > 2, 2, 0)))) << index(16)
         word |= index(read(bytes_, index(at + choose(left > 3, 3, 0)))) << index(24)
@@ -161,37 +172,41 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     take, keep = four_words if WIDTH == 4 else one_word if K % 4 == 0 else single_bytes, keeping(WIDTH)
 
     @device
+    # Loading and storing are two functions, because a tile's bytes stay in registers, on their way, while the tile
+    # before it is multiplied.
     def load_one(u: Any, s: Any) -> None:
-        p, found, thread, tile = s
+        p, fetched, thread, tile = s
         e = index(thread + u * THREADS)
         e = choose(e < COUNT, e, none)
         r, w = index(tile * ROWS + e // RUN), e % RUN * WIDTH
+        # Behind the last row the last is read once more, where a branch would keep the loads from being under way
+        # together.
         row = where(p, choose(r < N, r, index(N - 1)))
         bytes_, first = x(p)
-        keep(found, u, take(bytes_, index(first + row * K + w * 4), K - w * 4))
+        keep(fetched, u, take(bytes_, index(first + row * K + w * 4), K - w * 4))
 
     @device
     def store_one(u: Any, s: Any) -> None:
-        found, words, thread = s
+        fetched, words, thread = s
         e = index(thread + u * THREADS)
         if e < COUNT:
             start = e // RUN * PITCH + e % RUN * WIDTH
             for k in range(WIDTH):
-                words[slot(start + k)] = found[slot(u * WIDTH + k)]
+                words[slot(start + k)] = fetched[slot(u * WIDTH + k)]
 
-    load = unrolled(LOADS, load_one, "p, found, thread, tile")
-    store = unrolled(LOADS, store_one, "found, words, thread")
+    load = unrolled(LOADS, load_one, "p, fetched, thread, tile")
+    store = unrolled(LOADS, store_one, "fetched, words, thread")
 
     # Forward ------------------------------------------------------------------------------------
 
     @device
     def multiply_byte(j: Any, s: Any) -> None:
-        shared, own, wide, sums, w = s
+        shared, words_of_lane, wide, sums, w = s
         start = WEIGHTS + (w * 4 + j) * M
         for m in range(M):
             wide[slot(m)] = shared[slot(start + m)]
         for k in range(EACH):
-            one = byte(own[slot(k)], j)
+            one = byte(words_of_lane[slot(k)], j)
             for m in range(M):
                 sums[slot(k * M + m)] += one * wide[slot(m)]
 
@@ -199,7 +214,8 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
 
     @block
     def multiply(p: Any, words: Any, thread: Any) -> None:
-        own = cuda.local.array(EACH, index)
+        words_of_lane = cuda.local.array(EACH, index)
+        # A row of the matrix is read once from shared memory for all rows of the thread.
         wide = cuda.local.array(M, T)
         sums = cuda.local.array(MINE, T)
         shared, lane, piece = p[-3], thread % LANES, thread // LANES
@@ -207,8 +223,8 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
             sums[slot(k)] = zero
         for w in range(piece, WORDS, SLICES):
             for k in range(EACH):
-                own[slot(k)] = words[slot((lane + k * LANES) * PITCH + w)]
-            multiply_bytes((shared, own, wide, sums, w))
+                words_of_lane[slot(k)] = words[slot((lane + k * LANES) * PITCH + w)]
+            multiply_bytes((shared, words_of_lane, wide, sums, w))
         if piece < PARTS:
             start = SUMS + piece * SUMS_PITCH + lane * M
             for k in range(EACH):
@@ -225,18 +241,19 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     # The gradient -------------------------------------------------------------------------------
 
     @device
-    def add_word(own: Any, s: Any) -> None:
+    def add_word(u: Any, s: Any) -> None:
         words, totals, wide, thread, r = s
-        w = index(thread + own * THREADS)
+        w = index(thread + u * THREADS)
         word = words[slot(r * PITCH + choose(w < WORDS, w, none))]
         for j in range(4):
             one = byte(word, index(j))
             for m in range(M):
-                totals[slot((own * 4 + j) * M + m)] += one * wide[slot(m)]
+                totals[slot((u * 4 + j) * M + m)] += one * wide[slot(m)]
 
     add_words = unrolled(OWN, add_word)
 
     @device
+    # The gradient of a row is read once for all words of the thread.
     def add_row(u: Any, s: Any) -> None:
         p, words, totals, wide, thread, r = s
         for m in range(M):
@@ -258,13 +275,13 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
                 r = index(r + 1)
 
     @device
-    def finish_one(own: Any, s: Any) -> None:
+    def finish_one(u: Any, s: Any) -> None:
         p, totals, thread, number = s
-        w = index(thread + own * THREADS)
+        w = index(thread + u * THREADS)
         for j in range(4):
             if index(w * 4 + j) < K:
                 for m in range(M):
-                    out(p, number, index((w * 4 + j) * M + m), totals[slot((own * 4 + j) * M + m)])
+                    out(p, number, index((w * 4 + j) * M + m), totals[slot((u * 4 + j) * M + m)])
 
     finish = unrolled(OWN, finish_one, "p, totals, thread, number")
     return ByteRows(begin, load, store, multiply, product, clearing(T, TOTALS), accumulate, finish)

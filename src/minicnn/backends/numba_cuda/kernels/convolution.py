@@ -69,6 +69,7 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, where: 
     ROWS, COLUMNS, PARTS = -(-EH // TH), -(-EW // TW), -(-F // FB)
     BLOCKS = -(-N // NB) * ROWS * COLUMNS * PARTS
     SPAN = (PX - 1) * SW + (KW - 1) * DW + 1
+    # A thread keeps all columns that its positions touch in registers: a tap is then a choice of register, not a read.
     XS, WS, OWN, ROW = CC * PLANE, CC * TAPS * FB, PY * PX * FX, PY * SPAN
     WHOLE_C, WHOLE_F = C % CC == 0, F % FB == 0
     zero = T(0)
@@ -145,6 +146,8 @@ def convolve(T: Any, tile: ConvTile, source: Function, weight: Function, where: 
         fg, gx, gy, image = thread % FG, thread // FG % GX, thread // (FG * GX) % GY, thread // (FG * GX * GY)
         for k in range(OWN):
             sums[k] = zero
+        # Bounds are looked at when the image is brought in, where zeros are put for the border; below this the loops
+        # know none.
         corner = (image * IH + gy * PY * SH) * IW + gx * PX * SW
         for c0 in range(0, C, CC):
             if c0 > 0:
@@ -203,6 +206,7 @@ def each_pooled(T: Any, tile: ConvTile, pooled: Image, KH: int, KW: int, before:
                         for t in range(TAPS):
                             a, b = y + t // KW, x + t % KW
                             value = before(p, at(n, h + a, w + b, channel), sums[(a * PX + b) * FX + f])
+                            # Not-a-number wins and stays, as in NumPy's maximum; of equal values the first does.
                             better = (value > top) | ((value != value) & (top == top))
                             top, tap = choose(better, value, top), choose(better, t, tap)
                         write(p, to(n, row, column, channel), top, choose(top == top, tap, TAPS - 1))

@@ -1,4 +1,4 @@
-"""How the kernels' functions are compiled: for the device, or left as they are for the simulator."""
+"""Decorators of the kernels' functions: compiled for the device, or left as they are for the simulator."""
 
 from __future__ import annotations
 
@@ -47,17 +47,18 @@ signed: Any = int if SIMULATED else np.int32
 slot: Any = int if SIMULATED else np.uint64
 
 
-def unrolled(count: int, body: Function, given: str = "s") -> Function:
+def unrolled(count: int, body: Function, state: str = "s") -> Function:
     """Function run(s) that calls body(0, s), body(1, s) ... one after the other, each k a constant.
 
-    If it is `given` several arguments, such as "p, thread", s is the tuple of them.
+    If it is `state` several arguments, such as "p, thread", s is the tuple of them.
 
     The compiler unrolls short loops by itself; this is for those that it leaves as loops, and where a loop would put an
     array in memory that could be in registers.
     """
     names: dict[str, Any] = {"body": body, "index": index}  # a plain number would make the body be compiled for each
-    calls = "".join(f"    body(index({k}), ({given}))\n" for k in range(count))
-    exec(f"def run({given}):\n    pass\n{calls}", names)
+    calls = "".join(f"    body(index({k}), ({state}))\n" for k in range(count))
+    # As text, so that each call has its number as a constant.
+    exec(f"def run({state}):\n    pass\n{calls}", names)
     return device(names["run"])
 
 

@@ -12,18 +12,18 @@ WIDE_AT_ONCE = 6  # the same where each brings four elements
 
 
 def keeping(width: int) -> Function:
-    """Function keep(values, u, found): put a tuple of so many elements, 1 or 4, into registers, the u-th of such."""
+    """Function keep(values, u, fetched): put a tuple of so many elements, 1 or 4, into registers, the u-th of such."""
 
     @device
-    def one(values: Any, u: Any, found: Any) -> None:
-        values[slot(u)] = found[0]
+    def one(values: Any, u: Any, fetched: Any) -> None:
+        values[slot(u)] = fetched[0]
 
     @device
-    def four(values: Any, u: Any, found: Any) -> None:
-        values[slot(u * 4)] = found[0]
-        values[slot(u * 4 + 1)] = found[1]
-        values[slot(u * 4 + 2)] = found[2]
-        values[slot(u * 4 + 3)] = found[3]
+    def four(values: Any, u: Any, fetched: Any) -> None:
+        values[slot(u * 4)] = fetched[0]
+        values[slot(u * 4 + 1)] = fetched[1]
+        values[slot(u * 4 + 2)] = fetched[2]
+        values[slot(u * 4 + 3)] = fetched[3]
 
     return four if width == 4 else one
 
@@ -43,6 +43,8 @@ def fill(T: Any, total: int, threads: int, load: Function, place: Function, widt
         step: Distance in shared memory between the elements of a load.
     """
     steps = -(-total // threads)
+    # Loads are issued together, so that a thread waits for memory once for all; each holds registers meanwhile, which
+    # bounds how many.
     run = min(AT_ONCE if width == 1 else WIDE_AT_ONCE, steps)
     load, place, keep, zero, count = device(load), device(place), keeping(width), index(0), run * width
 
@@ -56,6 +58,8 @@ def fill(T: Any, total: int, threads: int, load: Function, place: Function, widt
     def store_one(u: Any, s: Any) -> None:
         shared, values, first = s
         k = index(first + u * threads)
+        # Loads need no branch, since they may read element 0 once more, but a store outside would be one into another's
+        # memory.
         if k < total:
             start = place(k)
             for w in range(width):

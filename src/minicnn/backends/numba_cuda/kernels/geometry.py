@@ -1,4 +1,4 @@
-"""Where the elements of images are, and how windows slide over them."""
+"""Geometry of images and windows: places of elements, and windows that slide over them."""
 
 from __future__ import annotations
 

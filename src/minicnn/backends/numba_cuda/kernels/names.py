@@ -11,8 +11,8 @@ from minicnn.backends.numba_cuda.kernels import elementary, scalars
 from minicnn.backends.numba_cuda.shim import types
 
 _MODULES = (
-    "decorators", "bytes_product", "convolution", "correlation", "geometry", "matmul", "product", "reduction",
-    "regions", "sorting",
+    "decorators", "bytes_product", "convolution", "geometry", "matmul", "product", "reduction",
+    "regions", "sorting", "weight_gradient",
 )  # fmt: skip
 
 NAMES: dict[str, Any] = {

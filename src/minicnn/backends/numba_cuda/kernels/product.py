@@ -55,7 +55,7 @@ class ProductTile(NamedTuple):
 def side(
     T: Any, LIMIT: int, SIZE: int, BK: int, ALONG: bool, W: int, ROW: int, THREADS: int, get: Function, unpack: Any
 ) -> tuple[Function, Function, int, Any]:
-    """How the threads of a block bring their piece of one matrix into shared memory, SIZE results x BK terms.
+    """Functions by which a block's threads bring a piece of a matrix into shared memory, SIZE results x BK terms.
 
     Args:
         T: Type of the elements.
@@ -71,9 +71,9 @@ def side(
             waits for what it converts.
 
     Returns:
-        load((p, found, thread, first, k0, last)), which asks for the piece that begins at a result and at term k0;
-        store((found, shared, thread, k0, last)), which puts it into shared memory, when it has come; how much a thread
-        has on the way, and of which type.
+        load((p, fetched, thread, first, k0, last)), which asks for the piece that begins at a result and at term k0;
+        store((fetched, shared, thread, k0, last)), which puts it into shared memory, when it has come; how much a
+        thread has on the way, and of which type.
     """
     LOADS, RUN = BK * SIZE // W, (SIZE if ALONG else BK) // W
     EACH, STEP, SLOTS = -(-LOADS // THREADS), 1 if ALONG else ROW, 1 if unpack else W
@@ -89,33 +89,35 @@ def side(
 
     @device
     def load_one(u: Any, s: Any) -> None:
-        p, found, thread, first, k0, last = s
+        p, fetched, thread, first, k0, last = s
         e = index(thread + u * THREADS)
         at, term = place(e)
         m, k = index(first + at), index(k0 + term)
         real = (WHOLE | (m < LIMIT)) & (k < last) & (ALL | (e < LOADS))
         row, column = (k, m) if ALONG else (m, k)
-        keep(found, u, mask(real, get(p, choose(real, row, start), choose(real, column, start))))
+        # What lies outside is read at element 0 and masked afterwards: a branch around each load would keep them from
+        # being under way together.
+        keep(fetched, u, mask(real, get(p, choose(real, row, start), choose(real, column, start))))
 
     @device
-    def loaded(found: Any, u: Any, w: Any, inside: Any) -> Any:
-        return found[slot(u * SLOTS + w)]
+    def loaded(fetched: Any, u: Any, w: Any, inside: Any) -> Any:
+        return fetched[slot(u * SLOTS + w)]
 
     @device
-    def unpacked(found: Any, u: Any, w: Any, inside: Any) -> Any:
-        return choose(inside, T(unpack(found[slot(u)], w)), zero)
+    def unpacked(fetched: Any, u: Any, w: Any, inside: Any) -> Any:
+        return choose(inside, T(unpack(fetched[slot(u)], w)), zero)
 
     element = unpacked if unpack else loaded
 
     @device
     def store_one(u: Any, s: Any) -> None:
-        found, shared, thread, k0, last = s
+        fetched, shared, thread, k0, last = s
         e = index(thread + u * THREADS)
         if ALL or e < LOADS:
             at, term = place(e)
             for w in range(W):
                 inside = index(k0 + term) < last
-                shared[slot(term * ROW + at + w * STEP)] = element(found, u, w, inside)
+                shared[slot(term * ROW + at + w * STEP)] = element(fetched, u, w, inside)
 
     return unrolled(EACH, load_one), unrolled(EACH, store_one), EACH * SLOTS, kind
 
@@ -138,6 +140,8 @@ def multiply(
     GN, GM = BN // TN, BM // TM
     THREADS, COLUMNS = GN * GM, -(-N // BN)
     RUN = -(-K // (PARTS * BK)) * BK  # terms of a part
+    # Rows a little longer than the tile, so that a column's elements are not all in the same bank; B's still begin at
+    # multiples of four, for loads of four numbers.
     A_ROW, B_ROW = BM + min(TM, 4), -(-BN // 4) * 4 + 4  # of shared memory
     load_left, store_left, LEFT, LEFT_KIND = side(T, M, BM, BK, TA, WA, A_ROW, THREADS, a, unpack_a)
     load_right, store_right, RIGHT, RIGHT_KIND = side(T, N, BN, BK, not TB, WB, B_ROW, THREADS, b, unpack_b)
@@ -182,6 +186,7 @@ def multiply(
             store_right((next_right, right, thread, k0, last))
             cuda.syncthreads()
             k0 = index(k0 + BK)
+            # They are asked for before this round is multiplied: memory is at work meanwhile.
             if RUN > BK:  # the terms of the next round
                 load_left((p, next_left, thread, m0, k0, last))
                 load_right((p, next_right, thread, n0, k0, last))

@@ -35,6 +35,7 @@ class ReduceTile:
 def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
     """The function of a block: out(p, part, o, value) for each result, over term(p, o, r)."""
     O, R, PARTS, OX, RX = tile.O, tile.R, tile.PARTS, tile.OX, tile.RX  # noqa: E741
+    # Neighbouring threads read what lies side by side, terms or results, so that one transaction serves them all.
     TERMS_FIRST, LARGEST, SIZE, RUN = tile.TERMS_FIRST, tile.LARGEST, tile.OX * tile.RX, tile.RUN
     TERMS = -(-R // PARTS)  # of a part
     start = T(-float("inf")) if LARGEST else T(0)
@@ -62,6 +63,8 @@ def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
         last, r = index(min(first + TERMS, R)), index(first + rx)
         total = start
         if o < O:
+            # All loads of a run are issued before the first is added; a sum that waits for each of its terms takes RUN
+            # times as long.
             while r + (RUN - 1) * RX < last:
                 load_all((p, values, o, r))
                 for u in range(RUN):
@@ -71,6 +74,7 @@ def reduce(T: Any, tile: ReduceTile, term: Function, out: Function) -> Function:
                 total = join(total, T(term(p, o, r)))
                 r = index(r + RX)
         shared[slot(rx * OX + ox)] = total
+        # A tree of a fixed shape, without atomic additions: the same bits in every run.
         half = RX // 2
         while half > 0:
             cuda.syncthreads()
@@ -125,6 +129,7 @@ def add_partial_sums(T: Any, size: int, parts: int, slices: int, lanes: int, ter
         shared[slot(thread)] = total
         cuda.syncthreads()
         if piece == 0 and i < size:
+            # One thread adds the slices, in order; there are few, and another order would give other bits.
             for other in range(1, slices):
                 total += shared[slot(other * lanes + lane)]
             out(p, i, total)

@@ -80,6 +80,8 @@ def lane_sum(T: Any, N: int, LANES: int, AT: int, term: Function) -> Function:
             shared = p[-3]
             shared[slot(AT + thread)] = sum_
             cuda.syncthreads()
+            # Each of the threads adds all partial sums in the same order, so that every one of them holds the sum and
+            # nothing has to hand it on.
             sum_ = zero
             for k in range(LANES):
                 sum_ += shared[slot(AT + thread - lane + k)]
@@ -105,11 +107,12 @@ def staged(T: Any, SIZE: int, THREADS: int, AT: int, x: Function) -> Function:
 
 
 def _statistics(T: Any, k: int, row: Function) -> Function:
-    """Function made(p, i): the maximum of a row, and the sum of exponentials below it."""
+    """Function statistics(p, i): the maximum of a row, and the sum of exponentials below it."""
     zero = T(0)
 
     @device
-    def made(p: Any, i: Any) -> Any:
+    def statistics(p: Any, i: Any) -> Any:
+        # The maximum is subtracted, so that no exponential overflows.
         top = T(row(p, i, 0))
         for r in range(1, k):
             top = larger(top, T(row(p, i, r)))
@@ -118,7 +121,7 @@ def _statistics(T: Any, k: int, row: Function) -> Function:
             total += exp(T(row(p, i, r)) - top)
         return top, total
 
-    return made
+    return statistics
 
 
 def row_statistics(T: Any, K: int, ROWS: int, THREADS: int, AT: int, x: Function) -> Function:
@@ -190,6 +193,7 @@ def row_sums(T: Any, O: int, MOST: int, FOLD: int, THREADS: int, AT: int, term: 
         term: One term, r counted within the tile.
         out: What takes sum o of the block of a number.
     """
+    # Of few sums each is shared by several threads, which would have nothing to do otherwise.
     COLUMNS = min(THREADS, O)
     SLICES = 1 << min(THREADS // COLUMNS, MOST_SLICES, MOST).bit_length() - 1
     EACH, WHOLE, zero = -(-O // COLUMNS), MOST % SLICES == 0, T(0)
@@ -200,6 +204,7 @@ def row_sums(T: Any, O: int, MOST: int, FOLD: int, THREADS: int, AT: int, term: 
         o, first, last = index(thread % COLUMNS + u * COLUMNS), thread // COLUMNS, index(rows * FOLD)
         if (o < O) & (first < SLICES):
             total = totals[slot(u)]
+            # A whole tile's number of terms is a constant, for which the compiler unrolls the loop.
             if WHOLE and last == MOST:
                 for k in range(MOST // SLICES):
                     total += T(term(p, index(first + k * SLICES), o))

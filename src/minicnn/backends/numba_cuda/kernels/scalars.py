@@ -1,4 +1,4 @@
-"""What one element of an elementwise operation is, given those of its operands.
+"""Scalar functions: one element of an elementwise operation, given those of its operands.
 
 Functions with a type in their name compute in that type: `elu_float32`. They are made once for each by `typed`, because
 a constant must have the type of the numbers that it meets, or all become float64.
@@ -95,9 +95,11 @@ def typed(T: Any) -> dict[str, Function]:
         chosen = c0 if at == 0 else c1 if at == 1 else c2 if at == 2 else c3
         return T(chosen >> np.uint64(8)) * unit
 
-    own = {"erf": erf, "erfc": erfc, "floor_": floor_, "random_uniform": random_uniform}
-    made = own | scalar_functions(device, {**elementary.NAMES, **_ANY_TYPE, **own, "choose": choose, "T": T})
-    return {f"{name}_{np.dtype(T).name}": function for name, function in made.items()}
+    special = {"erf": erf, "erfc": erfc, "floor_": floor_, "random_uniform": random_uniform}
+    functions = special | scalar_functions(
+        device, {**elementary.NAMES, **_ANY_TYPE, **special, "choose": choose, "T": T}
+    )
+    return {f"{name}_{np.dtype(T).name}": function for name, function in functions.items()}
 
 
 NAMES: dict[str, Any] = {**_ANY_TYPE, **typed(np.float32), **typed(np.float64)}

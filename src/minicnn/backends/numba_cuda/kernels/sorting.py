@@ -1,4 +1,4 @@
-"""Where an element belongs among sorted ones: what `xp.argsort` and `xp.searchsorted` are made of."""
+"""Ranks of elements among sorted ones: the core of `xp.argsort` and `xp.searchsorted`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minicnn.backends.numba_cuda.kernels.decorators import device
 
 @device
 def before(a: Any, b: Any) -> Any:
-    """Whether a is sorted ahead of b: the smaller is, and NaN comes last."""
+    """True if a is sorted ahead of b: the smaller is, and NaN comes last."""
     return a < b or (a == a and b != b)
 
 

@@ -1,0 +1,79 @@
+"""Check the built documentation as readers see it, in a headless Chromium.
+
+    python .ci/check_site.py docs/_build
+
+Every page, at 400 and 1280 pixels, in light and in dark: nothing sticks out of the screen but in boxes that scroll,
+each text has a contrast of at least 4.5 (large ones 3), each image an alternative text, no script fails. At 1280 pixels
+no block of code is cut. The first page takes less than 300 kB with all that it loads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.browser import BROWSER, CONTRAST, NO_ALTERNATIVE, OVERFLOW, Browser, browser  # noqa: E402  # not installed
+
+WIDTHS = (400, 1280)
+MOST_BYTES = 300_000
+SKIPPED = ("_static", "_sources", "_downloads", "_modules", "source")  # not written by us; printed code
+CUT = """[...document.querySelectorAll('div.highlight pre')].filter(e => e.scrollWidth > e.clientWidth + 1)
+.map(e => e.textContent.split('\\n').sort((a, b) => b.length - a.length)[0].slice(0, 60))"""
+
+
+def pages(folder: Path) -> list[Path]:
+    """The pages that are read."""
+    every = sorted(folder.rglob("*.html"))
+    return [path for path in every if path.relative_to(folder).parts[0] not in SKIPPED]
+
+
+def faults(chromium: Browser, page: Path) -> list[str]:
+    """What is wrong with a page."""
+    found: list[str] = []
+    for dark in (False, True):
+        for width in WIDTHS:
+            chromium.open(page, width=width, dark=dark)
+            where = f"{width} pixels, {'dark' if dark else 'light'}"
+            found += [f"{where}: sticks out: {what}" for what in chromium.run(OVERFLOW)]
+            found += [f"{where}: contrast: {what}" for what in chromium.run(CONTRAST)]
+            found += [f"{where}: {what}" for what in chromium.complaints]
+            if not dark:
+                found += [f"no alternative text: {what}" for what in chromium.run(NO_ALTERNATIVE)]
+            if not dark and width == max(WIDTHS):
+                found += [f"code is cut: {what}" for what in chromium.run(CUT)]
+    return list(dict.fromkeys(found))
+
+
+def weight(chromium: Browser, page: Path) -> int:
+    """Bytes of a page and of all that it loads."""
+    chromium.open(page)
+    files = {Path(unquote(urlparse(url).path)) for url in chromium.asked}
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def main() -> int:
+    """See the module; the exit code is 1 if anything is wrong."""
+    folder = Path(sys.argv[1]).resolve()
+    if BROWSER is None:
+        print("Chromium shows the pages. Received: none on this machine. Install it.", file=sys.stderr)
+        return 1
+    kinds: Counter[str] = Counter()
+    with browser() as chromium:
+        for page in pages(folder):
+            for fault in faults(chromium, page):
+                print(f"{page.relative_to(folder)}: {fault}")
+                kinds[fault.split(": ")[-2] if ": " in fault else fault] += 1
+        if (size := weight(chromium, folder / "index.html")) > MOST_BYTES:
+            print(f"index.html: {size:,} bytes with all that it loads, more than {MOST_BYTES:,}")
+            kinds["size"] += 1
+    print(f"{len(pages(folder))} pages, first page {size:,} bytes: {sum(kinds.values())} faults")
+    return 1 if kinds else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

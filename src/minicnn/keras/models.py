@@ -1,0 +1,138 @@
+"""Models whose methods take Keras's arguments."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+
+import minicnn
+from minicnn import saving
+from minicnn.data.forms import Batches
+from minicnn.models import clone_model as clone_model
+
+__all__ = ["Model", "Sequential", "clone_model", "load_model", "save_model"]
+
+
+def file_of(path: Any) -> str:
+    """The file that stands for a path: one that promises another format is given the ending .safetensors."""
+    name = os.fspath(path)
+    return f"{name}.safetensors" if name.endswith((".keras", ".h5", ".hdf5")) else name
+
+
+def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, **options: Any) -> Any:  # noqa: A002
+    """Read a model: see `minicnn.saving.load_model` and `file_of`."""
+    return saving.load_model(file_of(filepath), custom_objects=custom_objects, **options)
+
+
+def save_model(model: Any, filepath: Any, overwrite: bool = True) -> None:
+    """Write a model: see `minicnn.saving.save_model` and `file_of`."""
+    saving.save_model(model, file_of(filepath))
+
+
+def _with_last_axis(x: Any, shape: tuple[int | None, ...]) -> Any:
+    missing = hasattr(x, "shape") and len(x.shape) == len(shape) and shape[-1:] == (1,) and len(shape) > 1
+    return x[..., None] if missing else x
+
+
+def _class_numbers(model: Any, y: Any) -> Any:
+    """Labels of a loss by class numbers as such, where they are whole numbers in floating point."""
+    objective = model._training.step.objective
+    losses = [] if objective is None else objective.losses
+    whole = len(losses) == 1 and losses[0].integer_labels and isinstance(y, np.ndarray) and y.dtype.kind == "f"
+    return y.astype("int32") if whole and bool(np.all(y == np.round(y))) else y
+
+
+class _AsInKeras:
+    """Methods with Keras's arguments in Keras's order; else those of minicnn."""
+
+    def compile(
+        self, optimizer: Any = "rmsprop", loss: Any = None, loss_weights: Any = None, metrics: Any = None,
+        weighted_metrics: Any = None, run_eagerly: bool = False, steps_per_execution: int = 1,
+        jit_compile: Any = "auto", auto_scale_loss: bool = True, **options: Any,
+    ) -> None:  # fmt: skip
+        """Say what to train for and how: see `minicnn.Model.compile`.
+
+        Args:
+            optimizer: See there.
+            loss: See there; there is none to be left out.
+            loss_weights: See there.
+            metrics: See there.
+            weighted_metrics: More metrics, as weights weigh all.
+            run_eagerly: Taken, and without effect, as are the next three: each backend has one way to run steps.
+            steps_per_execution: See run_eagerly.
+            jit_compile: See run_eagerly.
+            auto_scale_loss: See run_eagerly.
+            options: What minicnn's alone takes.
+
+        Raises:
+            ValueError: If there is no loss.
+        """
+        if isinstance(loss_weights, str) or (isinstance(loss_weights, list) and loss_weights and isinstance(
+            loss_weights[0], str)):  # fmt: skip
+            loss_weights, metrics = None, loss_weights  # minicnn's order
+        if loss is None:
+            raise ValueError("A model is compiled with a loss. Received: none. Name one, such as loss='mse'.")
+        both = metrics or []
+        if weighted_metrics:
+            both = [*(both if isinstance(both, list) else [both]), *weighted_metrics]
+        super().compile(optimizer, loss, both, loss_weights=loss_weights, **options)  # type: ignore[misc]
+
+    @functools.wraps(minicnn.Model.fit)
+    def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any) -> Any:
+        return super().fit(x, y, 32 if batch_size is None else batch_size, *more, **options)  # type: ignore[misc]
+
+    def evaluate(
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, verbose: Any = 0, sample_weight: Any = None,
+        steps: int | None = None, callbacks: Any = None, return_dict: bool = False,
+    ) -> Any:  # fmt: skip
+        """Loss and metrics: see `minicnn.Model.evaluate`."""
+        return super().evaluate(  # type: ignore[misc]
+            x, y, 32 if batch_size is None else batch_size, verbose, sample_weight, steps, return_dict=return_dict,
+            callbacks=callbacks or (),
+        )  # fmt: skip
+
+    def predict(
+        self, x: Any, batch_size: int | None = None, verbose: Any = 0, steps: int | None = None, callbacks: Any = None
+    ) -> Any:
+        """Outputs: see `minicnn.Model.predict`."""
+        size = 32 if batch_size is None else batch_size
+        return super().predict(x, size, verbose, steps, callbacks=callbacks or ())  # type: ignore[misc]
+
+    def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
+        """Data by place; inputs get a last axis of length 1 where the model has one, labels of classes are integers."""
+        x, y = super()._placed(x, y)  # type: ignore[misc]
+        if isinstance(x, Batches) or not self.built:  # type: ignore[attr-defined]
+            return x, y
+        many = isinstance(x, list | tuple)
+        shapes = [t.sample_shape for t in self.inputs]  # type: ignore[attr-defined]
+        arrays = list(x) if many else [x]
+        if len(arrays) == len(shapes):
+            arrays = [_with_last_axis(a, shape) for a, shape in zip(arrays, shapes, strict=True)]
+        return arrays if many else arrays[0], _class_numbers(self, y)
+
+    def save(self, filepath: Any, overwrite: bool = True) -> None:
+        """Write the model: see `save_model`."""
+        super().save(file_of(filepath))  # type: ignore[misc]
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Write the weights: see `minicnn.Model.save_weights` and `file_of`."""
+        super().save_weights(file_of(filepath))  # type: ignore[misc]
+
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False) -> None:
+        """Read weights: see `minicnn.Model.load_weights` and `file_of`."""
+        super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
+
+
+class Model(_AsInKeras, minicnn.Model):  # type: ignore[misc]  # other signatures
+    """`minicnn.Model`, whose methods take Keras's arguments."""
+
+
+class Sequential(_AsInKeras, minicnn.Sequential):  # type: ignore[misc]
+    """`minicnn.Sequential`, whose methods take Keras's arguments."""
+
+    def __init__(self, layers: Any = (), trainable: bool = True, name: str | None = None, **options: Any) -> None:
+        super().__init__(() if layers is None else layers, name=name, **options)
+        self._trainable = trainable
