@@ -166,7 +166,9 @@ class _Weights:
         """The group of each layer with weights: by names where all are there, else by classes in their order."""
         ordered = dict(_places(_entries(model._graph)))
         try:
-            names = {name: place for name, place in self._names(self._file, "", 0) if isinstance(name, str)}
+            names: dict[Any, str] = {
+                name: place for name, place in self._names(self._file, "", 0) if isinstance(name, str)
+            }
         except Exception as error:
             raise KerasFileError(self._path, f"it is damaged ({error})") from error
         holding = [layer for layer in ordered if weights_of(layer)]
