@@ -47,6 +47,23 @@ def test_a_functional_is_read_in_any_order(tmp_path: Path) -> None:
     assert model.count_params(trainable=False) == 10
 
 
+def test_models_in_models_have_weights_of_their_own(tmp_path: Path) -> None:
+    inner = chain(dense("d", 2))
+    inner["config"]["name"] = "inner"
+    config = chain(inner, layer("ReLU", "r"), dense("e", 2))
+    square = np.eye(2, dtype="float32")
+    content = weights({"layers/sequential/layers/dense": [KERNEL, BIAS], "layers/dense": [square, BIAS]})
+    model = load_keras(archive(tmp_path / "m.keras", config, content), backend="numpy")
+    np.testing.assert_allclose(model.predict(X), X @ KERNEL + 2)
+    (tmp_path / "m.weights.h5").write_bytes(content)
+    other = Sequential([Input((4,)), Sequential([Input((4,)), Dense(2)]), Dense(2, "relu"), Dense(2)], backend="numpy")
+    with pytest.raises(KerasFileError, match="dense_1 of /layers is missing"):
+        load_keras(tmp_path / "m.weights.h5", other)
+    other.pop()
+    load_keras(tmp_path / "m.weights.h5", other)
+    np.testing.assert_allclose(other.predict(X), X @ KERNEL + 2)
+
+
 def test_arguments_are_translated(tmp_path: Path) -> None:
     config = chain(
         layer(

@@ -155,6 +155,8 @@ class _Weights:
                     if left < 0:
                         raise ValueError("its variables are larger than the file")
                     arrays[paths[weight]] = _array(variable)
+            if missing := [path for path in paths.values() if path not in arrays]:
+                raise ValueError(f"there is nothing for {', '.join(missing):.200}")
         except Exception as error:  # HDF5's errors are OSError, KeyError, RuntimeError, ValueError, TypeError
             remedy = "Save it again, or build the model like Keras's"
             raise KerasFileError(self._path, f"its weights are not those of the model ({error})", remedy) from error
@@ -164,7 +166,9 @@ class _Weights:
         """The group of each layer with weights: by names where all are there, else by classes in their order."""
         ordered = dict(_places(_entries(model._graph)))
         try:
-            names = dict(self._names(self._file, "", 0))
+            names: dict[Any, str] = {
+                name: place for name, place in self._names(self._file, "", 0) if isinstance(name, str)
+            }
         except Exception as error:
             raise KerasFileError(self._path, f"it is damaged ({error})") from error
         holding = [layer for layer in ordered if weights_of(layer)]
@@ -213,8 +217,8 @@ Entry = tuple[str, Layer | None, "list[Entry] | None"]
 def _entries(graph: Graph) -> list[Entry]:
     """The layers of a model as those of one in Keras."""
     return [
-        ("Sequential" if isinstance(layer, Sequential) else "Functional", layer, _entries(layer))
-        if isinstance(layer, Graph) else (type(layer).__name__, layer, None)
+        (type(layer).__name__, layer, None) if layer._wired is None
+        else ("Sequential" if isinstance(layer, Sequential) else "Functional", layer, _entries(layer._wired))
         for layer in graph.layers
     ]  # fmt: skip
 
@@ -225,7 +229,7 @@ def _entries_of(config: Config, graph: Graph | None) -> list[Entry]:
     entries: list[Entry] = []
     for entry in config["layers"]:
         layer = layers_by_name.get(entry["config"]["name"])
-        inner = layer if isinstance(layer, Graph) else None
+        inner = None if layer is None else layer._wired
         below = _entries_of(entry["config"], inner) if entry["class_name"] in MODELS else None
         entries.append((entry["class_name"], layer, below))
     return entries
