@@ -199,15 +199,20 @@ def test_every_width_and_light(chromium: Browser, port: int, width: int, dark: b
 
 def test_the_command_serves_until_it_is_interrupted(saved: Path) -> None:
     command = [sys.executable, "-m", "minicnn", "demo", str(saved), "--no-open"]
+    # What a shell starts in the background ignores the signal, and hands that on.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    ) as it:
-        assert it.stdout
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/", it.stdout.readline())
-        assert found
-        assert ask(int(found[1]), {"pixels": encoded(np.zeros(784, np.uint8))})[0] == 200
-        it.send_signal(signal.SIGINT)
-        assert it.wait(20) == 0
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as it:  # fmt: skip
+        try:
+            assert it.stdout
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/", it.stdout.readline())
+            assert found
+            assert ask(int(found[1]), {"pixels": encoded(np.zeros(784, np.uint8))})[0] == 200
+            it.send_signal(signal.SIGINT)
+            assert it.wait(60) == 0
+        finally:
+            it.kill()
 
 
 def test_what_is_no_classifier_of_images(tmp_path: Path) -> None:
