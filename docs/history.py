@@ -109,7 +109,7 @@ def values(stored: Mapping[str, Any], versions: Mapping[str, str]) -> dict[Key, 
         for combination, median, low, high in zip(combinations, *numbers, strict=True):
             if median is not None and median == median:  # failed, skipped
                 line, backend = [text.strip("'") for text in combination] or [benchmark.rpartition("_")[2], ""]
-                steps = COMMON["NETWORKS"][line][3] if backend else 1  # what is timed are several
+                steps = COMMON["NETWORKS"][line][1] if backend else 1  # what is timed are several
                 steps *= COMMON["ON_GPU"] if backend in COMMON["GPU_BACKENDS"] else 1
                 spread = Spread(median, low, high, 1).scaled(1 / steps)
                 times[title.format(backend=backend), line] = spread

@@ -61,7 +61,7 @@ def test_networks_have_layers_of_all_kinds() -> None:
     from minicnn import layers
 
     classes = {c.__name__ for c in map(layers.__dict__.get, layers.__all__) if isinstance(c, type)}
-    assert classes - found <= {"Layer", "CategoryEncoding"}
+    assert classes - found <= {"Layer", "CategoryEncoding", "Embedding"}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -75,7 +75,7 @@ def test_a_communicator_has_a_deadline(how: str, who: str) -> None:
 
 def test_communicators_that_are_gone_are_freed() -> None:
     done = mpiexec(2, "many")
-    assert done.stdout.split() == ["2200"] * 2, done.stderr
+    assert "".join(done.stdout.split()) == "2200" * 2, done.stderr  # what ranks print may stand in one line
 
 
 def test_ranks_that_part_are_named_as_such() -> None:

@@ -42,7 +42,7 @@ def test_the_faster_order_of_axes_is_found_on_copies(slower: object, monkeypatch
         assert torch.equal(weight, value)
 
 
-@pytest.mark.parametrize(("network", "tried_on"), [("mlp", "cpu"), ("lenet_3x3", "cuda")])
+@pytest.mark.parametrize(("network", "tried_on"), [("mlp", "cpu"), ("platforms", "cuda")])
 def test_channels_last_is_not_tried_without_convolutions_or_elsewhere(
     network: str, tried_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 from minicnn.measure import torch_networks  # noqa: E402
+from minicnn.zoo import STUDIES  # noqa: E402
 
 CLASSES = 5
 
@@ -97,7 +98,7 @@ def test_network_agrees_with_torch(name: str) -> None:
     model.compile(
         Recording(case.rate, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), precision="float64"
     )
-    network = getattr(torch_networks, name)(case.image[2], CLASSES, **case.theirs).double()
+    network = getattr(torch_networks, STUDIES.get(name, name))(case.image[2], CLASSES, **case.theirs).double()
 
     rng = np.random.default_rng(7)
     x = rng.standard_normal((case.batch, *case.image))

@@ -59,7 +59,7 @@ class MlxBackend(Backend):
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         if self.owns(data):
             return data if dtype is None else data.astype(_type(dtype))
-        array = np.asarray(data, dtype=dtype)
+        array = np.asarray(data, dtype=dtype, order="C")  # MLX refuses negative strides
         with self.active():
             return mx.array(array, dtype=_type(array.dtype.name))
 

@@ -141,7 +141,8 @@ class Lambda(Layer):
             raise TypeError(
                 f"Lambda takes a function of a Value. Received: {function!r}. Write a Layer for anything else."
             )
-        self.function, self.output_shape, self.arguments = function, output_shape, dict(arguments or {})
+        self.function, self.output_shape = function, output_shape
+        self.arguments = None if arguments is None else dict(arguments)
 
     def call(self, inputs: Any) -> Any:
-        return self.function(inputs, **self.arguments)
+        return self.function(inputs, **(self.arguments or {}))

@@ -260,7 +260,7 @@ def check_convolution(
 
 def test_planner_takes_them_on_capability_9_0_alone() -> None:
     architectures = {name: gpu.architecture for name, gpu in KNOWN.items() if gpu.has_warpgroups}
-    assert architectures == {"h200": "sm_90a"}
+    assert architectures == {"h100": "sm_90a", "h200": "sm_90a"}
     for name in ("h200", "b200", "rtx5090", "a100"):
         program = convolution("bfloat16", 64, 128, 256, 3, 1, 1, 1, 16)
         plan = plan_of(program, TensorTiles(KNOWN[name], precision="bfloat16", pipelined=True))
