@@ -14,6 +14,7 @@ import pytest
 
 from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from backends.cupy.emulator import needs_gxx
+from minicnn import layers as nn
 from minicnn.backends import get_backend
 from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, on_device
@@ -22,8 +23,9 @@ from minicnn.distribution.step import ShardedStep
 from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
+from minicnn.optimizers import Adam
 from minicnn.program.graph import Program
-from support.distributed import CLASSES, data, dense, digest, normalized, plain
+from support.distributed import CLASSES, chain, data, dense, digest, normalized, plain
 from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
 from support.ranks import ThreadRanks
 
@@ -214,7 +216,13 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     backend, (x, y) = EmulatedBackend(), data()
 
     def trained(**about: Any) -> tuple[list[float], dict[str, Any]]:
-        model = normalized(backend, DataParallel(3, **about), precision="mixed_bfloat16")
+        # Few kernels, which g++ compiles: layers with statistics and masks of their own.
+        layers = [
+            nn.Flatten(), nn.Dense(6, use_bias=False), nn.BatchNormalization(), nn.ReLU(), nn.Dropout(0.3),
+            nn.Dense(CLASSES, activation="softmax"),
+        ]  # fmt: skip
+        optimizer = Adam(0.01, global_clipnorm=0.5)
+        model = chain(layers, optimizer, backend, DataParallel(3, **about), precision="mixed_bfloat16")
         captured.clear()
         losses = model.fit(x[:28], y[:28], 12, epochs=2, verbose=0).history["loss"]
         return losses, model.get_weights()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.usefixtures("one_torch_thread")]
 
 def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
     given = {
-        "plain": DataParallel(8), "normalized": DataParallel(8), "split": ModelParallel(4),
+        "normalized": DataParallel(8), "split": ModelParallel(4),
         "staged": Pipeline(STAGES, shards=4),
     }  # fmt: skip
     alone = {name: trained(name, "torch", distribution, 2) for name, distribution in given.items()}

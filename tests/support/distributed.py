@@ -32,7 +32,8 @@ def data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return rng.standard_normal((SAMPLES, *SHAPE)).astype("float32"), rng.integers(0, CLASSES, SAMPLES)
 
 
-def _chain(layers: list[Any], optimizer: Any, backend: str, distribution: Any, seed: int = 0, **extra: Any) -> Model:
+def chain(layers: list[Any], optimizer: Any, backend: str, distribution: Any, seed: int = 0, **extra: Any) -> Model:
+    """A compiled model of layers one after the other."""
     model = Sequential([nn.Input(SHAPE), *layers], backend=backend, seed=seed)
     model.compile(optimizer, metrics=["accuracy"], distribution=distribution, **extra)
     return model
@@ -41,7 +42,7 @@ def _chain(layers: list[Any], optimizer: Any, backend: str, distribution: Any, s
 def plain(backend: str, distribution: Any, **extra: Any) -> Model:
     """A convolution, with momentum and each gradient clipped."""
     layers = [nn.Conv2D(4, 3), nn.ReLU(), nn.MaxPooling2D(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
-    return _chain(layers, SGD(0.05, momentum=0.9, clipnorm=0.5), backend, distribution, **extra)
+    return chain(layers, SGD(0.05, momentum=0.9, clipnorm=0.5), backend, distribution, **extra)
 
 
 def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
@@ -52,7 +53,7 @@ def normalized(backend: str, distribution: Any, **extra: Any) -> Model:
         nn.BatchNormalization(scale=False), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
         nn.Dense(CLASSES, activation="softmax"),
     ]  # fmt: skip
-    return _chain(layers, Adam(0.01, global_clipnorm=0.5), backend, distribution, **extra)
+    return chain(layers, Adam(0.01, global_clipnorm=0.5), backend, distribution, **extra)
 
 
 def by_shard(backend: str, distribution: Any, **extra: Any) -> Model:
@@ -61,7 +62,7 @@ def by_shard(backend: str, distribution: Any, **extra: Any) -> Model:
         nn.Conv2D(4, 3), nn.BatchNormalization(synchronized=False), nn.ReLU(), nn.Conv2D(4, 3),
         nn.BatchNormalization(), nn.Flatten(), nn.Dense(CLASSES, activation="softmax"),
     ]  # fmt: skip
-    return _chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
+    return chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
 def branched(backend: str, distribution: Any, **extra: Any) -> Model:
@@ -84,13 +85,13 @@ def branched(backend: str, distribution: Any, **extra: Any) -> Model:
 def dense(backend: str, distribution: Any, **extra: Any) -> Model:
     """One layer, which is soon compiled."""
     layers = [nn.Flatten(), nn.Dropout(0.3), nn.Dense(CLASSES, activation="softmax")]
-    return _chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
+    return chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
 def layered(backend: str, distribution: Any, **extra: Any) -> Model:
     """Samples normalised by themselves."""
     layers = [nn.LayerNormalization(), nn.GroupNormalization(3), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
-    return _chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
+    return chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
 STAGES = ["conv2d_1", "flatten", "dense"]
@@ -102,7 +103,7 @@ def split(backend: str, distribution: Any, **extra: Any) -> Model:
         nn.Conv2D(4, 3), nn.BatchNormalization(), nn.ReLU(), nn.Conv2D(4, 3), nn.Flatten(), nn.Dropout(0.3),
         nn.Dense(8, activation="softmax"),
     ]  # fmt: skip
-    return _chain(layers, Adam(0.01, global_clipnorm=0.5), backend, distribution, **extra)
+    return chain(layers, Adam(0.01, global_clipnorm=0.5), backend, distribution, **extra)
 
 
 def deep(
@@ -114,7 +115,7 @@ def deep(
         nn.Flatten(), nn.Dropout(0.3), nn.Dense(8, activation="relu"), nn.Dense(CLASSES, activation="softmax"),
     ]  # fmt: skip
     optimizer = Adam(0.01, global_clipnorm=0.5) if optimizer is None else optimizer
-    return _chain(layers, optimizer, backend, distribution, seed=1, **extra)
+    return chain(layers, optimizer, backend, distribution, seed=1, **extra)
 
 
 _MODELS = (dense, plain, normalized, branched, by_shard, layered)
