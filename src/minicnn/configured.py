@@ -125,7 +125,7 @@ class Configured(metaclass=PlainArguments):
 
 
 def _name(kind: type[Any]) -> str:
-    """What plain data call a class: by its `_plain_name`, where another one of minicnn's own has the same name."""
+    """Name of a class in plain data: its `_plain_name`, where another one of minicnn's own has the same name."""
     name: str = vars(kind).get("_plain_name", kind.__name__)
     return name
 

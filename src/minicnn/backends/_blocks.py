@@ -43,7 +43,7 @@ class _Blocks:
     def __iter__(self) -> Iterator[tuple[slice, slice, Padding]]:
         """For each block: where it is in y, where the elements of x are that it reads, and its padding."""
         _, sides = padding = self.window.padding
-        reach = self.window.dilation[0] * (self.window.kernel[0] - 1) + 1
+        reach = _reach(self.window)
         for first in range(0, self.total, self.step):
             last = min(first + self.step, self.total)
             if self.axes.n == 0:
@@ -53,6 +53,11 @@ class _Blocks:
             bottom = (last - 1) * self.window.strides[0] - padding[0][0] + reach
             inside = slice(max(top, 0), min(bottom, self.length))
             yield slice(first, last), inside, ((inside.start - top, bottom - inside.stop), sides)
+
+
+def _reach(window: Window) -> int:
+    """Rows from the first to the last tap of a window."""
+    return window.dilation[0] * (window.kernel[0] - 1) + 1
 
 
 def in_blocks(node: Node, xp: Namespace) -> Callable[..., Array] | None:
@@ -71,7 +76,7 @@ def _blocks(node: Node) -> _Blocks | None:
     }[node.op.name]
     kernel = (w.shape[0], w.shape[1])
     window = Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"])
-    if any(sum(pair) >= window.dilation[0] * (kernel[0] - 1) + 1 for pair in window.padding) and axes.n:
+    if axes.n and max(window.padding[0]) >= _reach(window):
         return None  # a block might lie in the padding alone
     row = math.prod(y.shape[1:]) // y.shape[axes.c] * math.prod(kernel) * x.shape[axes.c] * ITEMSIZE[x.dtype]
     step = max(1, BLOCK_BYTES // max(row, 1))

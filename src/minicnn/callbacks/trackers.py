@@ -32,7 +32,7 @@ class Tracker(Callback):
         return float(optimizer.rate(max(self.model.steps_taken - 1, 0))) if optimizer else 0.0
 
     def _settings(self) -> dict[str, Any]:
-        """What the training was asked for, as plain data."""
+        """Settings of the training, as plain data."""
         return {
             **self.params, "optimizer": repr(self.model.optimizer), "precision": self.model.precision,
             "backend": repr(self.model.backend), "parameters": self.model.count_params(),

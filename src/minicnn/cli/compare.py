@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Result:
-    """How a candidate fared.
+    """Result of a candidate.
 
     Attributes:
         name: Backend, with its device if named, or the peer.

@@ -78,7 +78,7 @@ def image_shape(model: Model) -> tuple[int, int, int]:
 
 
 def scale(model: Model) -> float:
-    """What pixels from 0 to 255 are multiplied by for a model.
+    """Factor from pixels of 0 to 255 to those that a model takes.
 
     One that has no layer which scales pixels, and does not take bytes, was trained on numbers that somebody scaled:
     they are taken to be from 0 to 1.

@@ -242,7 +242,7 @@ def _carried_out(
 
 
 def _answer(chapter: Chapter) -> str:
-    """What a page begins with, before its first table or figure."""
+    """Beginning of a page, before its first table or figure."""
     answer = takewhile(lambda block: isinstance(block, Words), chapter.page.blocks)
     return " ".join(block.text for block in answer if isinstance(block, Words))
 

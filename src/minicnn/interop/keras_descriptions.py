@@ -34,7 +34,7 @@ class _UnknownError(Exception):
 
 @dataclass
 class Reading:
-    """What is kept while a description is read.
+    """State of reading a description.
 
     Attributes:
         unknown: Layers without counterpart.

@@ -50,6 +50,19 @@ def test_kernels_agree_with_references(case: Case) -> None:
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * size)
 
 
+def test_what_minicnn_defines_has_a_kernel_of_its_own() -> None:
+    """The general one is for what others define: here it would hide that a rule is missing."""
+    made_by_a_pass_for_gpus = {"max_pool2d_index", "max_pool2d_scatter"}
+    assert set(ELEMENTS) - set(rules.RULES) == made_by_a_pass_for_gpus
+    program = Program()
+    program.outputs["y"] = ops.relu(program.input("x", (3, 4)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "RULES", {})
+        patch.setattr(rules, "group", lambda lowering: None)
+        ((_, how),) = backend_class("numba")().explain(program)
+    assert how == "kernel: relu by elements"
+
+
 ONCE = {c.op.name: c for c in CASES if c.op.name in ELEMENTS and c.op is not ops.random_uniform}
 
 

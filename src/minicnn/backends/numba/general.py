@@ -47,7 +47,7 @@ def _source(node: Node, result: int) -> KernelCode:
         *text.splitlines(),
         f"    {_LETTERS[dtype]}store({place}, {stored})",
     ]
-    return KernelCode(node.op.name, (*(a.name for a in arrays), _TARGET), tuple(lines))
+    return KernelCode(f"{node.op.name} by elements", (*(a.name for a in arrays), _TARGET), tuple(lines))
 
 
 def _short(x: Expr) -> Expr | None:

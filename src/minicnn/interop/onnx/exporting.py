@@ -92,7 +92,7 @@ def _program(model: Model, kind: ExportKind, samples: int) -> Program:
 
 
 def _state(model: Model, program: Program) -> Arrays:
-    """What a model carries from step to step; zero where it has not been needed yet."""
+    """State that a model carries from step to step; zero where it has not been needed yet."""
     variables = model._training.variables
     return {
         v.name: variables.get(v.name) if v.name in variables.cells else np.zeros(v.shape, v.dtype)

@@ -103,7 +103,7 @@ def result_name(name: str, program: Program) -> str:
 
 
 def _info(v: Value, w: Value, name: str = "") -> onnx.ValueInfoProto:
-    """What a graph says of an array that enters or leaves it."""
+    """Description of an array that enters or leaves a graph."""
     return helper.make_tensor_value_info(name or v.name, element_type(v.dtype), dims(v.shape, w.shape))
 
 
