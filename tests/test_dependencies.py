@@ -86,3 +86,21 @@ def test_the_lowest_versions_are_those_of_the_bounds() -> None:
 def test_the_oldest_python_that_is_named_is_the_one_that_is_asked_for() -> None:
     oldest, *_ = (c.rpartition(" ")[2] for c in PROJECT["project"]["classifiers"] if "Python :: 3." in c)
     assert PROJECT["project"]["requires-python"] == f">={oldest}"
+
+
+def test_no_folder_of_tests_is_taken_for_a_library() -> None:
+    """They are in Python's path: where Keras was not installed, a folder tests/keras was imported in its place."""
+    libraries = {
+        "keras",
+        "sklearn",
+        "torch",
+        "jax",
+        "onnx",
+        "onnxruntime",
+        "mlx",
+        "numba",
+        "numba_cuda",
+        "cupy",
+        "h5py",
+    }
+    assert not libraries & {path.stem for path in Path(__file__).parent.iterdir()}
