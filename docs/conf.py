@@ -1,6 +1,8 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
 import contextlib
+import importlib
+import inspect
 import os
 import re
 import sys
@@ -8,13 +10,15 @@ import tempfile
 from collections.abc import Iterator
 from inspect import Signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 from sphinx import addnodes
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import stringify_signature
 
 import minicnn
@@ -26,11 +30,18 @@ author = "The minicnn developers"
 project_copyright = author
 release = version = minicnn.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 exclude_patterns = ["_build", "studies/notes"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autosummary_generate = False
 suppress_warnings = ["ref.python"]  # classes of one name in two modules: an annotation says which it is by its module
 napoleon_custom_sections = ["Input shape", "Output shape"]
 default_role = "literal"  # docstrings write `code` with single backticks
@@ -40,6 +51,36 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_js_files = ["pages.js"]
 html_title = f"minicnn {version}"
+
+
+class Api(SphinxDirective):
+    """A table of a package's public classes and functions, and then an entry for each.
+
+    `.. api:: minicnn.layers pooling core` takes those that are defined in these modules of the package, without modules
+    all. Data, such as a table of names, have no entry.
+    """
+
+    required_arguments, optional_arguments, final_argument_whitespace = 1, 1, True
+    option_spec: ClassVar = {"without": directives.unchanged, "exclude-members": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """See docutils."""
+        name, *modules = " ".join(self.arguments).split()
+        package, without = importlib.import_module(name), self.options.get("without", "").split(", ")
+        homes = [f"{name}.{module}" for module in modules]
+        things = {n: getattr(package, n) for n in package.__all__ if n not in without}
+        kinds = {
+            n: "class" if inspect.isclass(thing) else "function"
+            for n, thing in things.items()
+            if callable(thing) and (not homes or getattr(thing, "__module__", "") in homes)
+        }
+        lines = [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}.{n}" for n in kinds)]
+        for n, kind in kinds.items():
+            lines += ["", f".. auto{kind}:: {name}.{n}"]
+            lines += ["   :members:"] if kind == "class" else []
+            if kind == "class" and "exclude-members" in self.options:
+                lines.append(f"   :exclude-members: {self.options['exclude-members']}")
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
 def plain_text(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -110,6 +151,7 @@ def written_by_a_page(app: Any, failed: Exception | None) -> None:
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_directive("api", Api)
     app.connect("build-finished", written_by_a_page)
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
     app.connect("autodoc-process-signature", written_out)

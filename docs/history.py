@@ -216,7 +216,7 @@ def figure(machine: str, history: Sequence[Commit]) -> Figure:
         Panel(headline(history, title, lines), partial(draw, history=history, title=title, lines=lines))
         for title, lines in panels(history).items()
     ]
-    return Figure(f"history-{machine}", MACHINES.get(machine, machine), parts, columns=1)
+    return Figure(f"history-{machine}", MACHINES.get(machine, machine), parts)
 
 
 def table(machines: Mapping[str, Sequence[Commit]], reasons: Sequence[Mapping[str, str]]) -> str:
