@@ -5,9 +5,12 @@ import importlib
 import inspect
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from inspect import Signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +54,13 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_js_files = ["pages.js"]
 html_title = f"minicnn {version}"
+
+
+# Whether the site has a page that trains in a browser tab: it needs onnxruntime-web from npm, in the folder
+# node_modules that MINICNN_NODE_MODULES names, and onnx and onnxruntime.
+TAB = "MINICNN_NODE_MODULES" in os.environ and all(map(find_spec, ("onnx", "onnxruntime")))
+if TAB:
+    tags.add("tab")  # type: ignore[name-defined]  # noqa: F821  # Sphinx gives it to this file
 
 
 class Api(SphinxDirective):
@@ -129,30 +139,50 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
             yield source_page(path), {"title": title, "body": f"<h2>{title}</h2>{code}"}, "page.html"
 
 
-def written_by_a_page(app: Any, failed: Exception | None) -> None:
-    """The file that the first blocks of a page write, put beside the page, so that it is what readers get as well."""
+WRITTEN = {"read-a-training-step.md": "step.html", "gallery.md": "draw.html"}  # files that blocks of pages write
+
+
+def written_by_pages(app: Any, failed: Exception | None) -> None:
+    """The files that the first blocks of pages write, put beside the pages, so that readers get just them."""
     if failed or app.builder.format != "html":
         return
-    text, here = (ROOT / "docs" / "read-a-training-step.md").read_text("utf-8"), Path.cwd()
-    namespace: dict[str, Any] = {"__name__": "page"}
+    for page, name in WRITTEN.items():
+        (Path(app.outdir) / name).write_text(written((ROOT / "docs" / page).read_text("utf-8"), name), "utf-8")
+
+
+def written(text: str, name: str) -> str:
+    """The file of a name that the first blocks of a page write."""
+    here, namespace = Path.cwd(), {"__name__": "page"}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
                 with contextlib.redirect_stdout(None):
                     exec(block, namespace)
-                if (written := Path("step.html")).exists():
-                    (Path(app.outdir) / written.name).write_text(written.read_text("utf-8"), "utf-8")
-                    return
+                if Path(name).exists():
+                    return Path(name).read_text("utf-8")
         finally:
             os.chdir(here)
-    raise RuntimeError("A block of read-a-training-step.md writes step.html. Received: none that does.")
+    raise RuntimeError(f"A block of a page writes {name}. Received: none that does.")
+
+
+def trained_in_a_tab(app: Any, failed: Exception | None) -> None:
+    """The page that trains a network in a tab: see `TAB`."""
+    if TAB and not failed and app.builder.format == "html":
+        folder = Path(app.outdir) / "train"
+        subprocess.run([sys.executable, str(ROOT / "examples/browser/build.py"), str(folder)], check=True)
+        parts = Path(os.environ["MINICNN_NODE_MODULES"]) / "onnxruntime-web" / "dist"
+        runtime = folder / "node_modules" / "onnxruntime-web" / "dist"
+        runtime.mkdir(parents=True, exist_ok=True)
+        for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
+            shutil.copy(parts / name, runtime)
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.add_directive("api", Api)
-    app.connect("build-finished", written_by_a_page)
+    app.connect("build-finished", written_by_pages)
+    app.connect("build-finished", trained_in_a_tab)
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)

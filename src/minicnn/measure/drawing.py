@@ -102,9 +102,10 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, 
         for axes, panel in zip(every[:, 0], panels, strict=True):
             panel.draw(axes)
             if panel.title and (len(panels) > 1 or not whole):
-                axes.set_title(" ")  # keeps the room
+                words = textwrap.fill(panel.title, LETTERS_OF_A_LINE)
+                axes.set_title("\n".join(" " for _ in words.splitlines()))  # keeps the room
                 at = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points"}
-                title = axes.annotate(panel.title, (0.01, 1), (0, 6), size=9.5, weight="bold", **at)
+                title = axes.annotate(words, (0.01, 1), (0, 6), size=9.5, weight="bold", **at)
                 title.set_in_layout(False)  # it begins at the left of the drawing, beside which no axes give way
         if head:
             drawing.suptitle(head, x=0.01, ha="left", weight="bold", size=10.5)
