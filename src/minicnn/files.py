@@ -273,11 +273,14 @@ def _content(path: Path) -> bytes:
             raise _too_large(path, size) from error
 
 
-_OTHERS = {  # files of other libraries by their first bytes, which as the length of a header would be out of bounds
-    b"PK\x03\x04": ("a zip archive, as Keras and PyTorch write", "Read a .keras file with minicnn.load_keras, and weights "
-                    "of PyTorch with minicnn.interop.load_torch_weights"),
+# Files of other libraries by their first bytes, which as the length of a header would be out of bounds.
+_OTHERS = {
+    b"PK\x03\x04": (
+        "a zip archive, as Keras and PyTorch write",
+        "Read a .keras file with minicnn.load_keras, weights of PyTorch with minicnn.interop.load_torch_weights",
+    ),
     b"\x89HDF": ("an HDF5 file, as Keras writes", "Read it with minicnn.load_keras"),
-}  # fmt: skip
+}
 
 
 def _check_header(path: Path, start: bytes, size: int) -> None:
