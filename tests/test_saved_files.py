@@ -231,7 +231,7 @@ def test_headers_of_all_evil(saved: bytes, place: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        (b"PK\x03\x04\x14\x00\x00\x00", "it is a zip archive, .* Read a .keras file with minicnn.load_keras"),
+        (b"PK\x03\x04\x14\x00\x00\x00", "it is a zip archive, .* Read it with minicnn.load_keras, or"),
         (b"\x89HDF\r\n\x1a\n", "it is an HDF5 file, as Keras writes. Read it with minicnn.load_keras"),
     ],
 )

@@ -277,7 +277,7 @@ def _content(path: Path) -> bytes:
 _OTHERS = {
     b"PK\x03\x04": (
         "a zip archive, as Keras and PyTorch write",
-        "Read a .keras file with minicnn.load_keras, weights of PyTorch with minicnn.interop.load_torch_weights",
+        "Read it with minicnn.load_keras, or weights of PyTorch with minicnn.interop.load_torch_weights",
     ),
     b"\x89HDF": ("an HDF5 file, as Keras writes", "Read it with minicnn.load_keras"),
 }
