@@ -27,6 +27,7 @@ class Inspectable(Configured):
 
     # Weights with a regularizer and a constraint, each with the word that the names of these arguments begin with.
     _limited: tuple[tuple[str, str], ...] = ()
+    _of_the_run: tuple[str, ...] = STARTS  # further arguments that are not saved
     _trainable: bool
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it
@@ -37,7 +38,7 @@ class Inspectable(Configured):
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Remember what is given, because a constructor may take it as `**kwargs` and hand it on."""
         new = super().__new__(cls)
-        new._constructed_with = len(args), tuple(name for name in options if name not in STARTS)
+        new._constructed_with = len(args), tuple(name for name in options if name not in cls._of_the_run)
         return new
 
     @property

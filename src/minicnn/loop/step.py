@@ -88,7 +88,7 @@ class Supervised:
         graph = self.wired()
         x = tuple(Spec((batch, *t.trial()), t.dtype) for t in graph.inputs)
         y: tuple[Spec, ...] = ()
-        if self.objective is not None:
+        if self.objective is not None and self.objective.losses:
             y = tuple(
                 Spec((batch, *t.trial()[:-1]), "int32") if loss.integer_labels
                 else Spec((batch, *t.trial()), self.dtype)
