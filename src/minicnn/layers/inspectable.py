@@ -128,6 +128,11 @@ class Inspectable(Configured):
         """The weights that training does not change, or that the layer assigns itself."""
         return [weight for weight, trained in self._weights_within(self._trainable).items() if not trained]
 
+    # By the names that Keras 3 has for them.
+    variables = weights
+    trainable_variables = trainable_weights
+    non_trainable_variables = non_trainable_weights
+
     def _weights_within(self, trainable: bool) -> dict[Weight, bool]:
         """Each weight, and whether training changes it."""
         held = list(_flat(self._held()))

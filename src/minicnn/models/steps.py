@@ -43,7 +43,7 @@ class Steps(Functional):
         """
         x, y, weight = unpack(data)
         y_pred = self(x, training=True)
-        loss = self.compute_loss(x, y, y_pred, weight)
+        self._traced_step()._loss = loss = self.compute_loss(x, y, y_pred, weight)
         weights = self.trainable_weights
         self._stepping().apply(gradients(loss, weights), weights)
         return self.compute_metrics(x, y, y_pred, weight)
@@ -52,7 +52,7 @@ class Steps(Functional):
         """One step of the evaluation: see `train_step`; weights stay as they are."""
         x, y, weight = unpack(data)
         y_pred = self(x, training=False)
-        self.compute_loss(x, y, y_pred, weight, training=False)
+        self._traced_step()._loss = self.compute_loss(x, y, y_pred, weight, training=False)
         return self.compute_metrics(x, y, y_pred, weight)
 
     def compute_loss(
