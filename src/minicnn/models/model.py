@@ -385,10 +385,7 @@ class Model(VisualMethods, Steps):
 
     def _build_for(self, x: Any) -> None:
         """Build a model whose input shape is not known before there are data."""
-        if self._training.step.graph is not None:
-            return
-        if not self._writes("call"):
-            self._take_up()
+        if self._training.step.graph is not None or not self._writes("call"):
             return
         if isinstance(x, Batches):
             if not hasattr(x.loader, "__getitem__"):
@@ -407,6 +404,8 @@ class Model(VisualMethods, Steps):
         """Data by place, while the device of the backend, which they may choose, is the current one."""
         x, y = self._placed(x, y)
         self._build_for(x)
+        if self._writes_steps():
+            self._take_up()  # now, and not within the step, in which the locks of all its weights are held
         self._training.choose_backend(x, y)
         with self.backend.active():
             yield x, y
