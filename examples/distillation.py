@@ -9,7 +9,7 @@ import numpy as np
 from on_digits import digits, draw, grid, options
 
 from minicnn import Input, Model, Sequential, gradients, ops, zoo
-from minicnn.layers import Conv2D, Dense, GlobalAveragePooling2D, MaxPooling2D, Rescaling
+from minicnn.layers import Conv2D, Dense, Flatten, MaxPooling2D, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.metrics import Accuracy
 from minicnn.optimizers import Adam
@@ -18,10 +18,10 @@ LOSS = SparseCategoricalCrossentropy(from_logits=True)
 
 
 def student(backend: str) -> Sequential:
-    """A network of 1,418 weights."""
+    """A network of 5,258 weights."""
     layers = [Rescaling(1 / 255), Conv2D(8, 3, activation="relu"), MaxPooling2D(), Conv2D(16, 3, activation="relu")]
     images = Input((28, 28, 1), dtype="uint8")
-    return Sequential([images, *layers, MaxPooling2D(), GlobalAveragePooling2D(), Dense(10)], backend=backend)
+    return Sequential([images, *layers, MaxPooling2D(), Flatten(), Dense(10)], backend=backend)
 
 
 class Distiller(Model):

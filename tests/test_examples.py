@@ -162,7 +162,7 @@ def test_all_examples_are_here() -> None:
         (
             "distillation.py",
             ("--teacher", "two_convs"),
-            r"the student, taught: 1,418 weights, test accuracy \d+\.\d\d%",
+            r"the student, taught: 5,258 weights, test accuracy \d+\.\d\d%",
         ),
     ],
 )

@@ -263,7 +263,13 @@ def _others() -> list[Case]:
         attrs = {"axes": axes, "epsilon": 1e-3}
         cases += [
             Case(ops.normalize, (x, s, o), attrs, (0, 1, 2), terms=20, smooth=1),
-            Case(ops.normalize_gradient, (_normal(3, 4, 5, seed=3), x, s, mean, variance), attrs, (0, 1, 2, 3, 4), terms=20),
+            Case(
+                ops.normalize_gradient,
+                (_normal(3, 4, 5, seed=3), x, s, mean, variance),
+                attrs,
+                (0, 1, 2, 3, 4),
+                terms=20,
+            ),
         ]
     logits, labels = _distinct(4, 5) * 3, np.asarray([0, 4, 2, 2], "int32")
     p, g, state = _normal(3, 4), _normal(3, 4, seed=1), _positive(3, 4)

@@ -116,8 +116,10 @@ class Functional(Layer):
 
     def call(self, inputs: Any) -> Any:
         """Run all layers."""
-        graph = self._graph
-        values = graph.trace(self._tracing(), [inputs] if isinstance(inputs, Value) else list(inputs), self._path)
+        graph, trace = self._graph, self._tracing()
+        first = len(trace.program.nodes)
+        values = graph.trace(trace, [inputs] if isinstance(inputs, Value) else list(inputs), self._path)
+        trace.leave(first, values)
         return values[0] if graph.one_output else values
 
     def _bind(self, trace: Trace, path: str) -> Any:

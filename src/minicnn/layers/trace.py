@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,9 @@ class Trace:
     def assign(self, weight: Weight, value: Value) -> None:
         """Replace the number of a weight, for what is traced after this as well."""
         self.updates[self.paths[weight]] = value
+
+    def leave(self, first: int, results: Sequence[Value]) -> None:
+        """Called when a model's layers have emitted their nodes, from that number on; only the results are read."""
 
     def rows(self) -> Value:
         """Which samples of the whole batch the step is for, int32 (samples,)."""

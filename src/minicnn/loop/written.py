@@ -6,7 +6,7 @@ import linecache
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import depends_on
 from minicnn.program.autodiff import gradients as differentiate
 from minicnn.program.graph import Node, Program, Value
-from minicnn.program.passes import lower_precision, optimize, shorten_images
+from minicnn.program.passes import lower_precision, optimize, pool_before_relu, shorten_images
 
 
 def gradients(loss: Value, of: Any) -> Any:
@@ -114,6 +114,11 @@ class WrittenTrace(Trace):
         """See `Trace.assign`."""
         self.current(weight)
         super().assign(weight, value)
+
+    def leave(self, first: int, results: Sequence[Value]) -> None:
+        """See `Trace.leave`: nobody holds what the layers hand to each other, so that it may become something else."""
+        needed = [*results, *self.updates.values(), *self.losses, *(value for _, value in self.measured)]
+        pool_before_relu(self.program, needed, first)
 
     def apply(self, optimizer: Optimizer, gradients: Sequence[Value | None], weights: Sequence[Weight]) -> None:
         """Let an optimizer take a step; what is traced after it sees the new weights."""
@@ -442,11 +447,12 @@ class WrittenStep:
 
     def rates(self, taken: int, count: int) -> Mapping[str, Sequence[float]]:
         """See `Step`."""
-        rates = {f"{name}/learning_rate": optimizer for name, optimizer in self.optimizers().items()}
-        _, compiled = self.supervised.compiled()
-        return {
-            name: [o.rate(taken + k) for k in range(count)] for name, o in {"learning_rate": compiled, **rates}.items()
-        }
+        every = {"learning_rate": self.supervised.compiled()[1]} | self._further
+        return {name: [optimizer.rate(taken + k) for k in range(count)] for name, optimizer in every.items()}
+
+    @cached_property
+    def _further(self) -> dict[str, Optimizer]:  # looked up once, as it is asked for in each step
+        return {f"{name}/learning_rate": optimizer for name, optimizer in self.optimizers().items()}
 
     def logs(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         """See `Step`."""
@@ -484,6 +490,7 @@ class WrittenStep:
         trace.data = frozenset({"index", "rows"} if feed.gathered else given | {"rows"})
         for held, path in held_weights(self.model):
             supervised.paths.setdefault(held, path)
+        vars(self).pop("_further", None)  # there may be others than at the latest trace
         logs = self._run(trace, _as_given(x, y, weight))
         self.adopt(trace.declared)
         self.readers |= trace.finish(logs)
