@@ -119,7 +119,7 @@ class _AsInKeras:
     def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Data by place; inputs get a last axis of length 1 where the model has one, labels of classes are integers."""
         x, y = super()._placed(x, y)  # type: ignore[misc]
-        if isinstance(x, Batches) or not self.built:  # type: ignore[attr-defined]
+        if isinstance(x, Batches) or self._training.step.graph is None:  # type: ignore[attr-defined]
             return x, y
         many = isinstance(x, list | tuple)
         shapes = [t.sample_shape for t in self.inputs]  # type: ignore[attr-defined]

@@ -65,8 +65,9 @@ class Supervised:
         """The graph; a RuntimeError if there is none."""
         if self.graph is None:
             raise RuntimeError(
-                "A Sequential knows its shapes once it is built. Received: a model without Input that has seen no "
-                "data. Begin the layers with Input(shape), or call build((None, *shape))."
+                "A model knows its shapes once it is built. Received: a model without Input that has seen no data, or "
+                "with a step of its own and no call. Begin the layers with Input(shape), or call "
+                "build((None, *shape)); of a model with a step alone ask the models that it holds."
             )
         return self.graph
 
