@@ -279,11 +279,14 @@ class Backend:
         """
         return communicator
 
-    def rank_step(self, schedule: Schedule) -> Executable:
-        """A rank's step: the pieces and collectives of a schedule one after the other, unless it runs them as one."""
-        from minicnn.distribution.running import RankStep
+    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+        """A rank's step, which is a list of pieces and collectives.
 
-        return RankStep(schedule, self)
+        Args:
+            schedule: The list.
+            run: Gives an Executable that goes through a list; a backend may run it as a whole instead.
+        """
+        return run(schedule, self)
 
     # Machine ------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as xp
@@ -80,7 +80,7 @@ class JaxBackend(Backend):
 
         return call
 
-    def rank_step(self, schedule: Schedule) -> Executable:
+    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
         """See `Backend.rank_step`; in one jit where that can be."""
         from minicnn.backends._jax_ranks import rank_step
 

@@ -20,6 +20,7 @@ from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import ADDED, Layout, Shard
+from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Schedule
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.sharding import sharded
@@ -149,7 +150,7 @@ class DataParallel(metaclass=PlainArguments):
             feed: What the whole step is given.
             backend: What runs it.
         """
-        return backend.rank_step(self.schedule(trace, feed))
+        return backend.rank_step(self.schedule(trace, feed), RankStep)
 
     def program(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Program:
         """This rank's step as one Program: the same list of pieces and collectives that `compile` runs."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from minicnn.backends._gpu.arena import Arena
 from minicnn.backends._gpu.device import Gpu
@@ -214,7 +214,7 @@ class GpuBackend(Backend, ABC):
 
         return communicator if isinstance(communicator, NcclCommunicator) else NcclCommunicator(communicator)
 
-    def rank_step(self, schedule: Schedule) -> Executable:
+    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
         """See `Backend.rank_step`; as one CUDA graph where that can be."""
         from minicnn.backends._gpu.ranks import rank_step
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
-from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.executable import BINDINGS, one_by_one
 from minicnn.backends._gpu.runtime import Launch, stored
 from minicnn.backends._gpu.staging import Upload
@@ -20,6 +19,9 @@ from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.memory import Buffer, assign
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.backend import GpuBackend
 
 
 def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
