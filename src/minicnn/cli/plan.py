@@ -169,7 +169,7 @@ def _this() -> Gpu:
 
 
 def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
-    """What each kernel takes once it is compiled; None, and why, if it cannot be."""
+    """Resources of each kernel once it is compiled; None, and why, if it cannot be."""
     texts = [launch.source.text for launch in step.launches if launch.source is not None]
     try:
         nvrtc.version()

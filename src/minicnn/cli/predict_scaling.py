@@ -130,7 +130,7 @@ def predict_scaling(
 
 
 def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -> prediction.Calibration | None:
-    """What was measured on this machine: kept from before, or measured now if it is needed."""
+    """Measurements of this machine: kept from before, or taken now if they are needed."""
     if path.exists() and not anew:
         try:
             stored = read_json(path)

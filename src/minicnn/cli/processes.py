@@ -47,7 +47,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def distribution(distribute: str | None, shards: int, timeout: float) -> DataParallel | None:
-    """What the options say; None where nothing is shared out."""
+    """The distribution that the options name; None where nothing is shared out."""
     if distribute in ("model", "hybrid"):
         return ModelParallel(shards, layout_map=None if distribute == "model" else HYBRID, timeout=timeout)
     return DataParallel(shards, timeout=timeout) if distribute else None

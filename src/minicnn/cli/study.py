@@ -186,7 +186,7 @@ def _candidate(text: str, parameter: click.Parameter, ctx: click.Context) -> str
 
 
 def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What each study's sizes are set to, as text; the last one given counts, and those of other studies do not."""
+    """Sizes of each study that options change, as text; the last one counts, and those of other studies do not."""
     changes: dict[str, dict[str, str]] = {name: {} for name in opened}
     for text in given:
         name, sign, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""What a training is: its settings, and those that each network has unless the user says otherwise."""
+"""Settings of a training, and those that each network has unless the user says otherwise."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def _spots(drawing: Any) -> list[Spot]:
-    """What `answer` has told the axes of a drawing, as shares of it; small ones are as large as `POINTER`."""
+    """Places in a drawing that `answer` has told its axes, as shares of it; small ones are as large as `POINTER`."""
     box, least = drawing.bbox, POINTER / 72 * drawing.dpi
     found = []
     for axes in drawing.axes:

@@ -83,7 +83,7 @@ class Hybrid(Backend):
         return run
 
     def _parts(self, program: Program) -> list[tuple[Backend, Program]]:
-        """What runs where, in order: samples are picked where they are, so that only a batch is copied."""
+        """Parts of a step and their devices: samples are picked where they are, so that a batch alone is copied."""
         picking, rest = cut(program, lambda n: n.op.name == "take" and all(v.kind == "input" for v in n.inputs))
         first, second = cut(rest, lambda node: node.phase == "forward")
         parts = [(self.backward, picking), (self.forward, first), (self.backward, second)]

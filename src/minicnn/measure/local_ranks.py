@@ -1,4 +1,4 @@
-"""What ranks on this machine take: steps by themselves but all at once, all-reduces, and steps together.
+"""Times of ranks on this machine: steps by themselves but all at once, all-reduces, and steps together.
 
 `measure` starts the ranks by mpiexec; each is this module, run as a program.
 """
@@ -119,7 +119,7 @@ class Apart(OneProcess):
 
 
 class Together:
-    """What ranks agree on: when to begin, and how long the slowest took."""
+    """Agreement of ranks: when to begin, and how long the slowest took."""
 
     def __init__(self, communicator: Communicator | None) -> None:
         self.communicator = communicator
@@ -143,7 +143,7 @@ class Together:
 
 
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
-    """What this rank and the others take; see `measure`."""
+    """Times of this rank and the others; see `measure`."""
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
     found: dict[str, Any] = {"alone": [], "cut": [], "apart": [], "all_reduce": [], "training": []}
     calls: list[Callable[[], object]] = []

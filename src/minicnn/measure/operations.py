@@ -21,7 +21,7 @@ IN_A_ROW_S = 0.002  # for which an operation on a GPU is launched again and agai
 
 @dataclass(frozen=True)
 class NodeTime:
-    """What one node of a Program takes.
+    """Time of one node of a Program.
 
     Attributes:
         op: Name of the primitive.
@@ -41,7 +41,7 @@ class NodeTime:
 
     @classmethod
     def of(cls, node: Node, seconds: Iterable[float]) -> NodeTime:
-        """What a node takes in some runs."""
+        """The times of a node in some runs."""
         return cls(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, tuple(seconds))
 
 

@@ -31,7 +31,7 @@ def longest_sum(program: Program) -> int:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a candidate computes from the first weights and one batch.
+    """Loss and gradients of a candidate from the first weights and one batch.
 
     Attributes:
         loss: Mean loss.

@@ -1,4 +1,4 @@
-"""What a study is, and carrying one out: measure what is not stored yet, then present the results."""
+"""Studies, and how one is carried out: measure what is not stored yet, then present the results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def computer(self) -> tuple[str, str | None]:
-        """What runs of one machine have in common, as far as a page names it."""
+        """Facts that runs of one machine have in common, as far as a page names them."""
         plain_run = replace(self, form="")
         return plain_run.cpu, plain_run.gpu
 
@@ -91,7 +91,7 @@ class Run:
         return self.results.get(name, self.replaced.get(name))
 
     def where(self, candidate: str) -> str:
-        """What a candidate ran on, in a word or two."""
+        """The device of a candidate, in a word or two."""
         return (self.gpu or "GPU") if on_gpu(candidate.partition(" / ")[0]) else self.cpu
 
     def label(self, candidate: str) -> str:
@@ -264,7 +264,7 @@ def _check_machine(store: Store, stamp: Mapping[str, Any], every: Sequence[Measu
 
 
 def _computer(stamp: Mapping[str, Any]) -> str:
-    """What a page names of a machine, in words."""
+    """The machine, in words, as a page names it."""
     gpus = {str(device) for name, device in stamp.get("devices", {}).items() if "cuda" in name}
     return ", ".join([str(stamp.get("cpu")), f"{stamp.get('cores')} cores", *sorted(gpus)])
 
@@ -287,7 +287,7 @@ def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None
 
 
 def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
-    """What several stores hold of a study, for one page.
+    """Results of a study in several stores, for one page.
 
     Of what was measured on a machine more than once, the first store's is shown. A run in the quick form, or beside
     another one of its machine, says so wherever it is named.
@@ -307,7 +307,7 @@ def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
 
 
 def recall(study: Study, store: Store) -> Run:
-    """What a store holds of a study; a measurement that it does not hold is left out.
+    """Results of a study in one store; a measurement that it does not hold is left out.
 
     Raises:
         ValueError: If it holds none, one that cannot be read, or one of another machine than the study's setting.

@@ -83,14 +83,14 @@ class Others:
 
 
 def disturbance(busy: float | None) -> str | None:
-    """What is to be said of how busy others were, in words that begin a sentence; None if that is nothing."""
+    """Words that begin a sentence on how busy others were; None if they were not."""
     if busy is None or busy < DISTURBING:
         return None
     return f"other programs kept the cores busy for {busy:.0%} of their time"
 
 
 def _seconds() -> tuple[float, float] | None:
-    """What a clock shows, and the seconds that others have computed till then."""
+    """Seconds of a clock, and those that others have computed till then."""
     try:
         import psutil
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
+"""Times of the kinds of layers of whole networks: each node of a step between clocks, or PyTorch's profiler.
 
 Where a candidate merges nodes into kernels and tells their times, each kernel's is divided among its nodes by their
 operations and bytes. If not, or if it compiles the step as a whole, each node is compiled and timed by itself. On a GPU

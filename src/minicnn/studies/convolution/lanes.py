@@ -97,7 +97,7 @@ def one_more(runs: Sequence[Run]) -> Iterator[tuple[Run, str, float, float]]:
 
 
 def values(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the claims on cores and lanes name."""
+    """Values that the claims on cores and lanes name."""
     cores_said = [f"{label}: {times:.1f} times on {n}" for label, n, times in gains(runs)]
     lanes_said = [
         f"{run.label(name)}: {of_64:.2f} times as long as 64 filters, {of_32:.2f} times as long as 32"

@@ -91,7 +91,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 
 
 def _values(every: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any]:
-    """What the words and the claims name."""
+    """Values that the words and the claims name."""
     swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
     won = own_winners(swept[0]) if swept else []
     judged = [s for s in every if on_gpu(s.candidate)] or every

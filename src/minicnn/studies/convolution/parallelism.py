@@ -88,7 +88,7 @@ def measure() -> dict[str, Any]:
 
 
 def values(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the words and the claim on hybrid parallelism name; None where nothing was predicted."""
+    """Values that the words and the claim on hybrid parallelism name; None where nothing was predicted."""
     found = _predicted(runs)
     alexnet = found.get("alexnet")
     way = alexnet and _way(alexnet, "strong", 4, "hybrid")

@@ -35,7 +35,7 @@ Entry = tuple[str, str]  # strategy, backend
 
 
 def entries(point: Point, direction: str) -> Iterator[tuple[Entry, Spread]]:
-    """What was timed at a point in one direction, with milliseconds."""
+    """Milliseconds of each strategy that was timed at a point in one direction."""
     for backend, found in point["candidates"].items():
         for way, times in found["times"].items():
             if times.get(direction):

@@ -172,7 +172,7 @@ class Convolver:
             self._runs[way, direction] = (backend.compile(program), given)
 
     def facts(self, right: Mapping[str, HostArray]) -> dict[str, Any]:
-        """What is not timed: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
+        """Facts besides times: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
         found = self.errors(right), self.layouts(), self.workspace(), self.measured(), self._prepared
         return dict(zip(FACTS, found, strict=True))
 
@@ -269,7 +269,7 @@ def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str,
 def _begun(
     workers: Mapping[str, Worker], failed: dict[str, str], problem: Problem
 ) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
-    """What `Convolver.begin` and `Convolver.facts` return for each that has not failed.
+    """Results of `Convolver.begin` and `Convolver.facts` for each that has not failed.
 
     All begin at the same time. While those on a GPU compile, the others report their facts, one after the other: side
     by side, their threads would wait for cores that the threads of others keep busy, ten times as long on two cores.

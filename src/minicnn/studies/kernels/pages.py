@@ -30,7 +30,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 
 
 def _values(runs: Sequence[Run], data: str) -> dict[str, Any]:
-    """What the words and the claims name, of the first data set."""
+    """Values that the words and the claims name, of the first data set."""
     seconds = pick(runs, "ablation", data, lambda name: name.startswith("cupy / "))
     naive = seconds.get("cupy / naive")
     gains = {name.partition(" / ")[2]: naive / s for name, s in seconds.items()} if naive else {}

@@ -188,7 +188,7 @@ def _finding(sweep: str, found: Found) -> str:
 
 
 def _optimisations(runs: Sequence[Run], every: Sequence[str]) -> Rows:
-    """What each optimisation brings by itself, from the naive level, and as the last one."""
+    """Gain of each optimisation by itself, from the naive level, and as the last one."""
     rows: Rows = {}
     for data in every:
         for run, own in history(runs, "ablation", data):

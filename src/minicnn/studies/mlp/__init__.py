@@ -66,7 +66,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
 
 
 def _work(sizes: Sizes) -> Work:
-    """What a step does: what the study's does."""
+    """Options of a step: those of the study."""
     return Work(scaled=sizes.input == "float32", rows=True, accuracy=False)
 
 

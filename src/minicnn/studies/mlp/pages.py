@@ -132,7 +132,7 @@ def _pair(found: Found) -> tuple[Result, str] | None:
 
 
 def _values(found: Found, lead: sweeps.Lead | None) -> dict[str, Any]:
-    """What the words and the claims name."""
+    """Values that the words and the claims name."""
     every = {run.label(name): iteration(result, name).median for run, result in found for name in result["rounds"]}
     shares = _products_shares(found)
     names = ("lead", "gpu", "gpu_s", "cpu_s", "forward_cpu", "forward_gpu", "gains", "cpu_mb", "gpu_mb", "first",

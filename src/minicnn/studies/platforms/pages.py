@@ -98,7 +98,7 @@ def _pick(found: Found, name: str, *, gpu: bool | None = None) -> float | None:
 
 
 def _values(found: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
-    """What the words and the claims name."""
+    """Values that the words and the claims name."""
     each = _each(found)
     every = sorted(((epoch(rows).median, run.label(n), n) for run, n, rows in each), key=lambda row: row[0])
     accuracies = [[100 * rows[-1]["test_accuracy"] for rows in result["history"].values()] for _, result in found]
@@ -180,7 +180,7 @@ def _rows(found: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict[s
 
 
 def _sums(run: Run, name: str, rows: Epochs) -> dict[str, Cell]:
-    """What a training came to."""
+    """Results of a training."""
     accuracies = [100 * row["test_accuracy"] for row in rows]
     return {"candidate": run.label(name), "epochs": len(rows), "seen": seen(rows), "accuracy": accuracies[-1],
             "best": max(accuracies)}  # fmt: skip

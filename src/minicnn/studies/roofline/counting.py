@@ -1,4 +1,4 @@
-"""What a training step computes and moves: counted from its Program, checked against PyTorch's counter."""
+"""Counts of a training step's operations and bytes: from its Program, checked against PyTorch's counter."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def prepare(
 
 
 def samples(folder: str, _: Settings) -> Samples:
-    """What `prepare` has written."""
+    """Samples that `prepare` has written."""
     x, y, x_test, y_test = (np.load(Path(folder) / f"{name}.npy") for name in ARRAYS)
     test = {f"{axis}_{part}": a for part in ("val", "test") for axis, a in (("x", x_test), ("y", y_test))}
     return Samples({"x_train": x, "y_train": y, **test}, counting.CLASSES)

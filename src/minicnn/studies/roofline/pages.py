@@ -197,7 +197,7 @@ def _verdicts(every: Sequence[Step]) -> list[dict[str, Cell]]:
 
 
 def _answer(every: Sequence[Step]) -> dict[str, Any]:
-    """What the best candidate trains, how near to its ceilings, and what holds it back."""
+    """Sentences on the best candidate: its rate, how near it is to its ceilings, and what holds it back."""
     names = ("best", "where", "batch", "rates", "ratios", "slow", "shares", "no_limit", "untimed", "timed", "near",
              "limited", "judged", "limits")  # fmt: skip
     values: dict[str, Any] = dict.fromkeys(names)
@@ -233,7 +233,7 @@ def _answer(every: Sequence[Step]) -> dict[str, Any]:
 
 
 def _hypotheses(every: Sequence[Step]) -> dict[str, Any]:
-    """What the claims name: the source left its tables empty."""
+    """Values that the claims name: the source left its tables empty."""
     own = sorted((s for s in every if s.network == "resnet18"), key=lambda s: s.rate)
     cpu, gpu = (next((s for s in reversed(own) if on_gpu(s.candidate) == side), None) for side in (False, True))
     runs = list({id(s.run): s.run for s in every}.values())

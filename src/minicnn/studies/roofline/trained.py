@@ -1,4 +1,4 @@
-"""What the networks of the study `roofline` make of the machines in training: steps, sweeps, epochs."""
+"""Training of the networks of the study `roofline` on each machine: steps, sweeps, epochs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = list[dict[str, Cell]]
 
 
 def data(runs: Sequence[Run]) -> str | None:
-    """What each machine was trained on, in sentences."""
+    """Data that each machine was trained on, in sentences."""
     said = dict.fromkeys(
         f"Data on {run.gpu or run.cpu}: {run.results[f'training-{n}']['data']}."
         for run in runs for n in NETWORKS if f"training-{n}" in run.results
@@ -143,7 +143,7 @@ def diverging(runs: Sequence[Run]) -> tuple[Rows, list[str]]:
 
 
 def diverging_values(runs: Sequence[Run]) -> dict[str, Any]:
-    """What became of the published NaN, of the last machine that tried."""
+    """Values on the published NaN, of the last machine that tried."""
     names = ("nan", "nan_holds", "nan_steps", "nan_rates", "largest_loss", "lost_loss", "decides")
     values: dict[str, Any] = {**dict.fromkeys(names), "no_nan": ""}
     found = next((run.results["diverging"] for run in reversed(runs) if run.results.get("diverging")), None)

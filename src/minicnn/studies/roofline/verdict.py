@@ -1,4 +1,4 @@
-"""What limits a training step: compute, memory, launches, the input, or none of them; from figures alone."""
+"""Limit of a training step, from figures alone: compute, memory, launches, the input, or none of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def floor(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits a step.
+    """Limit of a step.
 
     Attributes:
         bottleneck: "compute", "memory", "launch" or "input"; "none" where the largest is less than half of the time.
