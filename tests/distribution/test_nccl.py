@@ -19,7 +19,7 @@ from minicnn.backends import get_backend
 from minicnn.backends._gpu.ranks import fits, summed
 from minicnn.backends.base import Backend
 from minicnn.callbacks import LambdaCallback
-from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess
+from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline
 from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
@@ -228,6 +228,22 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
         assert losses == alone[0]
         for path, array in weights.items():
             np.testing.assert_array_equal(array, alone[1][path], err_msg=path)
+
+
+@needs_gxx
+def test_all_stages_on_one_rank_of_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter of steps is no array that one piece alone reads and overwrites."""
+    backend, (x, y) = EmulatedBackend(), data()
+
+    def trained() -> tuple[Any, ...]:
+        layers = [nn.Flatten(), nn.Dense(6), nn.Dense(CLASSES, activation="softmax")]
+        model = chain(layers, Adam(0.01), backend, Pipeline(["dense_1"], shards=3))
+        losses = model.fit(x[:24], y[:24], 12, epochs=2, verbose=0).history["loss"]
+        return losses, model.evaluate(x[:12], y[:12], 12), digest(model)
+
+    made = trained()
+    monkeypatch.setattr(EmulatedBackend, "rank_step", Backend.rank_step)
+    assert made == trained()
 
 
 @needs_gxx

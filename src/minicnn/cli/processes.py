@@ -20,7 +20,7 @@ HYBRID = {"kernel": (None, "model")}
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: adds the options of a distributed training."""
-    given = (
+    arguments = (
         click.option(
             "--distribute", type=click.Choice(["data", "model", "hybrid"]),
             help="Divide each batch among the processes that mpiexec or torchrun has started; a single process "
@@ -41,7 +41,7 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Start N processes on this machine by mpiexec, with --distribute data unless another is given.",
         ),
     )  # fmt: skip
-    for option in reversed(given):
+    for option in reversed(arguments):
         function = option(function)
     return function
 

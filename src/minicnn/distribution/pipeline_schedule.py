@@ -255,7 +255,7 @@ class PipelineSchedule:
             for slot in slots:
                 if slot not in schedule.written and slot not in schedule.constants:
                     self._receive(first, slot)
-            if carried is None:
+            if carried is None or self._ranks.ranks == 1:
                 (schedule.results[name],) = slots
             else:
                 holder = holders[max(stage, 0)]

@@ -155,8 +155,8 @@ class Schedule:
 
     def slot(self, name: str, shard: int | None = None) -> Slot:
         """The slot of a shard's value, or else of what all shards have in common."""
-        own = f"{name}@{shard}"
-        return own if own in self.written else name
+        of_shard = f"{name}@{shard}"
+        return of_shard if of_shard in self.written else name
 
     def append(self, instruction: Instruction) -> None:
         """Append an instruction."""

@@ -119,9 +119,9 @@ class Trainer:
         """Train for some epochs, each followed by a validation; rows with `minicnn.jobs.job.COLUMNS`."""
         rows = []
         for _ in range(epochs):
-            row, found = self.train_epoch(), self._evaluate("val")
+            row, results = self.train_epoch(), self._evaluate("val")
             rows.append({**{k: row[k] for k in job.COLUMNS if k in row},
-                         "val_loss": found["loss"], "val_accuracy": found["accuracy"]})  # fmt: skip
+                         "val_loss": results["loss"], "val_accuracy": results["accuracy"]})  # fmt: skip
         return rows
 
     def facts(self) -> Row:
@@ -160,9 +160,9 @@ class Trainer:
         """Accuracy on "test" or "val" samples, loss where steps compute the accuracy too, and the seconds taken."""
         self._awaken()
         self._tested = part
-        found: dict[str, float] = {}
-        taken = stopwatch(lambda: found.update(self._evaluate(part)), self.backend.synchronize)
-        return {**found, "time_s": taken}
+        results: dict[str, float] = {}
+        taken = stopwatch(lambda: results.update(self._evaluate(part)), self.backend.synchronize)
+        return {**results, "time_s": taken}
 
     def _evaluate(self, part: str) -> dict[str, float]:
         raise NotImplementedError

@@ -25,7 +25,7 @@ def utilisation() -> Iterator[dict[str, float | None]]:
         share of time in which the first GPU ran a kernel, and "gpu_memory", in which it read or wrote its memory, as
         NVML samples them; None without nvidia-ml-py and a GPU.
     """
-    found: dict[str, float | None] = {"cpu": None, "gpu": None, "gpu_memory": None}
+    shares: dict[str, float | None] = {"cpu": None, "gpu": None, "gpu_memory": None}
     samples: list[tuple[int, int]] = []
     stop, device = threading.Event(), _device()
     watcher = threading.Thread(target=_watch, args=(device, samples, stop), daemon=True)
@@ -33,15 +33,15 @@ def utilisation() -> Iterator[dict[str, float | None]]:
         watcher.start()
     wall, computed = time.perf_counter(), time.process_time()
     try:
-        yield found
+        yield shares
     finally:
         wall, computed = time.perf_counter() - wall, time.process_time() - computed
         stop.set()
         if device is not None:
             watcher.join()
-        found["cpu"] = computed / wall / cores()
+        shares["cpu"] = computed / wall / cores()
         if samples:
-            found |= {k: sum(s[i] for s in samples) / len(samples) / 100 for i, k in enumerate(("gpu", "gpu_memory"))}
+            shares |= {k: sum(s[i] for s in samples) / len(samples) / 100 for i, k in enumerate(("gpu", "gpu_memory"))}
 
 
 def _device() -> tuple[Any, Any] | None:

@@ -14,7 +14,7 @@ from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule
+from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
 from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
@@ -28,14 +28,16 @@ def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
     """The step of a rank, as much of it on the GPU as can be; one rank needs no communicator."""
     group = schedule.group
     communicator = group.communicator if isinstance(group.communicator, NcclCommunicator) else None
-    between = all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
+    # A graph reads weights where they are: each has to be overwritten there.
+    whole = all(schedule.results.get(name) == updated(name) for name in schedule.program.updates)
+    whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
     # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
     # between.
-    if communicator is not None and group.shards == group.ranks and not group.deterministic and between:
+    if communicator is not None and group.shards == group.ranks and not group.deterministic and whole:
         return _whole(schedule, backend, communicator)
-    if between:
+    if whole:
         return GraphStep(schedule, backend, communicator)
     # Where kernels are split, some collectives are the host's.
     return RankStep(schedule, backend) if communicator is None else DeviceStep(schedule, backend, communicator)

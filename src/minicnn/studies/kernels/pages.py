@@ -74,9 +74,9 @@ def _loading(runs: Sequence[Run], data: str) -> str | None:
             continue
         for name in rows:
             base, _, how = name.partition(" / ")
-            own = [n for n in rows if library(n) == base and n != name]
-            if how == "in memory" and own:
-                best = min(own, key=lambda n: times(rows[n]).median)
+            others = [n for n in rows if library(n) == base and n != name]
+            if how == "in memory" and others:
+                best = min(others, key=lambda n: times(rows[n]).median)
                 ratio = times(rows[best]).median / times(rows[name]).median
                 texts.append(f"{run.label(base)}: {best.partition(' / ')[2]} best, {ratio:.2f} times data in memory")
     return "; ".join(texts) or None
