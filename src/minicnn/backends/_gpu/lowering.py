@@ -8,7 +8,7 @@ from typing import Any
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.expressions import Expr, I, Name
 from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
@@ -98,10 +98,9 @@ class _Lowering(Writer):
 
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
-    """Choices for a tile, by name."""
+    """Choices for a tile, by name: its sizes, then what a launch with it asks for."""
+    launch = {f.name: f.default for f in fields(Tile)}
+    sizes = [(f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in launch]
     # Only what was chosen against the default: a reader looks for what is particular about this tile.
-    defaults = {f.name: f.default for f in fields(tile)}
-    named_fields = (
-        (f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in ("blocks", "threads", "score")
-    )
-    return tuple((name, value) for name, value in named_fields if value != defaults[name])
+    asked = [(name, getattr(tile, name)) for name in launch if name not in ("blocks", "threads", "score")]
+    return *sizes, *((name, value) for name, value in asked if value != launch[name])
