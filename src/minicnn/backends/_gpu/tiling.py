@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from minicnn.backends._gpu.costs import PlainConvolution, PlainWeightGradient, costs_on
 from minicnn.backends._gpu.device import Gpu
+from minicnn.kernels.reductions import Sharing
+from minicnn.kernels.tiles import TileShape
 from minicnn.kernels.windows import Image, Window, window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
@@ -51,6 +53,22 @@ class Tile:
     stages: int = 0
     warpgroups: bool = False
     score: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainTile(Tile):
+    """A tile of a product that is in the kernel language, with its sizes by name."""
+
+    sizes: tuple[int, ...] = ()
+    shape: TileShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingTile(Tile):
+    """A sum or a maximum that is in the kernel language, with its sizes by name."""
+
+    sizes: tuple[int, ...] = ()
+    sharing: Sharing
 
 
 @dataclass(frozen=True)
