@@ -22,6 +22,7 @@ from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import PlainTile, SharingTile
 from minicnn.backends.base import EACH_STEP
 from minicnn.kernels.statements import Kernel
 from minicnn.program.graph import Node, Program
@@ -161,7 +162,8 @@ def _cycles(group: FusionGroup, gpu: Gpu) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
     if group.tile is None:
         return 0.0
-    plain = group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores
+    template = not isinstance(group.tile, PlainTile | SharingTile)
+    plain = template and group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores
     return without_tensor_cores(group.anchor, group.tile, gpu) if plain else group.tile.score
 
 
