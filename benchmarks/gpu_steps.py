@@ -1,6 +1,6 @@
 """Time of training steps on one GPU: kernel by kernel beside its roof, by layer, the whole, and the host's work.
 
-    python benchmarks/gpu_steps.py [--backend cupy|numba_cuda|webgpu ...] [--precision NAME ...] [--shared KB] [--json FILE]
+    python benchmarks/gpu_steps.py [--backend NAME ...] [--precision NAME ...] [--shared KB] [--json FILE]
                                    [--ablate OPTIONS ...] [--image N] [--classes N] [--batch N] [--whole] [--dry]
                                    [NETWORK ...]
 

@@ -58,7 +58,13 @@ class Product:
 def product_of(node: Node) -> Product:
     """The product that a node, or one that makes partial sums of it, is."""
     name = node.op.name.removesuffix("_partial_sums")
-    return _matmul(node) if name == "matmul" else getattr(_Images(node), name)()
+    product: Product = _matmul(node) if name == "matmul" else getattr(_Images(node), _METHODS[name])()
+    return product
+
+
+_METHODS = {
+    "conv2d": "forward", "conv2d_input_gradient": "input_gradient", "conv2d_weight_gradient": "weight_gradient",
+}  # fmt: skip
 
 
 def _matmul(node: Node) -> Product:
@@ -106,7 +112,7 @@ class _Images(Windows):
         value = Element(k, self.x.at(N, H, W, self._channel(C, self.c)))
         return Term(value, (*lets, *under), (*self._inside(0, H), *self._inside(1, W)))
 
-    def conv2d(self) -> Product:
+    def forward(self) -> Product:
         """Each row a window, each column a filter."""
 
         def place(r: Expr, c: Expr) -> Term:
@@ -122,7 +128,7 @@ class _Images(Windows):
     def _column(self, c: Expr) -> Expr:
         return GROUP * self.f + c if self.groups > 1 else c
 
-    def conv2d_input_gradient(self) -> Product:
+    def input_gradient(self) -> Product:
         """Each row a pixel of x, each column one of its channels."""
         pixels = (self.x.n, self.x.h, self.x.w)
         first = Name("u0", INDEX), Name("v0", INDEX)  # before they are divided by the strides
@@ -138,7 +144,8 @@ class _Images(Windows):
                 # Of strided windows only every step-th place has one; no number below zero is divided.
                 conditions += [name >= 0] + [(name % step).equals(0)] * (step > 1) + [name < size * step]
                 at.append(name // step)
-            return Term(Element(0, self.y.at(N, *at, self._channel(F, self.f))), lets, conditions)
+            u, v = at
+            return Term(Element(0, self.y.at(N, u, v, self._channel(F, self.f))), lets, conditions)
 
         def weight(t: Expr, c: Expr) -> Term:
             tap, f = t // self.f, t % self.f
@@ -153,7 +160,7 @@ class _Images(Windows):
             left_runs=self._runs, right_runs=True, groups=self.groups,
         )  # fmt: skip
 
-    def conv2d_weight_gradient(self) -> Product:
+    def weight_gradient(self) -> Product:
         """Each row a tap and a channel, each column a filter, each term a window."""
 
         def dy(t: Expr, c: Expr) -> Term:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from minicnn.kernels.expressions import PLACE, Array, Binary, Expr, I, Load, Name, Number, Select, both
 from minicnn.kernels.products import GROUP, Product, Term
-from minicnn.kernels.statements import Assign, Barrier, If, Let, Loop, Shared, Statement, Store, Variable, when
+from minicnn.kernels.statements import (
+    Assign,
+    Barrier,
+    If,
+    Let,
+    Loop,
+    Procedure,
+    Run,
+    Shared,
+    Statement,
+    Store,
+    Variable,
+    when,
+)
 
 BLOCK, THREAD = Name("block"), Name("thread")
 PART, TOTAL = Name("part", PLACE), "total"
@@ -125,16 +138,17 @@ def tiled(
     work = Loop(step, run // shape.depth, (here, *fills, Barrier(), multiply, Barrier()))
     threads = Let(x, THREAD % lanes[0]), Let(y, THREAD // lanes[0])
     results = [
-        _finished(product, row + (y + i * lanes[1]), column + (x + j * lanes[0]), s, finish)
+        Run("finish", (row + (y + i * lanes[1]), column + (x + j * lanes[0]), GROUP, PART, s))
         for i, line in enumerate(sums)
         for j, s in enumerate(line)
     ]
-    return [*lets, Shared(left), Shared(right), *threads, *begin, work, *results]
+    finished = _finished(product, Name(TOTAL, dtype), finish)
+    return [finished, *lets, Shared(left), Shared(right), *threads, *begin, work, *results]
 
 
-def _finished(product: Product, row: Expr, column: Expr, total: Name, finish: Iterable[Statement]) -> Statement:
+def _finished(product: Product, total: Name, finish: Sequence[Statement]) -> Procedure:
+    """What is done with a result in row r and column c, if there is one."""
     r, c = Name("r", PLACE), Name("c", PLACE)
     place = product.place(r, c)
-    body = (Let(r, row), Let(c, column), *place.lets, Let(I, place.value), Let(Name(TOTAL, total.dtype), total))
-    (statement,) = when([row < product.rows, column < product.columns], (*body, *finish))
-    return statement
+    body = when([r < product.rows, c < product.columns], (*place.lets, Let(I, place.value), *finish))
+    return Procedure("finish", (r, c, GROUP, PART, total), body)

@@ -84,7 +84,8 @@ class _Lowering(Writer):
 
     def _plain(self, group: FusionGroup, threads: int) -> Sequence[Statement]:
         """Statements of a group's sums, and what follows each of them."""
-        node, tile, total = group.anchor, group.tile, Name(TOTAL, group.anchor.outputs[0].dtype)
+        node, tile, dtype = group.anchor, group.tile, group.anchor.outputs[0].dtype
+        total = Name(TOTAL, dtype)
         if node.op.name.endswith("_partial_sums") and (parts := node.outputs[0].shape[0]) > 1:
             place = PART * (node.outputs[0].size // parts) + I
             finish: Sequence[Statement] = [Store(self.array(node.outputs[0]), place, total)]
@@ -92,10 +93,10 @@ class _Lowering(Writer):
             finish = self.follow(group.nodes, group, total)
         if isinstance(tile, PlainTile):
             product = product_of(node)
-            return tiled(product, tile.shape, total.dtype, partial(self.resolved, node), finish)
+            return tiled(product, tile.shape, dtype, partial(self.resolved, node), finish)
         sharing = tile.sharing if isinstance(tile, SharingTile) else _of_partial_sums(group, threads)
         term = self.resolved(node, _term(node))
-        return shared_sum(sharing, node.attrs.get("join", "sum"), str(total.dtype), term, finish, threads)
+        return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, term, finish, threads)
 
     def _template(self, group: FusionGroup) -> Template:
         """The template of a group's sums, and what follows each of them."""

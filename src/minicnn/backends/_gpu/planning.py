@@ -113,7 +113,9 @@ class PlannedStep:
         return self.carried + self.inputs + self.arena
 
 
-def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | None = None) -> PlannedStep:
+def planned(
+    program: Program, gpu: Gpu, generate: Generate, options: Options | None = None, tiles: Tiles | None = None
+) -> PlannedStep:
     """Plan a step; the Program is rewritten in place.
 
     Args:
@@ -121,11 +123,12 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
         gpu: The GPU that it is for.
         generate: What writes kernels in the language of an engine.
         options: As the engine's.
+        tiles: Where tiles come from; those of the CUDA engines by default.
     """
     options = options or Options()
     # Counted before rewriting, which may remove operations: the rate of a step is that of what the user asked for.
     flops, inputs = program.flops, Inputs.of(program)
-    tiles = tiles_of(program, tiles_on(gpu, options))
+    tiles = tiles_of(program, tiles or tiles_on(gpu, options))
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}

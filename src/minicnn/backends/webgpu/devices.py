@@ -14,7 +14,7 @@ GUARANTEED = Gpu(
     name="an adapter with the guaranteed limits", capability=(0, 0), multiprocessors=16, shared_unasked=WORKGROUP_BYTES,
     shared_block=WORKGROUP_BYTES, shared_multiprocessor=4 * WORKGROUP_BYTES, shared_reserved=0, registers=64 * KB,
     registers_thread=255, threads_block=INVOCATIONS, threads_multiprocessor=1024, blocks_multiprocessor=16, lanes32=64,
-    lanes64=0, tensor=0, clock=1.5e9, bandwidth=100e9, l2=2 * KB * KB, memory=4 * 10**9,
+    lanes64=1, tensor=0, clock=1.5e9, bandwidth=100e9, l2=2 * KB * KB, memory=4 * 10**9,
 )  # fmt: skip
 
 # The vendors' data sheets: cores that run blocks side by side, multiply-adds of a core in a cycle, clock (GHz),

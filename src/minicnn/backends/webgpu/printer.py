@@ -29,7 +29,7 @@ from minicnn.kernels.expressions import (
 )  # fmt: skip
 from minicnn.kernels.printing import Printer, type_name
 from minicnn.kernels.scalars import FUNCTIONS, T
-from minicnn.kernels.statements import Assign, Barrier, If, Kernel, Let, Loop, Shared, Store, Variable
+from minicnn.kernels.statements import Assign, Barrier, If, Kernel, Let, Loop, Procedure, Run, Shared, Store, Variable
 from minicnn.program.graph import ITEMSIZE
 
 # The types in which numbers are computed; in memory they have their own width.
@@ -73,6 +73,7 @@ class Wgsl(Printer):
         self._results = {f.name: f.dtype for part in kernel.parts for f in part.functions}
         self._atomic = any(a.written and ITEMSIZE[a.dtype] < 4 for a in kernel.arrays)
         self._definitions: dict[str, str] = {}
+        self._procedures: dict[str, tuple[str, tuple[Name, ...]]] = {}
         self._in_block: dict[str, Array] = {}
 
     # Types --------------------------------------------------------------------------------------
@@ -260,6 +261,17 @@ class Wgsl(Printer):
         known = self._in_block.setdefault(x.array.name, x.array)
         self._in_block[x.array.name] = max(known, x.array, key=lambda a: a.size)  # parts use the same
         return f"// {x.array.name} is in shared memory"
+
+    def _procedure(self, x: Procedure) -> str:
+        parameters = ", ".join(f"{p.name}: {TYPES[type_name(p)]}" for p in x.parameters)
+        name = self._new(f"fn {{name}}({parameters}) {{\n{self.lines(x.body, 1)}}}\n")
+        self._procedures[x.name] = name, x.parameters
+        return f"// {x.name} is {name}"
+
+    def _run(self, x: Run) -> str:
+        name, parameters = self._procedures[x.procedure]
+        pairs = zip(x.arguments, parameters, strict=True)
+        return f"{name}({', '.join(self._as(a, type_name(p)) for a, p in pairs)});"
 
     def _barrier(self, x: Barrier) -> str:
         return "workgroupBarrier();"

@@ -104,6 +104,19 @@ class Memory:
         weakref.finalize(self, runtime.returned.append, (self.slab, self.first, size))
 
 
+class Pieces:
+    """Memory that is larger than a slab: several, one behind the other. No array in it lies in two.
+
+    Attributes:
+        runtime: The adapter.
+        pieces: The memories, all of the size of a slab but the last.
+    """
+
+    def __init__(self, runtime: WebGpuRuntime, nbytes: int) -> None:
+        self.runtime, most = runtime, runtime.piece
+        self.pieces = [Memory(runtime, min(most, nbytes - first)) for first in range(0, nbytes, most)]
+
+
 @dataclass(frozen=True)
 class Dispatch:
     """A launch that has its arguments; calling it hands it to the runtime.
@@ -148,14 +161,13 @@ class WebGpuRuntime:
     def __init__(self, adapter: Any, number: int) -> None:
         self.name, self.adapter = f"adapter:{number}", adapter
         self._lock = threading.RLock()
-        wanted = {"timestamp-query", "timestamp-query-inside-encoders"}
-        self._timed = wanted <= set(adapter.features)
+        self._timed = "timestamp-query" in adapter.features
         with explained():
             self._device = adapter.request_device_sync(
-                required_features=sorted(wanted if self._timed else ()), required_limits=_limits(adapter)
+                required_features=["timestamp-query"] * self._timed, required_limits=_limits(adapter)
             )
         limits = self._device.limits
-        self.most = (
+        self.piece = (
             min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**32 - UNIT) // UNIT * UNIT
         )
         self.gpu: Gpu = described(adapter.info, limits)
@@ -168,7 +180,6 @@ class WebGpuRuntime:
         self._submissions = 0
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._pipelines: dict[str, Any] = {}
-        self._lost = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -181,7 +192,7 @@ class WebGpuRuntime:
     # Memory -------------------------------------------------------------------------------------
 
     def free(self) -> int:
-        return min(self.gpu.memory - self.used(), self.most)  # no array is larger than a slab
+        return min(self.gpu.memory - self.used(), self.piece)  # no array is larger than a slab
 
     def used(self) -> int:
         self._put_away()
@@ -206,10 +217,10 @@ class WebGpuRuntime:
             MemoryError: If there is no memory left.
         """
         size = -(-max(nbytes, 1) // UNIT) * UNIT
-        if size > self.most:
+        if size > self.piece:
             raise ValueError(
-                f"An array, and the memory of a step, fit into one binding of {self.gpu.name}: {self.most} bytes. "
-                f"Received: {nbytes} bytes. Use a smaller batch_size."
+                f"An array fits into one binding of {self.gpu.name}: {self.piece:,} bytes. Received: {nbytes:,} bytes. "
+                "Split it, or use a smaller batch_size."
             )
         with self._lock:
             self._put_away()
@@ -218,7 +229,7 @@ class WebGpuRuntime:
                 n, first, slab = min(found, key=lambda one: one[:2])
                 del slab.free[first]
             else:
-                n = min(self.most, max(size, min(LARGEST, FIRST << len(self._slabs))))
+                n = min(self.piece, max(size, min(LARGEST, FIRST << len(self._slabs))))
                 first, slab = 0, Slab(self._buffer(n, "storage"), {})
                 self._slabs.append(slab)
             if n > size:
@@ -232,10 +243,14 @@ class WebGpuRuntime:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return Array(Memory(self, nbytes), 0, shape, dtype)
+        memory: Any = Memory(self, nbytes) if nbytes <= self.piece or len(shape) > 1 else Pieces(self, nbytes)
+        return Array(memory, 0, shape, dtype)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
-        return Array(array.memory, array.start + offset, shape, dtype)
+        memory, first = array.memory, array.start + offset
+        if isinstance(memory, Pieces):
+            memory, first = memory.pieces[first // self.piece], first % self.piece
+        return Array(memory, first, shape, dtype)
 
     def address(self, array: Any) -> int | None:
         if not isinstance(array, Array) or array.memory.runtime is not self:
@@ -268,7 +283,7 @@ class WebGpuRuntime:
             self.send(data, between)
             self.copy(between, Array(target.memory, target.start, (data.size,), "uint8"))
             return
-        with self._lock:
+        with self._lock, explained():
             self.flush()
             whole = data.size // 4 * 4
             queue, buffer = self._device.queue, target.memory.slab.buffer
@@ -325,8 +340,8 @@ class WebGpuRuntime:
                 if isinstance(one, Event):
                     if current is not None:
                         current.end()
-                        current = None
-                    encoder.write_timestamp(one.queries, 0)
+                    writes = {"query_set": one.queries, "beginning_of_pass_write_index": 0}
+                    current = encoder.begin_compute_pass(timestamp_writes=writes)
                     continue
                 if current is None:
                     current = encoder.begin_compute_pass()
@@ -397,18 +412,20 @@ class WebGpuRuntime:
 
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Array | int]) -> Launch:
         arrays = [a for a in arguments if isinstance(a, Array)]
-        if kernel is COLLECT:
-            source, rows, _, cursor, offset = arguments
-            size = source.nbytes
-            numbers = [_first(source), _first(rows), size, 0, _first(cursor) // 4, offset]
-            return self._bound(kernel.text, -(-(size // 4 + 2) // 256), arrays, numbers)
-        numbers = [_first(a) // 4 if isinstance(a, Array) else a for a in arguments]
-        return self._bound(kernel.text, blocks, arrays, numbers)
+        integers = [a for a in arguments if not isinstance(a, Array)]
+        if kernel is not COLLECT:
+            numbers = [_first(a) // 4 if isinstance(a, Array) else a for a in arguments]
+            return self._bound(kernel.text, blocks, arrays, numbers)
+        source, rows, cursor = arrays
+        size = source.nbytes
+        numbers = [_first(source), _first(rows), size, 0, _first(cursor) // 4, integers[-1]]
+        return self._bound(kernel.text, -(-(size // 4 + 2) // 256), arrays, numbers)
 
     def _bound(self, text: str, blocks: int, arrays: Sequence[Array], numbers: Sequence[int]) -> Dispatch:
         """A launch of a kernel, whose memories m0, m1 ... are those of some arrays."""
         slabs = list(dict.fromkeys(a.memory.slab for a in arrays))
-        pipeline, layout = self._pipeline(text, tuple(slabs.index(a.memory.slab) for a in arrays), len(slabs))
+        with self._lock, explained():
+            pipeline, layout = self._pipeline(text, tuple(slabs.index(a.memory.slab) for a in arrays), len(slabs))
         size = max(UNIT, -(-len(numbers) // 4) * 16)
         with self._lock, explained():
             buffer, first = self._slot(size)
@@ -454,15 +471,15 @@ class WebGpuRuntime:
             f"@group(0) @binding({k + 1}) var<storage, read_write> memory{k}: {kind};" for k in range(count)
         )
         code = re.sub(r"\bm(\d+)\[", lambda m: f"memory{memories[int(m[1])]}[", text.replace("//memories", declared))
-        with self._lock, explained():
-            if code not in self._pipelines:
-                compute = {"module": _module(self._device, code), "entry_point": "kernel"}
-                self._pipelines[code] = self._device.create_compute_pipeline(layout=layout, compute=compute)
-            return self._pipelines[code], group
+        if code not in self._pipelines:
+            compute = {"module": _module(self._device, code), "entry_point": "kernel"}
+            self._pipelines[code] = self._device.create_compute_pipeline(layout=layout, compute=compute)
+        return self._pipelines[code], group
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         with self._lock:
-            self._recorded = work = []
+            work: list[Dispatch] = []
+            self._recorded = work
             try:
                 for one in launches:
                     one()
