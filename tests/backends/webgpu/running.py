@@ -9,7 +9,7 @@ pytest.importorskip("wgpu")
 
 from minicnn.backends.webgpu.runtime import adapters
 
-HERE = bool(adapters())
-SKIP = pytest.mark.skipif(not HERE, reason="needs an adapter, such as that of mesa-vulkan-drivers")
+if not adapters():
+    pytest.skip("needs an adapter, such as that of mesa-vulkan-drivers", allow_module_level=True)
 # Each example compiles a kernel, for half a second on a processor.
 few = settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.webgpu.running import SKIP, few
+from backends.webgpu.running import few
 from minicnn import ops
 from minicnn.backends._gpu.options import NAIVE
 from minicnn.backends.webgpu.backend import WebGpuBackend
@@ -19,7 +19,6 @@ from support.kernel_check import CASES, check_kernels, convolutions, products, r
 from support.numerics import assert_close
 from support.strategies import normal
 
-pytestmark = SKIP
 WITHOUT_KERNEL = {"affine_transform_gradient", "take_gradient"}
 
 

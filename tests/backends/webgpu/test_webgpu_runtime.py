@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backends.webgpu.running  # noqa: F401 - skips all of this where there is no adapter
 from backends.cupy.networks import NETWORKS, data
-from backends.webgpu.running import SKIP
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.backends.webgpu.backend import WebGpuBackend
 from minicnn.backends.webgpu.runtime import WebGpuRuntime, adapters, runtime_of
 from minicnn.measure.operations import apart, step_inputs
 from minicnn.program import Program
-
-pytestmark = SKIP
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backends.webgpu.running  # noqa: F401 - skips all of this where there is no adapter
 from backends.cupy.networks import NETWORKS, data
-from backends.webgpu.running import SKIP
 from minicnn import Sequential, layers, ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.options import Options
@@ -18,8 +18,6 @@ from minicnn.backends.webgpu.backend import WebGpuBackend
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.program import Program
 from support.kernel_check import step_of, train_by_steps, train_network
-
-pytestmark = SKIP
 
 
 @pytest.mark.parametrize("network", NETWORKS)

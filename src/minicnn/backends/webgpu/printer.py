@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from importlib.resources import files
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
+from minicnn.backends.webgpu.module import Module
+from minicnn.backends.webgpu.types import TYPES, type_of
 from minicnn.kernels.expressions import (
-    INDEX,
     PLACE,
-    SHORT,
     Apply,
-    Array,
     Binary,
     Body,
     Call,
@@ -26,79 +23,35 @@ from minicnn.kernels.expressions import (
     Negative,
     Number,
     Select,
-)  # fmt: skip
+    parts_of,
+)
 from minicnn.kernels.printing import Printer, type_name
 from minicnn.kernels.scalars import FUNCTIONS, T
-from minicnn.kernels.statements import Assign, Barrier, If, Kernel, Let, Loop, Procedure, Run, Shared, Store, Variable
-from minicnn.program.graph import ITEMSIZE
+from minicnn.kernels.statements import Assign, Barrier, Function, If, Let, Loop, Procedure, Run, Shared, Store, Variable
 
-# The types in which numbers are computed; in memory they have their own width.
-TYPES = {
-    **dict.fromkeys(("float32", *SHORT), "f32"), **dict.fromkeys(("int8", "int16", "int32", INDEX), "i32"),
-    **dict.fromkeys(("uint8", "uint16", "uint32", PLACE), "u32"), "bool": "bool",
-}  # fmt: skip
 _NARROW = {"uint8": "({0} & 255u)", "uint16": "({0} & 65535u)", "int8": "(({0} << 24u) >> 24u)",
            "int16": "(({0} << 16u) >> 16u)"}  # fmt: skip
-_WORD = {"f32": "bitcast<f32>({0})", "i32": "bitcast<i32>({0})", "u32": "{0}", "bool": "({0} != 0u)"}
-# An element among those of a word, {0}, at bit {1}; and the bits of one, {0}.
-_PART = {
-    "uint8": "({0} >> {1}) & 255u", "uint16": "({0} >> {1}) & 65535u", "bool": "(({0} >> {1}) & 255u) != 0u",
-    "int8": "bitcast<i32>(({0} >> {1}) << 24u) >> 24u", "int16": "bitcast<i32>(({0} >> {1}) << 16u) >> 16u",
-    "float16": "unpack2x16float({0} >> {1}).x", "bfloat16": "bitcast<f32>(({0} >> {1}) << 16u)",
-}  # fmt: skip
-_BITS = {
-    "float16": "pack2x16float(vec2<f32>({0}, 0.0))", "bfloat16": "bfloat16_bits({0})", "bool": "u32({0})",
-    **dict.fromkeys(("int8", "int16"), "bitcast<u32>({0})"),
-}  # fmt: skip
 # Functions of WGSL itself for whole numbers; for floats `functions.wgsl` has all, exact enough and with NaN.
 _WHOLE = {"maximum": "max", "minimum": "min"}
 _TRUTH = {"maximum": "{0} || {1}", "minimum": "{0} && {1}"}
-PRELUDE = files(__package__).joinpath("functions.wgsl").read_text(encoding="utf-8")
-SAFE = (Name, Number)
 
 
 class Wgsl(Printer):
-    """WGSL of a kernel.
+    """WGSL of the expressions and statements of a kernel.
 
     Args:
-        kernel: The kernel; its arrays are called p0, p1 ..., in order.
+        module: Where functions are defined.
         kind: Type of names and numbers that state none.
     """
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
 
-    def __init__(self, kernel: Kernel, kind: str = PLACE) -> None:
-        super().__init__(self._new)
-        self._kernel, self._kind = kernel, kind
-        self._results = {f.name: f.dtype for part in kernel.parts for f in part.functions}
-        self._atomic = any(a.written and ITEMSIZE[a.dtype] < 4 for a in kernel.arrays)
-        self._definitions: dict[str, str] = {}
-        self._procedures: dict[str, tuple[str, tuple[Name, ...]]] = {}
-        self._in_block: dict[str, Array] = {}
-
-    # Types --------------------------------------------------------------------------------------
+    def __init__(self, module: Module, kind: str = PLACE) -> None:
+        super().__init__(module.define)
+        self._module, self._kind = module, kind
 
     def _type(self, x: Any) -> str | None:
-        """The type in which an expression is computed; None for a number that takes that of what it meets."""
-        match x:
-            case Name() | Number():
-                dtype = x.dtype or (None if isinstance(x, Number) and self._kind == PLACE else self._kind)
-            case Load(array=array):
-                dtype = array.dtype
-            case Apply(function=function):
-                dtype = self._results[function]
-            case Select(yes=yes, no=no):
-                return self._type(yes) or self._type(no)
-            case Negative(x=inner):
-                return self._type(inner)
-            case Binary(symbol=symbol) if symbol in ("==", "<", "<=", ">", ">=", "and"):
-                return "bool"
-            case Binary(left=left, right=right):
-                kinds = {k for k in (self._type(left), self._type(right)) if k}
-                return "u32" if len(kinds) > 1 else next(iter(kinds), None)
-            case _:
-                dtype = self._kind if x.dtype == T else x.dtype
-        return dtype and TYPES[dtype]
+        return type_of(x, self._kind, self._module.results)
 
     def _as(self, x: Expr, dtype: str) -> str:
         """Text of an expression as one of a type."""
@@ -148,9 +101,9 @@ class Wgsl(Printer):
         return (str(x.value) if plain else self.literal(x.value, self._kind if dtype == T else dtype)), 9
 
     def _load(self, x: Load) -> tuple[str, int]:
-        if x.array.name in self._in_block:
+        if x.array.name in self._module.shared:
             return f"{x.array.name}[{self.place(x.place)}]", 9
-        return f"{self._access(x.array, 'load')}({self.place(x.place)})", 9
+        return f"{self._module.access(x.array, stores=False)}({self.place(x.place)})", 9
 
     def _select(self, x: Select) -> tuple[str, int]:
         kind = self._type(x)
@@ -158,9 +111,9 @@ class Wgsl(Printer):
         match x:
             case Select(yes=Load(array, place), no=Number()):  # a place that exists, whatever is chosen
                 parts[1] = self.text(Load(array, Select(x.condition, place, Number(0, PLACE))))
-                safe = not any(_inside(place, Load | Apply | Body))
+                safe = not any(parts_of(place, Load | Apply | Body))
             case _:
-                safe = not any(_inside((x.yes, x.no), Load | Apply | Body | Call))
+                safe = not any(parts_of((x.yes, x.no), Load | Apply | Body | Call))
         if safe:
             return f"select({', '.join(parts)}, {self.text(x.condition)})", 9
         return self._closed(x, f"if ({self.text(x.condition)}) {{ return {parts[1]}; }}\n    return {parts[0]};", kind)
@@ -191,45 +144,23 @@ class Wgsl(Printer):
 
     def _closed(self, x: Expr, body: str, kind: str | None) -> tuple[str, int]:
         """A call of a new function of the names that an expression takes from around it."""
-        local = {one.name.name for one in _inside(x, Let | Variable)} | {one.variable.name for one in _inside(x, Loop)}
-        names = {n.name: n for n in _inside(x, Name) if n.name not in local and n.name != "row"}
-        parameters = ", ".join(f"{n.name}: {TYPES[n.dtype or self._kind]}" for n in names.values())
-        name = self._new(f"fn {{name}}({parameters}) -> {kind} {{\n    {body}\n}}\n")
+        local = {one.name.name for one in parts_of(x, Let | Variable)} | {
+            one.variable.name for one in parts_of(x, Loop)
+        }
+        names = {n.name: n for n in parts_of(x, Name) if n.name not in local and n.name != "row"}
+        parameters = _typed(names.values(), self._kind)
+        name = self._module.define(f"fn {{name}}({parameters}) -> {kind} {{\n    {body}\n}}\n")
         return f"{name}({', '.join(names)})", 9
 
-    # Definitions --------------------------------------------------------------------------------
-
-    def _new(self, text: str) -> str:
-        """Name of a definition, one for all that are alike."""
-        return self._definitions.setdefault(text, f"of{len(self._definitions)}")
-
     def _scalar(self, name: str, dtype: str) -> str:
-        function, printer = FUNCTIONS[name], Wgsl(self._kernel, dtype)
-        printer._definitions = self._definitions
+        function, printer = FUNCTIONS[name], Wgsl(self._module, dtype)
         kind = TYPES[dtype]
         body = "".join(f"    let {local} = {printer.text(x)};\n" for local, x in function.first.items())
         parameters = ", ".join(f"{p}: {kind}" for p in function.parameters)
         result = printer.text(function.result)
-        return self._new(f"// {name}\nfn {{name}}({parameters}) -> {kind} {{\n{body}    return {result};\n}}\n")
-
-    def _access(self, array: Array, what: str) -> str:
-        """Name of the function that loads, or stores, an element of an array in memory."""
-        k, size, kind = int(array.name[1:]), ITEMSIZE[array.dtype], TYPES[array.dtype]
-        per_word = 4 // size
-        at = f"{offset(k)} + i" if size == 4 else f"{offset(k)} + i / {per_word}u"
-        bit = f"(i % {per_word}u) * {8 * size}u"
-        word = f"atomicLoad(&m{k}[{at}])" if self._atomic else f"m{k}[{at}]"
-        if what == "load":
-            text = (_WORD[kind] if size == 4 else _PART[array.dtype]).format(word, bit)
-            return self._new(f"fn {{name}}(i: u32) -> {kind} {{\n    return {text};\n}}\n")
-        bits = _BITS.get(array.dtype, "bitcast<u32>({0})" if kind != "u32" else "{0}").format("x")
-        if size == 4:
-            text = f"    atomicStore(&m{k}[{at}], {bits});\n" if self._atomic else f"    {word} = {bits};\n"
-        else:  # neighbours in a word are other threads': each changes its own bits alone
-            mask = f"{2 ** (8 * size) - 1}u"
-            text = f"    let bit = {bit};\n    atomicAnd(&m{k}[{at}], ~({mask} << bit));\n"
-            text += f"    atomicOr(&m{k}[{at}], ({bits} & {mask}) << bit);\n"
-        return self._new(f"fn {{name}}(i: u32, x: {kind}) {{\n{text}}}\n")
+        return self._module.define(
+            f"// {name}\nfn {{name}}({parameters}) -> {kind} {{\n{body}    return {result};\n}}\n"
+        )
 
     # Statements ---------------------------------------------------------------------------------
 
@@ -253,80 +184,32 @@ class Wgsl(Printer):
 
     def _store(self, x: Store) -> str:
         value, place = self._as(x.value, x.array.dtype), self.place(x.place)
-        if x.array.name in self._in_block:
+        if x.array.name in self._module.shared:
             return f"{x.array.name}[{place}] = {value};"
-        return f"{self._access(x.array, 'store')}({place}, {value});"
+        return f"{self._module.access(x.array, stores=True)}({place}, {value});"
 
     def _shared(self, x: Shared) -> str:
-        known = self._in_block.setdefault(x.array.name, x.array)
-        self._in_block[x.array.name] = max(known, x.array, key=lambda a: a.size)  # parts use the same
         return f"// {x.array.name} is in shared memory"
 
     def _procedure(self, x: Procedure) -> str:
-        parameters = ", ".join(f"{p.name}: {TYPES[type_name(p)]}" for p in x.parameters)
-        name = self._new(f"fn {{name}}({parameters}) {{\n{self.lines(x.body, 1)}}}\n")
-        self._procedures[x.name] = name, x.parameters
+        name = self._module.define(f"fn {{name}}({_typed(x.parameters)}) {{\n{self.lines(x.body, 1)}}}\n")
+        self._module.procedures[x.name] = name, x.parameters
         return f"// {x.name} is {name}"
 
     def _run(self, x: Run) -> str:
-        name, parameters = self._procedures[x.procedure]
+        name, parameters = self._module.procedures[x.procedure]
         pairs = zip(x.arguments, parameters, strict=True)
         return f"{name}({', '.join(self._as(a, type_name(p)) for a, p in pairs)});"
 
     def _barrier(self, x: Barrier) -> str:
         return "workgroupBarrier();"
 
-    # The whole ----------------------------------------------------------------------------------
-
-    def module(self) -> str:
-        """Text of the kernel; memory{k} of its arrays is declared where it says //memories."""
-        parts, calls, first = [], "", 0
-        for number, part in enumerate(self._kernel.parts):
-            for f in part.functions:
-                parameters = ", ".join(f"{p.name}: {TYPES[type_name(p)]}" for p in f.parameters)
-                body = (
-                    f"fn {f.name}({parameters}) -> {TYPES[f.dtype]} {{\n    return {self._as(f.result, f.dtype)};\n}}\n"
-                )
-                parts.append(body)
-            for shared in (one for one in part.statements if isinstance(one, Shared)):
-                self._shared(shared)
-            text = self.lines(part.statements, 1)
-            parts.append(f"// {part.title}\nfn part{number}(block: u32, thread: u32) {{\n{text}}}\n")
-            start, first = first, first + part.blocks
-            calls += (
-                f"{' else ' if start else '    '}if (number < {first}u) {{ part{number}(number - {start}u, thread); }}"
-            )
-        count = len(self._kernel.arrays)
-        numbers = count + 2 * self._kernel.queued
-        at = f"m{count}[{offset(count)}]"
-        row = f"    row = {f'atomicLoad(&{at})' if self._atomic else at} + {offset(count + 1)};\n" * self._kernel.queued
-        shared_arrays = "".join(
-            f"var<workgroup> {a.name}: array<{TYPES[a.dtype]}, {a.size}>;\n" for a in self._in_block.values()
-        )
-        definitions = "".join(text.replace("{name}", name) for text, name in self._definitions.items())
-        return (
-            f"// {self._kernel.title}\n"
-            f"@group(0) @binding(0) var<uniform> arguments: array<vec4<u32>, {-(-numbers // 4)}>;\n"
-            f"//memories\nvar<private> row: u32;\n{shared_arrays}{PRELUDE}\n{definitions}{''.join(parts)}"
-            f"@compute @workgroup_size({self._kernel.threads})\n"
-            "fn kernel(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) count: vec3<u32>,\n"
-            "          @builtin(local_invocation_index) thread: u32) {\n"
-            f"    let number = id.x + id.y * count.x;\n{row}{calls}\n}}\n"
-        )
+    def function(self, x: Function) -> str:
+        """Definition of a function."""
+        head = f"fn {x.name}({_typed(x.parameters)}) -> {TYPES[x.dtype]}"
+        return f"{head} {{\n    return {self._as(x.result, x.dtype)};\n}}\n"
 
 
-def offset(k: int) -> str:
-    """Argument k of a kernel: the word with which array k begins, or a number."""
-    return f"arguments[{k // 4}][{k % 4}]"
-
-
-def _inside(part: Any, kinds: Any) -> Iterator[Any]:
-    """The parts of some kinds of an expression, a statement or a tuple of such, itself included."""
-    if isinstance(part, kinds):
-        yield part
-    if isinstance(part, tuple):
-        for one in part:
-            yield from _inside(one, kinds)
-    elif is_dataclass(part) and not isinstance(part, Array):
-        for f in fields(part):
-            yield from _inside(getattr(part, f.name), kinds)
+def _typed(names: Iterable[Name], default: str = PLACE) -> str:
+    """Parameters with their types."""
+    return ", ".join(f"{n.name}: {TYPES[n.dtype or default]}" for n in names)
