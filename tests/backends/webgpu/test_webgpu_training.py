@@ -10,12 +10,14 @@ import pytest
 
 import backends.webgpu.running  # noqa: F401 - skips all of this where there is no adapter
 from backends.cupy.networks import NETWORKS, data
-from minicnn import Sequential, layers, ops
+from minicnn import Sequential, layers, ops, zoo
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.options import Options
 from minicnn.backends.webgpu.arrays import Array
 from minicnn.backends.webgpu.backend import WebGpuBackend
+from minicnn.data import load
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import Adam
 from minicnn.program import Program
 from support.kernel_check import step_of, train_by_steps, train_network
 
@@ -142,6 +144,17 @@ def test_what_wgsl_lacks_is_refused_by_name() -> None:
     model = Sequential([layers.Input((4,)), layers.Dense(2)], backend="webgpu")
     with pytest.raises(ValueError, match=r"float32.*Received.*float64"):
         model.compile("sgd", "mse", precision="float64")
+
+
+@pytest.mark.no_cover
+def test_platforms_learns_digits_without_a_gpu() -> None:
+    """The software adapter takes seconds for what shows that a user without a GPU gets a trained network."""
+    digits = load("synthetic_digits", n_train=2500, n_test=500)
+    model = zoo.get_model("platforms", num_classes=10, preprocessing=[layers.Rescaling(1 / 255)], input_dtype="uint8",
+                          backend="webgpu")  # fmt: skip
+    model.compile(Adam(0.005), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    model.fit(digits.x_train, digits.y_train, batch_size=25, epochs=4, verbose=0)
+    assert model.evaluate(digits.x_test, digits.y_test, batch_size=250, verbose=0, return_dict=True)["accuracy"] >= 0.97
 
 
 def test_arrays() -> None:
