@@ -18,6 +18,8 @@ from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.planning import PlannedStep, planned
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
+from minicnn.backends.webgpu import devices, generation
+from minicnn.backends.webgpu.tiles import WebGpuTiles
 from minicnn.cli import plan_tables
 from minicnn.cli.options import NETWORK, Several
 from minicnn.files import write_file
@@ -27,9 +29,10 @@ from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
-from minicnn.program import Node
+from minicnn.program import Node, Program
 
 THIS, ALL = "this", "all"
+GPUS = {**KNOWN, **devices.KNOWN}
 SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
 
 
@@ -49,8 +52,8 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 @click.command()
 @click.argument("network", type=NETWORK)
 @click.option(
-    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME[,NAME..]",
-    help=f"GPU, or several side by side: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",
+    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*GPUS, THIS]), metavar="NAME[,NAME..]",
+    help=f"GPU, or several side by side: {', '.join(GPUS)}; or {THIS}, the GPU of this machine.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
 @click.option(
@@ -82,12 +85,12 @@ def plan(
 ) -> None:  # fmt: skip
     """Plan a training step of NETWORK for a GPU that need not be there. The optimizer is SGD with momentum.
 
-    Prints for each launch of the cupy backend the time that the performance model predicts beside the roof, the least
-    time that the GPU's peak rates allow, the bytes that it moves, its FLOPs and its operations; with --columns also its
-    blocks and threads, its shared memory and registers. Registers are those of the compiled kernel, where NVRTC is
-    installed. Several GPUs are compared layer by layer.
+    Prints for each launch of the cupy backend, or of webgpu on a GPU that is not NVIDIA's, the time that the
+    performance model predicts beside the roof, the least time that the GPU's peak rates allow, the bytes that it moves,
+    its FLOPs and its operations; with --columns also its blocks and threads, its shared memory and registers. Registers
+    are those of the compiled kernel, where NVRTC is installed. Several GPUs are compared layer by layer.
     """
-    gpus = [_this() if name == THIS else KNOWN[name] for name in names]
+    gpus = [_this() if name == THIS else GPUS[name] for name in names]
     if len(gpus) > 1 and (number is not None or path is not None or columns):
         message = "--kernel, --columns and --html are for one GPU. Received: several. Name one."
         raise click.UsageError(message)
@@ -102,7 +105,7 @@ def plan(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
     program = model.program("train", batch_size=batch)
-    steps = [planned(program.copy(), gpu, generate) for gpu in gpus]
+    steps = [_planned(program.copy(), gpu) for gpu in gpus]
     if number is not None:
         click.echo(_kernel(steps[0], number), nl=False)
         return
@@ -116,6 +119,13 @@ def plan(
     elif path is None:
         shown = tuple(plan_tables.COLUMNS) if ALL in columns else columns
         plan_tables.show(facts, by or ("launch" if len(facts) == 1 else "layer"), top, shown)
+
+
+def _planned(program: Program, gpu: Gpu) -> PlannedStep:
+    """The step of the backend cupy, or of webgpu on a GPU that is not NVIDIA's."""
+    if gpu.has_cuda:
+        return planned(program, gpu, generate)
+    return planned(program, gpu, generation.generate, tiles=WebGpuTiles(gpu))
 
 
 def _check_precision(precision: str, gpu: Gpu) -> None:
@@ -155,7 +165,7 @@ def _kernel(step: PlannedStep, number: int) -> str:
 def _this() -> Gpu:
     """The GPU of this machine."""
     reasons = []
-    for name in ("cupy", "numba_cuda"):
+    for name in ("cupy", "numba_cuda", "webgpu"):
         try:
             backend = backends.get_backend(name)
         except (ImportError, RuntimeError, ValueError) as error:
@@ -163,13 +173,13 @@ def _this() -> Gpu:
             continue
         if isinstance(backend, GpuBackend) and backend.gpu is not None:
             return backend.gpu
-    raise click.ClickException(
-        f"--gpu {THIS} needs an NVIDIA GPU. Received: {' '.join(reasons)} Name one: {', '.join(KNOWN)}."
-    )
+    raise click.ClickException(f"--gpu {THIS} needs a GPU. Received: {' '.join(reasons)} Name one: {', '.join(GPUS)}.")
 
 
 def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
     """Resources of each kernel once it is compiled; None, and why, if it cannot be."""
+    if not step.gpu.has_cuda:
+        return [None] * len(step.launches), "Registers are those of kernels that the GPU's driver compiles."
     texts = [launch.source.text for launch in step.launches if launch.source is not None]
     try:
         nvrtc.version()
