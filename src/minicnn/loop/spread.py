@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from minicnn.distribution.merging import COLLECTIVES
+from minicnn.distribution.segments import COLLECTIVES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node, Program
 
