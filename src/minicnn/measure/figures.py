@@ -33,8 +33,8 @@ FAMILIES = {
     KERNELS: DEEP, ARRAYS: PALE, TORCH: "#d64a5e", JAX: "#2f8f5b", OWN: "#b0761f", PUBLISHED: "#8a909c",
 }  # fmt: skip
 FAMILY_OF = {
-    "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "torch.nn": TORCH, "torch.nn-loader": TORCH,
-    "jax.lax": JAX,
+    "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "webgpu": KERNELS, "torch.nn": TORCH,
+    "torch.nn-loader": TORCH, "jax.lax": JAX,
 }  # fmt: skip
 WIDTH, HEIGHT = 4.9, 2.3  # inches of a panel: 470 pixels, so that letters have nine on a screen that is 400 wide
 ROWS = 8  # of a panel of dots or bars
