@@ -112,8 +112,9 @@ def _share(model: Model) -> str:
         return f"; rank {distribution.rank} of {distribution.ranks} trains with {weights:,} weights"
     if not distribution.layout:
         return ""
-    inputs = model.program("train", batch_size=distribution.shards).inputs
-    held = sum(v.size for v in inputs if v.kind in ("parameter", "statistic"))
+    feed = model._training.step.feed(distribution.shards)
+    shard = model._training.executor.program("train", feed)
+    held = sum(v.size for v in shard.inputs if v.kind in ("parameter", "statistic"))
     return f"; each of {distribution.shards} ranks has {held:,} weights"
 
 

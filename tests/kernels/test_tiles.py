@@ -14,12 +14,11 @@ from minicnn import ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.region_layout import RowRegion
+from minicnn.backends._gpu.tile_families import ProductTile, ReductionTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import PlainTile, SharingTile, Tile
 from minicnn.conformance.cases import Case
 from minicnn.kernels import words
 from minicnn.kernels.products import product_of
-from minicnn.kernels.reductions import Sharing
 from minicnn.kernels.tiles import TileShape
 from minicnn.program.graph import Node
 from support.interpreted import interpreted
@@ -39,9 +38,12 @@ class Small(Tiles):
     plain = True
 
     def _tile(self, node: Node) -> Tile:
-        product = product_of(node)
-        blocks = self.shape.blocks(product)
-        return PlainTile(blocks=blocks, threads=self.shape.threads, splits=self.shape.splits, shape=self.shape)
+        shape = self.shape
+        return ProductTile(
+            blocks=shape.blocks(product_of(node)), threads=shape.threads, splits=shape.splits, rows=shape.rows,
+            columns=shape.columns, terms=shape.depth, thread_rows=shape.thread_rows,
+            thread_columns=shape.thread_columns,
+        )  # fmt: skip
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; no sum of it is split."""
@@ -55,10 +57,13 @@ class Small(Tiles):
         """See `Tiles.product`."""
         return self._tile(node)
 
-    def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
+    def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
         """See `Tiles.reduction`."""
-        sharing = Sharing(results, terms, 2, 4, self.shape.splits, terms_first)
-        return SharingTile(blocks=sharing.blocks, threads=8, splits=sharing.splits, sharing=sharing)
+        splits = self.shape.splits
+        return ReductionTile(
+            blocks=-(-results // 2) * splits, threads=8, splits=splits, results=results, terms=terms, columns=2, rows=4,
+            terms_first=terms_first,
+        )  # fmt: skip
 
     def size_region(self, region: RowRegion) -> bool:
         """See `Tiles.size_region`."""

@@ -110,15 +110,15 @@ def plan(
         click.echo(_kernel(steps[0], number), nl=False)
         return
     title = f"{network}, a training step on a batch of {batch} in {precision}"
-    found = [_facts(title, step, *_compiled(step)) for step in steps]
+    facts = [_facts(title, step, *_compiled(step)) for step in steps]
     if path is not None:
-        write_file(path, program.to_html(run_by=_run_by(steps[0], found[0])).encode())
+        write_file(path, program.to_html(run_by=_run_by(steps[0], facts[0])).encode())
         click.echo(f"{path}: {title}, on {gpus[0].name}", err=True)
     if as_json:
-        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
     elif path is None:
         shown = tuple(plan_tables.COLUMNS) if ALL in columns else columns
-        plan_tables.show(found, by or ("launch" if len(found) == 1 else "layer"), top, shown)
+        plan_tables.show(facts, by or ("launch" if len(facts) == 1 else "layer"), top, shown)
 
 
 def _planned(program: Program, gpu: Gpu) -> PlannedStep:
@@ -177,7 +177,7 @@ def _this() -> Gpu:
 
 
 def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
-    """What each kernel takes once it is compiled; None, and why, if it cannot be."""
+    """Resources of each kernel once it is compiled; None, and why, if it cannot be."""
     if not step.gpu.has_cuda:
         return [None] * len(step.launches), "Registers are those of kernels that the GPU's driver compiles."
     texts = [launch.source.text for launch in step.launches if launch.source is not None]
@@ -191,10 +191,10 @@ def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
 
 def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], why: str | None) -> dict[str, Any]:
     gpu, rows = step.gpu, []
-    for launch, found in zip(step.launches, compiled, strict=True):
+    for launch, usage in zip(step.launches, compiled, strict=True):
         source = launch.source
         largest = max(launch.nodes, key=lambda node: node.cost.flops)
-        declared, dynamic = found.shared if found else launch.declared, source.shared if source else 0
+        declared, dynamic = usage.shared if usage else launch.declared, source.shared if source else 0
         rows.append(
             {
                 "nodes": [n.op.name for n in launch.nodes],
@@ -206,8 +206,8 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
                 "shared_bytes": declared + dynamic,
                 "static_shared_bytes": declared,
                 "dynamic_shared_bytes": dynamic,
-                "registers": found.registers if found else None,
-                "fits": launch.misfit(gpu, found) is None,
+                "registers": usage.registers if usage else None,
+                "fits": launch.misfit(gpu, usage) is None,
                 "bytes": launch.nbytes,
                 "flops": launch.flops,
                 "modelled_s": launch.seconds,

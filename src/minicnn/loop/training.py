@@ -149,7 +149,7 @@ class Training:
         if self.variables.decided:
             _check_precision(precision, self.backend)
             if distribution is not None:
-                distribution.check_backend(self.backend.name)
+                distribution.connect(self.backend)
         for name, value in {"precision": precision, **parts}.items():
             setattr(self.step, name, value)
         self.variables.reset(self.step.dtype, self.weights)
@@ -183,7 +183,7 @@ class Training:
             backend = infer_backend([a for d in data if d is not None for a in samples_of(d)]) or get_backend(None)
             _check_precision(self.step.precision, backend)
             if self.distribution is not None:
-                self.distribution.check_backend(backend.name)
+                self.distribution.connect(backend)
             self.variables.backend = backend
         refuse_after_fork(self.backend)
 

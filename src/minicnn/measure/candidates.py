@@ -132,7 +132,7 @@ def _open(name: str) -> Backend | str:
 
 
 def _clocks() -> tuple[str, ...]:
-    """What nvidia-smi says of each GPU: name, driver, clocks, power limit; nothing without it."""
+    """Name, driver, clocks and power limit of each GPU, by nvidia-smi; nothing without it."""
     if shutil.which("nvidia-smi") is None:
         return ()
     query = "--query-gpu=name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit"

@@ -9,14 +9,14 @@ from typing import Any
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.tiling import PlainTile, SharingTile, Tile
+from minicnn.backends._gpu.tile_families import ProductTile, ReductionTile, Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.elements import reduced_place
 from minicnn.kernels.expressions import Cast, Element, Expr, I, Name, R
 from minicnn.kernels.products import product_of
 from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
 from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
-from minicnn.kernels.tiles import PART, TOTAL, tiled
+from minicnn.kernels.tiles import PART, TOTAL, TileShape, tiled
 from minicnn.kernels.windows import Windows
 from minicnn.program.graph import Node, Value
 
@@ -91,10 +91,9 @@ class _Lowering(Writer):
             finish: Sequence[Statement] = [Store(self.array(node.outputs[0]), place, total)]
         else:
             finish = self.follow(group.nodes, group, total)
-        if isinstance(tile, PlainTile):
-            product = product_of(node)
-            return tiled(product, tile.shape, dtype, partial(self.resolved, node), finish)
-        sharing = tile.sharing if isinstance(tile, SharingTile) else _of_partial_sums(group, threads)
+        if isinstance(tile, ProductTile):
+            return tiled(product_of(node), shape_of(tile), dtype, partial(self.resolved, node), finish)
+        sharing = _sharing(tile) if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
         term = self.resolved(node, _term(node))
         return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, term, finish, threads)
 
@@ -128,6 +127,15 @@ def _term(node: Node) -> Expr:
     return Element(0, place) if source == dtype else Cast(Element(0, place), dtype, source)
 
 
+def shape_of(tile: ProductTile) -> TileShape:
+    """The sizes of a tile, as the kernel language takes them."""
+    return TileShape(tile.rows, tile.columns, tile.thread_rows, tile.thread_columns, tile.terms, tile.splits)
+
+
+def _sharing(tile: ReductionTile) -> Sharing:
+    return Sharing(tile.results, tile.terms, tile.columns, tile.rows, tile.splits, tile.terms_first)
+
+
 def _of_partial_sums(group: FusionGroup, threads: int) -> Sharing:
     """Division of the partial sums that a group begins with."""
     side = threads // group.slices
@@ -135,10 +143,9 @@ def _of_partial_sums(group: FusionGroup, threads: int) -> Sharing:
 
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
-    """Choices for a tile, by name."""
+    """Choices for a tile, by name: its sizes, then what a launch with it asks for."""
+    launch = {f.name: f.default for f in fields(Tile)}
+    sizes = [(f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in launch]
     # Only what was chosen against the default: a reader looks for what is particular about this tile.
-    defaults = {f.name: f.default for f in fields(tile)}
-    named_fields = (
-        (f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in ("blocks", "threads", "score")
-    )
-    return tuple((name, value) for name, value in named_fields if value != defaults[name])
+    asked = [(name, getattr(tile, name)) for name in launch if name not in ("blocks", "threads", "score")]
+    return *sizes, *((name, value) for name, value in asked if value != launch[name])

@@ -20,9 +20,9 @@ from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.rewriting import products_in, rewrite
 from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
+from minicnn.backends._gpu.tile_families import ProductTile
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import PlainTile, SharingTile
 from minicnn.backends.base import EACH_STEP
 from minicnn.kernels.statements import Kernel
 from minicnn.program.graph import Node, Program
@@ -165,8 +165,9 @@ def _cycles(group: FusionGroup, gpu: Gpu) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
     if group.tile is None:
         return 0.0
-    template = not isinstance(group.tile, PlainTile | SharingTile)
-    plain = template and group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores
+    # A convolution that is computed as a product has the model of products.
+    as_product = isinstance(group.tile, ProductTile)
+    plain = group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores and not as_product
     return without_tensor_cores(group.anchor, group.tile, gpu) if plain else group.tile.score
 
 

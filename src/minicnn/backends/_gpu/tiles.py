@@ -11,7 +11,8 @@ from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tiling import LIMITS, Tile, TileLimits
+from minicnn.backends._gpu.tile_families import ReductionTile, Tile
+from minicnn.backends._gpu.tiling import LIMITS, TileLimits
 from minicnn.kernels import elements
 from minicnn.program.graph import Node, Value
 
@@ -66,7 +67,7 @@ class Tiles:
         """Tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
         return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)
 
-    def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
+    def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
         return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, limits=self.limits)
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from minicnn.backends._gpu.region_layout import RowRegion
+from minicnn.backends._gpu.tile_families import ProductTile, ReductionTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import PlainTile, SharingTile, Tile
 from minicnn.kernels.products import Product, product_of
-from minicnn.kernels.reductions import Sharing
 from minicnn.kernels.tiles import TileShape
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 THREADS = 256
 LACKING = ("float64", "int64", "uint64")  # types that WGSL has not
 # Rows and columns of a block, rows and columns of a thread, terms in shared memory; each with 256 threads or fewer.
-SHAPES = (
-    (64, 64, 4, 4, 16), (128, 64, 8, 4, 8), (32, 32, 2, 2, 32), (128, 32, 4, 4, 16), (64, 32, 4, 2, 16),
-    (128, 16, 4, 2, 16), (256, 16, 4, 4, 8), (256, 8, 4, 2, 8), (16, 16, 1, 1, 32), (16, 64, 2, 2, 32),
-    (64, 16, 2, 2, 32), (16, 128, 2, 4, 16), (32, 128, 4, 4, 16),
+SHAPES = tuple(
+    TileShape(*sizes)
+    for sizes in (
+        (64, 64, 4, 4, 16), (128, 64, 8, 4, 8), (32, 32, 2, 2, 32), (128, 32, 4, 4, 16), (64, 32, 4, 2, 16),
+        (128, 16, 4, 2, 16), (256, 16, 4, 4, 8), (256, 8, 4, 2, 8), (16, 16, 1, 1, 32), (16, 64, 2, 2, 32),
+        (64, 16, 2, 2, 32), (16, 128, 2, 4, 16), (32, 128, 4, 4, 16),
+    )
 )  # fmt: skip
 
 
@@ -49,29 +51,28 @@ class WebGpuTiles(Tiles):
         """See `Tiles.product`."""
         return self._tile(product_of(node), node, split=True)
 
-    def _tile(self, product: Product, node: Node, *, split: bool = False) -> PlainTile:
+    def _tile(self, product: Product, node: Node, *, split: bool = False) -> ProductTile:
         """The tile with the least modelled time."""
         itemsize, gpu = ITEMSIZE[node.outputs[0].dtype], self.gpu
-        best: PlainTile | None = None
-        for sizes in SHAPES:
-            shape = TileShape(*sizes)
-            shared = shape.numbers(product) * itemsize
-            if shared > gpu.shared_block or shape.threads > gpu.threads_block:
+        best: tuple[float, TileShape] | None = None
+        for shape in SHAPES:
+            if shape.numbers(product) * itemsize > gpu.shared_block or shape.threads > gpu.threads_block:
                 continue
-            blocks = shape.blocks(product)
             most = max(1, product.terms // (4 * shape.depth)) if split else 1
             for goal in (1, 2, 4):
-                splits = max(1, min(most, goal * gpu.multiprocessors // blocks))
-                whole = TileShape(*sizes, splits=splits)
+                splits = max(1, min(most, goal * gpu.multiprocessors // shape.blocks(product)))
+                whole = replace(shape, splits=splits)
                 score = self._cycles(product, whole)
-                if best is None or score < best.score:
-                    best = PlainTile(
-                        blocks=whole.blocks(product), threads=shape.threads, splits=splits, shared=shared, score=score,
-                        shape=whole,
-                    )  # fmt: skip
+                if best is None or score < best[0]:
+                    best = score, whole
         if best is None:
             raise AssertionError("The smallest tile fits every adapter.")
-        return best
+        score, shape = best
+        return ProductTile(
+            blocks=shape.blocks(product), threads=shape.threads, splits=shape.splits, score=score,
+            shared=shape.numbers(product) * itemsize, rows=shape.rows, columns=shape.columns, terms=shape.depth,
+            thread_rows=shape.thread_rows, thread_columns=shape.thread_columns,
+        )  # fmt: skip
 
     def _cycles(self, product: Product, shape: TileShape) -> float:
         """Modelled cycles: the blocks of a core one after the other, each step's loads and multiply-adds; its sums."""
@@ -85,15 +86,17 @@ class WebGpuTiles(Tiles):
         partial = shape.splits * product.rows * product.columns * product.groups / (4 * self.gpu.multiprocessors)
         return rounds * steps * (max(work + filled, latency)) + (partial + 3000 if shape.splits > 1 else 0)
 
-    def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
+    def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
         """See `Tiles.reduction`."""
         side = 1
         while side < min(results, THREADS // 8 if not terms_first else 8 if terms < 256 else 1):
             side *= 2
         lanes, columns = THREADS // side, -(-results // side)
         splits = max(1, min(2 * self.gpu.multiprocessors // columns, terms // (lanes * 8)))
-        sharing = Sharing(results, terms, side, lanes, splits, terms_first)
-        return SharingTile(blocks=sharing.blocks, threads=THREADS, splits=splits, shared=4 * THREADS, sharing=sharing)
+        return ReductionTile(
+            blocks=columns * splits, threads=THREADS, splits=splits, shared=4 * THREADS, results=results, terms=terms,
+            columns=side, rows=lanes, terms_first=terms_first,
+        )  # fmt: skip
 
     def takes_rows(self, node: Node, rows: Value) -> bool:
         """See `Tiles.takes_rows`."""
