@@ -14,7 +14,7 @@ from minicnn import ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.region_layout import RowRegion
-from minicnn.backends._gpu.tile_families import ProductTile, ReductionTile, Tile
+from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.conformance.cases import Case
 from minicnn.kernels import words
@@ -38,12 +38,9 @@ class Small(Tiles):
     plain = True
 
     def _tile(self, node: Node) -> Tile:
-        shape = self.shape
-        return ProductTile(
-            blocks=shape.blocks(product_of(node)), threads=shape.threads, splits=shape.splits, rows=shape.rows,
-            columns=shape.columns, terms=shape.depth, thread_rows=shape.thread_rows,
-            thread_columns=shape.thread_columns,
-        )  # fmt: skip
+        product = product_of(node)
+        blocks = self.shape.blocks(product)
+        return PlainTile(blocks=blocks, threads=self.shape.threads, splits=self.shape.splits, shape=self.shape)
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """See `Tiles.convolution`; no sum of it is split."""
@@ -57,12 +54,11 @@ class Small(Tiles):
         """See `Tiles.product`."""
         return self._tile(node)
 
-    def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
+    def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
         """See `Tiles.reduction`."""
-        splits = self.shape.splits
         return ReductionTile(
-            blocks=-(-results // 2) * splits, threads=8, splits=splits, results=results, terms=terms, columns=2, rows=4,
-            terms_first=terms_first,
+            results=results, terms=terms, columns=2, rows=4, terms_first=terms_first, threads=8,
+            blocks=-(-results // 2) * self.shape.splits, splits=self.shape.splits,
         )  # fmt: skip
 
     def size_region(self, region: RowRegion) -> bool:

@@ -9,14 +9,14 @@ from typing import Any
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.tile_families import ProductTile, ReductionTile, Tile
+from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile, Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.elements import reduced_place
 from minicnn.kernels.expressions import Cast, Element, Expr, I, Name, R
 from minicnn.kernels.products import product_of
 from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
 from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
-from minicnn.kernels.tiles import PART, TOTAL, TileShape, tiled
+from minicnn.kernels.tiles import PART, TOTAL, tiled
 from minicnn.kernels.windows import Windows
 from minicnn.program.graph import Node, Value
 
@@ -91,9 +91,10 @@ class _Lowering(Writer):
             finish: Sequence[Statement] = [Store(self.array(node.outputs[0]), place, total)]
         else:
             finish = self.follow(group.nodes, group, total)
-        if isinstance(tile, ProductTile):
-            return tiled(product_of(node), shape_of(tile), dtype, partial(self.resolved, node), finish)
-        sharing = _sharing(tile) if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
+        if isinstance(tile, PlainTile):
+            product = product_of(node)
+            return tiled(product, tile.shape, dtype, partial(self.resolved, node), finish)
+        sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
         term = self.resolved(node, _term(node))
         return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, term, finish, threads)
 
@@ -125,15 +126,6 @@ def _term(node: Node) -> Expr:
     source, dtype = node.inputs[0].dtype, node.outputs[0].dtype
     _, place = reduced_place(node, RESULT, R)
     return Element(0, place) if source == dtype else Cast(Element(0, place), dtype, source)
-
-
-def shape_of(tile: ProductTile) -> TileShape:
-    """The sizes of a tile, as the kernel language takes them."""
-    return TileShape(tile.rows, tile.columns, tile.thread_rows, tile.thread_columns, tile.terms, tile.splits)
-
-
-def _sharing(tile: ReductionTile) -> Sharing:
-    return Sharing(tile.results, tile.terms, tile.columns, tile.rows, tile.splits, tile.terms_first)
 
 
 def _of_partial_sums(group: FusionGroup, threads: int) -> Sharing:

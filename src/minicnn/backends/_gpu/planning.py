@@ -11,7 +11,6 @@ from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, whole
-from minicnn.backends._gpu.inlining import CONVOLUTIONS
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.options import Options
@@ -20,7 +19,7 @@ from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.rewriting import products_in, rewrite
 from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
-from minicnn.backends._gpu.tile_families import ProductTile
+from minicnn.backends._gpu.tile_families import ConvolutionTile, WeightGradientTile
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
@@ -165,9 +164,7 @@ def _cycles(group: FusionGroup, gpu: Gpu) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
     if group.tile is None:
         return 0.0
-    # A convolution that is computed as a product has the model of products.
-    as_product = isinstance(group.tile, ProductTile)
-    plain = group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores and not as_product
+    plain = isinstance(group.tile, ConvolutionTile | WeightGradientTile)
     return without_tensor_cores(group.anchor, group.tile, gpu) if plain else group.tile.score
 
 
