@@ -20,6 +20,7 @@ from sphinx.util.inspect import stringify_signature
 import minicnn
 
 ROOT = Path(__file__).resolve().parents[1]
+LEVELS = 2  # of pages: those of a study are below the studies
 
 project = "minicnn"
 author = "The minicnn developers"
@@ -108,6 +109,12 @@ def written_by_a_page(app: Any, failed: Exception | None) -> None:
     raise RuntimeError("A block of read-a-training-step.md writes step.html. Received: none that does.")
 
 
+def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Furo's tree of pages. Of every page Sphinx would copy each section and each name of the API, to leave them out."""
+    whole = context["toctree"]
+    context["toctree"] = lambda **options: whole(**{**options, "maxdepth": LEVELS})
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("build-finished", written_by_a_page)
@@ -115,3 +122,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)
     app.connect("html-collect-pages", source_pages)
+    app.connect("html-page-context", pages_of_the_tree, priority=400)  # before Furo, which asks for it
