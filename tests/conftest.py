@@ -65,7 +65,7 @@ EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give the markers `quick`, `further` and `no_cover`, and leave out cases of tests with the marker `sampled`."""
+    """Give the markers `quick`, `further` and `no_cover`, and leave out what is for the night."""
     if not EVERY_CASE and not any("::" in argument for argument in config.args):
         left = left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
@@ -83,12 +83,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Cases of tests with the marker `sampled(n)`, of which n run that are spread evenly over all."""
+    """By day: tests with the marker `night`, and of those with `sampled(n)` all but n cases, spread evenly over all."""
+    left = {item for item in items if item.get_closest_marker("night")}
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left = set[pytest.Item]()
     for cases in tests.values():
         marker = cases[0].get_closest_marker("sampled")
         count = min(marker.args[0], len(cases)) if marker else len(cases)

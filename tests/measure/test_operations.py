@@ -111,6 +111,7 @@ def test_the_time_of_a_kernel_is_divided_among_its_nodes_by_operations_and_bytes
     assert all(n.seconds[0] > 0 for n in found if n.op == "relu"), "what is merged into a convolution is not free"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("network", "work"), [("mlp", Work(scaled=True)), ("platforms", USUAL), ("kernels", Work(scaled=True))]
 )

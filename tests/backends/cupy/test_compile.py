@@ -51,12 +51,14 @@ def test_many_kernels_have_a_line_on_the_terminal(
 
 
 # The oldest and the newest one; what is in between is compiled for tensor cores.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
 def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
     assert all(compiler.compile_all(_texts(network, tiled=True, fuse=True), architecture))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("precision", "architecture"),
     [("float32", "sm_80"), ("float32", "sm_90"), ("bfloat16", "sm_90"), ("float16", "sm_80")],

@@ -92,6 +92,7 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
     assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("width", "channels", "stride", "which", "rows_of_taps"),
     [
