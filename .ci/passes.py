@@ -9,7 +9,7 @@ As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has two o
 As a program it says which tests take longest, and compares the tests that none of the passes has run with a list. Where
 they differ it fails, and where a test took more than LONG processor seconds in all its cases that no other list names:
 
-    python passes.py --list FILE --slow FILE [--repeated RECORD] RECORD ...
+    python passes.py --list FILE [--slow FILE] [--repeated RECORD] RECORD ...
 
 A repeated pass has the conditions of the first record, so that a test that it skips and the first has run counts as one
 that none has run.
@@ -157,7 +157,7 @@ def main() -> None:
     """Compare, and end with 1 and a line for each difference if there is one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", required=True)
-    parser.add_argument("--slow", required=True)
+    parser.add_argument("--slow")
     parser.add_argument("--repeated")
     parser.add_argument("records", nargs="+")
     given = parser.parse_args()
@@ -167,7 +167,8 @@ def main() -> None:
     for name, taken in tests.most_common(SLOWEST):
         print(f"{taken:6.0f} s: {name}")
     wrong = []
-    if slow := sorted(name for name, taken in tests.items() if taken > LONG and name not in listed(given.slow)):
+    known = set(listed(given.slow)) if given.slow else set(tests)
+    if slow := sorted(name for name, taken in tests.items() if taken > LONG and name not in known):
         wrong += [f"{given.slow} names the tests that take more than {LONG} processor seconds. Received:"]
         wrong += [f"{tests[name]:.0f} s: {name}" for name in slow]
         wrong += ["Make it cheaper, as CONTRIBUTING says, or name it there."]

@@ -110,7 +110,7 @@ def written_by_a_page(app: Any, failed: Exception | None) -> None:
 
 
 def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Furo's tree of pages. Of every page Sphinx would copy each section and each name of the API, to leave them out."""
+    """Furo's tree of pages, for which Sphinx would copy each section and each name of the API, to leave them out."""
     whole = context["toctree"]
     context["toctree"] = lambda **options: whole(**{**options, "maxdepth": LEVELS})
 

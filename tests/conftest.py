@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.campaign import EVERY_CASE
+
 # Libraries read these variables when they are loaded, and processes that tests start inherit them.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if WORKER:  # workers share the cores, and the memory of a GPU, of which JAX would take three quarters at once
@@ -44,8 +46,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Drawing an example has no deadline, either: other programs may keep the cores busy.
 any_time = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("dev", any_time, max_examples=20)
-settings.register_profile("ci", any_time, max_examples=40, derandomize=True)
+settings.register_profile("dev", any_time, max_examples=10)
+settings.register_profile("ci", any_time, max_examples=20, derandomize=True)
 settings.register_profile("nightly", any_time, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -59,9 +61,6 @@ OPTIONAL = ("array_api_strict", "jax", "mlx", "numba", "torch")
 # Hardly a line of src is run by a later case of a test only, and where many are, the test has the marker `cover`. In
 # these cases lines are not counted, which makes Python up to twice as slow.
 FIRST = 2
-
-
-EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

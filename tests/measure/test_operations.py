@@ -42,6 +42,7 @@ def test_each_node_of_a_step_is_timed_while_the_step_runs() -> None:
     assert "functions" not in vars(model.backend), "the backend itself is not changed"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["numba", "jax"])
 def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(name)

@@ -55,7 +55,7 @@ def agree(theirs: Any, ours: Any, shape: tuple[int, ...], terms: int) -> None:
     assert_close(ours.predict(x), np.asarray(theirs(x)), terms, dtype="float32")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_an_application_computes_the_same(name: str, tmp_path: Path) -> None:
     size, options = APPLICATIONS[name]

@@ -144,6 +144,7 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("products", "error"), [("bfloat16", 1e-2), ("float16", 2e-3)])
 def test_a_step_in_mixed_precision_is_close_to_that_in_float32(products: str, error: float) -> None:
     program, given = step_of("lenet")
