@@ -37,7 +37,7 @@ from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.errors import FitError
 from minicnn.backends._gpu.runtime import KernelText
-from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends.cupy.compiler import compile_all
 from minicnn.program.graph import Value
 
@@ -121,7 +121,7 @@ def measure(kinds: Sequence[str], backend: Any, seconds: float, count: int, seed
                 stored["wrong"].append(str(error))
             if found:
                 us = [us for _, us in found]
-                stored["timed"].append(asdict(case) | {"tiles": [tile.sizes for tile, _ in found], "us": us})
+                stored["timed"].append(asdict(case) | {"tiles": [tile.arguments for tile, _ in found], "us": us})
                 said = f"{len(us)} tiles, chosen {us[0]:.2f} us, best {min(us):.2f} us"
                 print(f"{kind} {case.op} {case.precision} {case.sizes}: {said}", flush=True)
             out.write_text(json.dumps(stored), "utf-8")
@@ -160,7 +160,10 @@ def dry(kinds: Sequence[str], gpu: Gpu, count: int, seed: int) -> None:
         for k in range(12):
             case = next(drawn)
             tiles = sampled(case, gpu, count, rng)
-            print(f"{kind} {case.op} {case.precision} {case.sizes}: {len(tiles)} tiles, {[t.sizes for t in tiles[:2]]}")
+            print(
+                f"{kind} {case.op} {case.precision} {case.sizes}:",
+                f"{len(tiles)} tiles, {[t.arguments for t in tiles[:2]]}",
+            )
             if k == 0:
                 sources = [kernel_of(case, gpu, tile) for tile in tiles[:2]]
                 for source, code in zip(sources, compile_all([s.text for s in sources], gpu.architecture), strict=True):

@@ -30,7 +30,7 @@ from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, Gpu
 from minicnn.backends._gpu.pipelined_tiling import PipelineWork, work_of
 from minicnn.backends._gpu.tensor_tiling import convolution, weight_gradient
-from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends.cupy.compiler import compile_all
 
 # Images, rows, channels, filters, taps along an axis, stride, padding, pooling: of ResNet-18 and -50, MobileNetV2,
@@ -63,7 +63,7 @@ def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
     today = convolution(node, None, gpu, "bfloat16") if convolves else weight_gradient(node, gpu, "bfloat16")
     best: dict[tuple[bool, tuple[int, ...]], Tile] = {}
     for tile in sorted(pipelined_tiling.candidates(node, gpu, "bfloat16"), key=lambda tile: tile.score):
-        best.setdefault((tile.warpgroups, tile.sizes), tile)
+        best.setdefault((tile.warpgroups, tile.arguments), tile)
     made = [today] if today else []
     for kind in (False, True):
         ahead = [tile for tile in best.values() if tile.warpgroups == kind]
@@ -76,7 +76,7 @@ def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
 def said(case: Case, tiles: Sequence[Tile], us: Sequence[float], gpu: Gpu) -> str:
     """A line for people: today's, and of those by warps and by warpgroups the chosen one and the best."""
     timed = zip(tiles, us, strict=True)
-    texts = [f"{found:.1f} ({tile.score / gpu.clock * 1e6:.1f}) {tile.sizes}" for tile, found in timed]
+    texts = [f"{found:.1f} ({tile.score / gpu.clock * 1e6:.1f}) {tile.arguments}" for tile, found in timed]
     line = f"{case.op} {case.sizes}: today {texts[0]}"
     for name, kind in (("warps", False), ("warpgroups", True)):
         if own := [k for k, tile in enumerate(tiles) if tile.stages and tile.warpgroups == kind]:
@@ -98,11 +98,11 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, kind: str, restarts: int 
     for one in stored:
         case = Case(one["kind"], one["op"], one["precision"], tuple(one["sizes"]))
         node = next(n for n in case.program().nodes if n.op.name == case.op)
-        known = {(*block.sizes, splits): work for block, splits, work in work_of(node, gpu)
-                 if block.warpgroups == (kind == "warpgroups")}  # fmt: skip
+        known = {(*block.tile.arguments[:-1], splits): work for block, splits, work in work_of(node, gpu)
+                 if block.tile.warpgroups == (kind == "warpgroups")}  # fmt: skip
         timed = [(known[sizes], us) for tile, us in zip(one["tiles"], one["us"], strict=True)
                  if tile["stages"] and tile.get("warpgroups", False) == (kind == "warpgroups")
-                 and (sizes := tuple(tile["sizes"])) in known]  # fmt: skip
+                 and (sizes := tuple(tile["arguments"])) in known]  # fmt: skip
         if not timed:
             continue
         works, us = zip(*timed, strict=True)
@@ -186,7 +186,13 @@ def main() -> None:
             continue
         if len(found) > 1:
             print(said(case, *zip(*found, strict=True), gpu), flush=True)
-        stored.append(asdict(case) | {"tiles": [asdict(tile) for tile, _ in found], "us": [us for _, us in found]})
+        stored.append(
+            asdict(case)
+            | {
+                "tiles": [asdict(tile) | {"arguments": tile.arguments} for tile, _ in found],
+                "us": [us for _, us in found],
+            }
+        )
         chosen.out.write_text(json.dumps(stored), "utf-8")
         if time.perf_counter() > end:
             break

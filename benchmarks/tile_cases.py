@@ -16,8 +16,8 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, convolutions, products, weight_gradients
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.tile_times import Candidates
-from minicnn.backends._gpu.tiling import Tile
 from minicnn.backends.cupy.generation import generate
 from minicnn.program.graph import Node, Program
 
@@ -155,7 +155,7 @@ def sampled(case: Case, gpu: Gpu, count: int, rng: np.random.Generator) -> list[
     for k in order[[0, *ranks]].tolist() if len(order) else ():
         which = int(np.searchsorted(ends, k, side="right"))
         tile = found[which].tile(k - int(ends[which]), case.precision)  # counted from the end
-        tiles.setdefault(tile.sizes, tile)
+        tiles.setdefault(tile.arguments, tile)
         if len(tiles) == count:
             break
     return list(tiles.values())

@@ -43,12 +43,12 @@ class Timed:
         case = Case(stored["kind"], stored["op"], stored["precision"], tuple(stored["sizes"]))
         wanted, us, parts = np.array(stored["tiles"], dtype=int), np.array(stored["us"]), []
         for some in case.candidates(gpu):
-            count = len(some.blocks.blocks)
-            sizes = np.stack([np.broadcast_to(size, count) for size in some.sizes])
+            count = len(some.work.blocks)
+            sizes = np.stack([np.broadcast_to(size, count) for size in some.tiles.arguments])
             places = [np.flatnonzero((sizes == tile[:, None]).all(axis=0)) for tile in wanted]
             at = np.array([k[0] for k in places if len(k)], dtype=int)
             known = np.array([len(k) > 0 for k in places])
-            parts.append((_taken(some.blocks, at), us[known], np.broadcast_to(some.beside, count)[at]))
+            parts.append((_taken(some.work, at), us[known], np.broadcast_to(some.beside, count)[at]))
         blocks, times, beside = zip(*parts, strict=True)
         cycles = np.concatenate(times) * 1e-6 * gpu.clock
         return cls(_joined(blocks), case.precision, cycles, np.concatenate(beside))

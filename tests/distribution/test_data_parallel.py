@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from minicnn import Sequential
+from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore, CSVLogger, LambdaCallback, ModelCheckpoint
-from minicnn.distribution import DataParallel, ModelParallel, OneProcess, passes
+from minicnn.distribution import DataParallel, ModelParallel, OneProcess, Planned, passes
 from minicnn.distribution.data_parallel import find
 from minicnn.distribution.launchers import launched
 from minicnn.layers import BatchNormalization, Dense, Dropout, Flatten, Input, Layer
+from minicnn.ops.groups import Group
 from support.distributed import (
     CLASSES,
     MODELS,
@@ -191,12 +193,50 @@ def test_ranks_that_are_about_to_do_otherwise_are_named() -> None:
 
 
 def test_a_program_shows_its_collectives() -> None:
-    model = normalized("numpy", DataParallel(4))
-    text = str(model.program(batch_size=12))
-    assert text.count(" all_reduce(") == 2 * 2 + 2 * 2 + 1  # twice a normalisation, forward and backward, and the end
+    for ranks in (1, 2, 4):
+        model = normalized("numpy", DataParallel(4, communicator=Planned(ranks - 1, ranks)))
+        program = model.program(batch_size=12)
+        names = [node.op.name for node in program.nodes]
+        # Twice a normalisation, forward and backward, and the end.
+        assert names.count("all_reduce") == 2 * 2 + 2 * 2 + 1
+        assert names.count("conv2d") == 2 * 4 // ranks
+        assert program.value("x").shape[0] == 12 // ranks
+        assert (program.bytes_sent > 0) == (ranks > 1)
     assert " all_reduce(" in str(model.explain(batch_size=12))
-    assert model.program(batch_size=12).value("x").shape[0] == 3
     assert "all_reduce" not in str(normalized("numpy", None).program())
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("name", ["normalized", "branched"])
+def test_the_program_of_a_rank_does_what_its_step_does(name: str, count: int) -> None:
+    """The same bits, and the same bytes to others."""
+    ranks, stepwise = ThreadRanks(count), ThreadRanks(count)
+    x, y = (a[:12] for a in data())
+
+    def work(communicator: Any) -> int:
+        model = MODELS[name]("numpy", DataParallel(4, communicator=communicator))
+        program, held = model.program(batch_size=12), Group(4, communicator.rank, count).held()
+        rows = slice(3 * held.start, 3 * held.stop)
+        given: dict[str, Any] = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs}
+        given |= {**model.get_weights(), "x": x[rows], "learning_rate": np.float32(model.optimizer.learning_rate)}
+        labels = [y[rows].astype("int32"), y[rows, None].astype("float32")]
+        given |= {"y": labels[0], "y0": labels[0], "y1": labels[1]}
+        found = get_backend("numpy").compile(program)({v.name: given[v.name].copy() for v in program.inputs})
+        model = MODELS[name]("numpy", DataParallel(4, communicator=stepwise.communicator(communicator.rank)))
+        model.train_on_batch(x, targets(name, y))
+        for path, array in model.get_weights().items():
+            np.testing.assert_array_equal(found[path], array, err_msg=path)
+        return program.bytes_sent
+
+    assert ranks.run(work) == ranks.sent == stepwise.sent
+
+
+def test_a_planned_rank_does_not_compute() -> None:
+    with pytest.raises(ValueError, match="have numbers from 0 on"):
+        Planned(2, 2)
+    model = plain("numpy", DataParallel(4, communicator=Planned(1, 2)))
+    with pytest.raises(RuntimeError, match=r"rank 1 of 2, which is planned only\. Print model\.program"):
+        model.fit(*data(), 12, verbose=0)
 
 
 def test_a_summary_tells_what_a_rank_has_of_split_kernels() -> None:
@@ -292,12 +332,6 @@ def test_arguments() -> None:
         plain("numpy", None, accumulate=0)
     with pytest.raises(TypeError, match="distribution is a DataParallel"):
         plain("numpy", "data")
-
-
-def test_other_backends_are_refused_with_several_ranks() -> None:
-    on_cupy = DataParallel(2, communicator=ThreadRanks(2).communicator(0))
-    with pytest.raises(ValueError, match=r"backends numpy, numba, torch, jax, cupy, numba_cuda\. Received: onnx"):
-        on_cupy.check_backend("onnx")
 
 
 def test_copies_and_pickles_are_distributed_likewise() -> None:

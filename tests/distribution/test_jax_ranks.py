@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minicnn.distribution import DataParallel, JaxCommunicator
+from minicnn.distribution.schedule import Schedule
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 from support.campaign import FULL
@@ -34,10 +35,13 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks(ranks: int) -> None:
     ("shards", "ranks", "expected"), [(8, 2, True), (8, 8, True), (12, 3, True), (8, 3, False), (12, 2, False)]
 )
 def test_one_jit_is_for_ranks_that_compute_alike(shards: int, ranks: int, expected: bool) -> None:
-    from minicnn.distribution.jitted import fits
+    from minicnn.backends._jax_ranks import fits
 
-    assert fits({4: Program("step")}, Group(shards, 0, ranks)) == expected
-    assert not fits({4: Program("step"), 5: Program("step")}, Group(shards, 0, ranks))
+    def schedule(batch: int) -> Schedule:
+        return Schedule(Program("step"), Group(shards, 0, ranks), batch, range(batch), frozenset())
+
+    assert fits(schedule(4 * shards)) == expected
+    assert not fits(schedule(4 * shards + 1))
 
 
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:

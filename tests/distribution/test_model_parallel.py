@@ -14,7 +14,7 @@ import pytest
 from minicnn import Model, Sequential
 from minicnn import layers as nn
 from minicnn.callbacks import BackupAndRestore, EarlyStopping, ModelCheckpoint
-from minicnn.distribution import DataParallel, ModelParallel
+from minicnn.distribution import DataParallel, ModelParallel, Planned
 from minicnn.distribution.exchanges import exchange
 from minicnn.ops import all_gather, all_to_all, reduce_scatter
 from minicnn.ops.groups import Group
@@ -84,25 +84,29 @@ def test_norms_are_those_of_whole_gradients(clip: dict[str, float]) -> None:
 
 
 def test_a_program_shows_what_is_split() -> None:
-    model = made(ModelParallel(SHARDS))
-    program = model.program(batch_size=16)
+    rank = Planned(0, SHARDS)
+    program = made(ModelParallel(SHARDS, communicator=rank)).program(batch_size=16)
     assert program.value("conv2d_1/kernel").shape == (3, 3, 4, 2)
     assert program.value("dense/kernel").shape == (32, 2)
     assert program.value("dense_1/kernel").shape == (8, CLASSES)  # 5 columns are not 4 parts
     text = str(program)
     assert text.count(" all_to_all(") == 3 + 3  # forward and backward
     assert text.count(" reduce_scatter(") == 2  # the gradients of the samples; nobody wants that of the images
-    hybrid = made(ModelParallel(SHARDS, layout_map=DENSE)).program(batch_size=16)
+    hybrid = made(ModelParallel(SHARDS, layout_map=DENSE, communicator=rank)).program(batch_size=16)
     assert hybrid.value("conv2d_1/kernel").shape == (3, 3, 4, 8)
     assert hybrid.value("dense/kernel").shape == (32, 2)
     summed = {v.shape for n in hybrid.nodes if n.op.name == "all_reduce" and n.phase == "backward" for v in n.inputs}
     assert (3, 3, 4, 8) in summed
     assert (32, 2) not in summed
+    whole = made(ModelParallel(SHARDS)).program(batch_size=16)  # one rank has all columns
+    assert whole.value("dense/kernel").shape == whole.updates["dense/kernel"].shape == (32, 8)
+    assert not {"all_gather", "all_to_all", "reduce_scatter"} & {node.op.name for node in whole.nodes}
 
 
 def test_groups_split_kernels_within_and_sum_gradients_between_them() -> None:
     """Two of two: columns in two parts, the gradient of each summed with that of the other group."""
-    program = made(ModelParallel(SHARDS, layout_map=DENSE, groups=2)).program(batch_size=16)
+    split = ModelParallel(SHARDS, layout_map=DENSE, groups=2, communicator=Planned(0, SHARDS))
+    program = made(split).program(batch_size=16)
     assert program.value("dense/kernel").shape == (32, 4)
     gathers = [n.attrs["group"] for n in program.nodes if n.op.name == "all_gather"]
     assert gathers

@@ -16,10 +16,10 @@ from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from backends.cupy.emulator import needs_gxx
 from minicnn import layers as nn
 from minicnn.backends import get_backend
+from minicnn.backends._gpu.ranks import fits, summed
+from minicnn.backends.base import Backend
 from minicnn.callbacks import LambdaCallback
-from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, on_device
-from minicnn.distribution.on_device import fits, lower, summed
-from minicnn.distribution.step import ShardedStep
+from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline
 from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
@@ -53,15 +53,6 @@ def test_sums_by_moves_and_additions_have_the_bits_of_the_tree(shards: int, rank
 def test_ranks_with_several_sums_take_them_on_the_host() -> None:
     assert not fits(Group(8, 0, 3))
     assert fits(Group(8, 0, 2))
-
-
-def test_the_whole_step_of_a_rank_has_its_collective_inside() -> None:
-    model = plain("numpy", DataParallel(1, communicator=NcclCommunicator(OneProcess(), MadeUp())))
-    program = model.program("train", batch_size=12)
-    lower(program, Group(1, 0, 1, OneProcess(), deterministic=False))
-    moved = [node for node in program.nodes if node.op.name == "all_reduce"]
-    assert len(moved) == 1
-    assert moved[0].inputs[0].ndim == 1
 
 
 class UniqueId:
@@ -211,7 +202,6 @@ class Late(MadeUp):
 @needs_gxx
 def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and collectives are one graph, for the last batch another, and each step has new rows and new dropouts."""
-    monkeypatch.setattr(EmulatedBackend, "name", "cupy")  # one of those that take part in a distribution
     captured, capture = [], EmulatedRuntime.capture
     monkeypatch.setattr(EmulatedRuntime, "capture", lambda *given: captured.append(1) or capture(*given))
     backend, (x, y) = EmulatedBackend(), data()
@@ -229,7 +219,7 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
         return losses, model.get_weights()
 
     with monkeypatch.context() as patch:
-        patch.setattr(on_device, "step", lambda *given: ShardedStep(*given[:-1]))
+        patch.setattr(EmulatedBackend, "rank_step", Backend.rank_step)
         alone = trained()
     here = trained()
     assert len(captured) == 2
@@ -239,6 +229,32 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
         assert losses == alone[0]
         for path, array in weights.items():
             np.testing.assert_array_equal(array, alone[1][path], err_msg=path)
+
+
+@needs_gxx
+def test_all_stages_on_one_rank_of_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter of steps is no array that one piece alone reads and overwrites."""
+    backend, (x, y) = EmulatedBackend(), data()
+
+    def trained() -> tuple[Any, ...]:
+        layers = [nn.Flatten(), nn.Dense(6), nn.Dense(CLASSES, activation="softmax")]
+        model = chain(layers, Adam(0.01), backend, Pipeline(["dense_1"], shards=3))
+        losses = model.fit(x[:24], y[:24], 12, epochs=2, verbose=0).history["loss"]
+        return losses, model.evaluate(x[:12], y[:12], 12), digest(model)
+
+    made = trained()
+    monkeypatch.setattr(EmulatedBackend, "rank_step", Backend.rank_step)
+    assert made == trained()
+
+
+@needs_gxx
+def test_the_step_of_a_rank_with_one_shard_on_the_emulator() -> None:
+    """In the tree parts and sums are one graph; in the fast mode the step is one Program with its sum inside."""
+    backend, steps = EmulatedBackend(), 2
+    library = Late(backend.runtime)
+    same(backend, library, dense, 1, steps)
+    assert library.calls.count("all_gather") == steps
+    assert library.calls.count("all_reduce") == 2 + steps  # one of each connects
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from minicnn import Sequential
 from minicnn.callbacks import Callback
 from minicnn.data import Loader
-from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from support.model_cases import (
@@ -27,6 +26,7 @@ from support.model_cases import (
     blobs,
     linear,
     to_library,
+    two_layers,
 )
 
 Array = np.ndarray[Any, Any]
@@ -34,16 +34,9 @@ FEATURES, UNITS, CLASSES = 5, 7, 3
 X, Y = blobs(23, FEATURES, CLASSES)
 
 
-def network(
-    backend: Any = "numpy", precision: str = "float32", seed: int = 0, metrics: Any = ("accuracy",)
-) -> Sequential:
-    model = Sequential(
-        [Input((FEATURES,)), Dense(UNITS, activation="relu"), Dense(CLASSES)], backend=backend, seed=seed
-    )
-    model.compile(
-        SGD(0.05, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), metrics, precision=precision
-    )
-    return model
+network = partial(
+    two_layers, features=FEATURES, hidden=UNITS, units=CLASSES, optimizer=partial(SGD, 0.05, momentum=0.9)
+)
 
 
 def shuffled(n: int, seed: int, epoch: int) -> Array:

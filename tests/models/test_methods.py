@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,12 @@ import pytest
 from minicnn import Layer, Model, Sequential, layers, regularizers
 from minicnn.layers import Add, BatchNormalization, Conv2D, Dense, Flatten, Input
 from minicnn.models import clone_model
-from support.model_cases import FAST, assert_same_weights, blobs
+from support.model_cases import FAST, assert_same_weights, blobs, two_layers
 
 X, Y = blobs(16, 4, 3)
 
 
-def network(backend: Any = "numpy") -> Sequential:
-    model = Sequential([Input((4,)), Dense(6, activation="relu"), BatchNormalization(), Dense(3)], backend=backend)
-    model.compile("adam", "mse")
-    return model
+network = partial(two_layers, between=(BatchNormalization,), optimizer="adam", loss="mse", metrics=())
 
 
 def targets(units: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,12 @@ from minicnn import Sequential
 from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import Adam
-from support.model_cases import FAST, blobs, linear
+from support.model_cases import FAST, blobs, linear, two_layers
 
 X, Y = blobs(24, 5, 3)
 
 
-def network(backend: Any, precision: str, seed: int = 0) -> Sequential:
-    model = Sequential([Input((5,)), Dense(16, activation="relu"), Dense(3)], backend=backend, seed=seed)
-    model.compile(Adam(0.01), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision)
-    return model
+network = partial(two_layers, features=5, hidden=16, optimizer=partial(Adam, 0.01))
 
 
 @pytest.fixture
@@ -31,11 +29,11 @@ def x64() -> Iterator[None]:
 
 
 def check_float64(backend: str) -> None:
-    model = network(backend, "float64")
+    model = network(backend, precision="float64")
     history = model.fit(X, Y, 8, 2, 0).history
     assert {w.dtype.name for w in model.get_weights().values()} == {"float64"}
     assert model.predict(X).dtype == "float64"
-    reference = network("numpy", "float64")
+    reference = network("numpy", precision="float64")
     expected = reference.fit(X, Y, 8, 2, 0).history
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-12)
     for path, w in reference.get_weights().items():
@@ -53,7 +51,7 @@ def test_float64_on_jax(x64: None) -> None:
 
 def test_float64_on_jax_needs_its_64_bit_mode() -> None:
     pytest.importorskip("jax")
-    model = network("jax", "float32")
+    model = network("jax", precision="float32")
     before = model.get_weights()
     with pytest.raises(ValueError, match="jax_enable_x64"):
         model.compile(precision="float64")
@@ -64,7 +62,7 @@ def test_float64_on_jax_needs_its_64_bit_mode() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_mixed_bfloat16(backend: str) -> None:
-    model, plain = network(backend, "mixed_bfloat16"), network(backend, "float32")
+    model, plain = network(backend, precision="mixed_bfloat16"), network(backend, precision="float32")
     program = model.program("train", batch_size=8)
     products = [n for n in program.nodes if n.op.name == "matmul"]
     assert len(products) == 5  # two forward, three backward: the data need no gradient
@@ -83,12 +81,12 @@ def test_mixed_bfloat16(backend: str) -> None:
 def test_backends_that_lack_bfloat16_say_so(backend: str) -> None:
     message = rf"The {backend} backend computes in float32, float64\. Received: precision='mixed_bfloat16'"
     with pytest.raises(ValueError, match=message):
-        network(backend, "mixed_bfloat16")
+        network(backend, precision="mixed_bfloat16")
 
 
 def test_the_backend_of_the_data_decides_late() -> None:
     torch = pytest.importorskip("torch")
-    late, model = network(None, "mixed_bfloat16"), network(None, "mixed_bfloat16")
+    late, model = network(None, precision="mixed_bfloat16"), network(None, precision="mixed_bfloat16")
     with pytest.raises(ValueError, match="The numpy backend computes in float32, float64"):
         late.fit(X, Y, verbose=0)
     late.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,16 @@ from minicnn import Model, Sequential
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
-from support.model_cases import FAST, Watch, assert_same_weights, blobs, linear, to_library
+from support.model_cases import FAST, Watch, assert_same_weights, blobs, linear, to_library, two_layers
 from support.strategies import seeds
 
 Array = np.ndarray[Any, Any]
 X, Y = blobs(12, 3, 2)
 
 
-def network(backend: Any = "numpy", seed: int = 0) -> Sequential:
-    layers = [Input((3,)), Dense(6, activation="relu"), BatchNormalization(), Dropout(0.2), Dense(2)]
-    model = Sequential(layers, backend=backend, seed=seed)
-    model.compile(Adam(0.01), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
-    return model
+network = partial(
+    two_layers, features=3, units=2, between=(BatchNormalization, partial(Dropout, 0.2)), optimizer=partial(Adam, 0.01)
+)
 
 
 # Weights ----------------------------------------------------------------------------------------

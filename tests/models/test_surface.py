@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,12 @@ from minicnn import Model, Sequential
 from minicnn.callbacks import LambdaCallback
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.utils import PyDataset
-from support.model_cases import FAST, Watch, assert_same_weights, blobs, to_library
+from support.model_cases import FAST, Watch, assert_same_weights, blobs, to_library, two_layers
 
 X, Y = blobs(23, 4, 3)
 
 
-def network(backend: Any = "numpy", **compiled: Any) -> Sequential:
-    model = Sequential([Input((4,)), Dense(5, activation="relu"), Dense(3, activation="softmax")], backend=backend)
-    model.compile(**{"optimizer": "sgd", "metrics": ["accuracy"], **compiled})
-    return model
+network = partial(two_layers, hidden=5, last="softmax", loss="sparse_categorical_crossentropy")
 
 
 def batches(size: int = 5) -> list[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from minicnn import Sequential, ops
 from minicnn.backends import get_backend
 from minicnn.callbacks import Callback
 from minicnn.layers import Dense, Input, Layer
-from minicnn.losses import Loss
+from minicnn.losses import Loss, SparseCategoricalCrossentropy
 from minicnn.metrics import Metric
 from minicnn.optimizers import SGD
 from minicnn.program import Program, Value
@@ -45,6 +45,33 @@ def identity(shape: Sequence[int], loss: Any = "mse", metrics: Any = (), *, back
     """A model whose predictions are its inputs, in float64."""
     model = Sequential([Input(shape)], backend=backend)
     model.compile("sgd", loss, metrics, precision="float64")
+    return model
+
+
+def two_layers(
+    backend: Any = "numpy", *, features: int = 4, hidden: int = 6, units: int = 3, last: str | None = None,
+    between: Sequence[Callable[[], Layer]] = (), optimizer: Any = "sgd", loss: Any = None,
+    metrics: Any = ("accuracy",), seed: int = 0, **options: Any,
+) -> Sequential:  # fmt: skip
+    """Two compiled dense layers, trained on class numbers unless a loss is named.
+
+    Args:
+        backend: See `Model`.
+        features: Numbers of a sample.
+        hidden: Units of the first layer, which has ReLU.
+        units: Those of the second.
+        last: Its activation.
+        between: Makes the layers between the two.
+        optimizer: Name of the optimizer, or what makes one.
+        loss: See `Model.compile`; of logits if None.
+        metrics: See `Model.compile`.
+        seed: See `Model`.
+        **options: Further arguments of `Model.compile`.
+    """
+    inner = [Dense(hidden, activation="relu"), *(make() for make in between)]
+    model = Sequential([Input((features,)), *inner, Dense(units, activation=last)], backend=backend, seed=seed)
+    loss = SparseCategoricalCrossentropy(from_logits=True) if loss is None else loss
+    model.compile(optimizer if isinstance(optimizer, str) else optimizer(), loss, metrics, **options)
     return model
 
 

@@ -6,11 +6,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from minicnn.program.graph import Node, Program, Spec
+
+if TYPE_CHECKING:
+    from minicnn.distribution.schedule import Schedule
+    from minicnn.ops.groups import Communicator
 
 Array = Any
 Kernel = Callable[..., Any]
@@ -264,6 +268,25 @@ class Backend:
     def compile_each(self, programs: Sequence[Program]) -> list[Executable]:
         """`compile` of several Programs, side by side where that is faster."""
         return [self.compile(program) for program in programs]
+
+    # Ranks --------------------------------------------------------------------------------------
+
+    def connected(self, communicator: Communicator) -> Communicator:
+        """The communicator of several ranks that compute with this backend, made of that of the launcher.
+
+        Raises:
+            ImportError: If what connects them is missing.
+        """
+        return communicator
+
+    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+        """A rank's step, which is a list of pieces and collectives.
+
+        Args:
+            schedule: The list.
+            run: Gives an Executable that goes through a list; a backend may run it as a whole instead.
+        """
+        return run(schedule, self)
 
     # Machine ------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as xp
@@ -11,6 +11,9 @@ import numpy as np
 
 from minicnn.backends.base import Array, Backend, Executable, interpreter
 from minicnn.program.graph import Program
+
+if TYPE_CHECKING:
+    from minicnn.distribution.schedule import Schedule
 
 
 class JaxBackend(Backend):
@@ -76,6 +79,12 @@ class JaxBackend(Backend):
             return result
 
         return call
+
+    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+        """See `Backend.rank_step`; in one jit where that can be."""
+        from minicnn.backends._jax_ranks import rank_step
+
+        return rank_step(schedule, self)
 
     def memory(self) -> int | None:
         """See `Backend.memory`; the largest so far."""

@@ -24,16 +24,16 @@ EXTRAS = {"torch": "torch", "jax": "jax", "array-api-strict": "test"}
 def info(as_json: bool) -> None:
     """Say what was found: backends and devices, versions, the CPU and its BLAS, data sets."""
     # Backends first: they load libraries with threads of their own.
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "backends": {name: _backend(name) for name in backends.names()},
         "packages": _packages(),
         "data": {name: _data(name) for name in PLACES},
     }
-    found = {"machine": machine.facts(), "avx512": machine.processor().avx512, "notes": _notes(), **found}
+    facts = {"machine": machine.facts(), "avx512": machine.processor().avx512, "notes": _notes(), **facts}
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(facts, indent=2))
     else:
-        _show(found)
+        _show(facts)
 
 
 def _backend(name: str) -> dict[str, Any]:

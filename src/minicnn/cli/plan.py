@@ -18,6 +18,8 @@ from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.planning import PlannedStep, planned
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
+from minicnn.backends.webgpu import devices, generation
+from minicnn.backends.webgpu.tiles import WebGpuTiles
 from minicnn.cli import plan_tables
 from minicnn.cli.options import NETWORK, Several
 from minicnn.files import write_file
@@ -27,9 +29,10 @@ from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
-from minicnn.program import Node
+from minicnn.program import Node, Program
 
 THIS, ALL = "this", "all"
+GPUS = {**KNOWN, **devices.KNOWN}
 SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
 
 
@@ -49,8 +52,8 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 @click.command()
 @click.argument("network", type=NETWORK)
 @click.option(
-    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME[,NAME..]",
-    help=f"GPU, or several side by side: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",
+    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*GPUS, THIS]), metavar="NAME[,NAME..]",
+    help=f"GPU, or several side by side: {', '.join(GPUS)}; or {THIS}, the GPU of this machine.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
 @click.option(
@@ -82,12 +85,12 @@ def plan(
 ) -> None:  # fmt: skip
     """Plan a training step of NETWORK for a GPU that need not be there. The optimizer is SGD with momentum.
 
-    Prints for each launch of the cupy backend the time that the performance model predicts beside the roof, the least
-    time that the GPU's peak rates allow, the bytes that it moves, its FLOPs and its operations; with --columns also its
-    blocks and threads, its shared memory and registers. Registers are those of the compiled kernel, where NVRTC is
-    installed. Several GPUs are compared layer by layer.
+    Prints for each launch of the cupy backend, or of webgpu on a GPU that is not NVIDIA's, the time that the
+    performance model predicts beside the roof, the least time that the GPU's peak rates allow, the bytes that it moves,
+    its FLOPs and its operations; with --columns also its blocks and threads, its shared memory and registers. Registers
+    are those of the compiled kernel, where NVRTC is installed. Several GPUs are compared layer by layer.
     """
-    gpus = [_this() if name == THIS else KNOWN[name] for name in names]
+    gpus = [_this() if name == THIS else GPUS[name] for name in names]
     if len(gpus) > 1 and (number is not None or path is not None or columns):
         message = "--kernel, --columns and --html are for one GPU. Received: several. Name one."
         raise click.UsageError(message)
@@ -102,20 +105,27 @@ def plan(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
     program = model.program("train", batch_size=batch)
-    steps = [planned(program.copy(), gpu, generate) for gpu in gpus]
+    steps = [_planned(program.copy(), gpu) for gpu in gpus]
     if number is not None:
         click.echo(_kernel(steps[0], number), nl=False)
         return
     title = f"{network}, a training step on a batch of {batch} in {precision}"
-    found = [_facts(title, step, *_compiled(step)) for step in steps]
+    facts = [_facts(title, step, *_compiled(step)) for step in steps]
     if path is not None:
-        write_file(path, program.to_html(run_by=_run_by(steps[0], found[0])).encode())
+        write_file(path, program.to_html(run_by=_run_by(steps[0], facts[0])).encode())
         click.echo(f"{path}: {title}, on {gpus[0].name}", err=True)
     if as_json:
-        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
     elif path is None:
         shown = tuple(plan_tables.COLUMNS) if ALL in columns else columns
-        plan_tables.show(found, by or ("launch" if len(found) == 1 else "layer"), top, shown)
+        plan_tables.show(facts, by or ("launch" if len(facts) == 1 else "layer"), top, shown)
+
+
+def _planned(program: Program, gpu: Gpu) -> PlannedStep:
+    """The step of the backend cupy, or of webgpu on a GPU that is not NVIDIA's."""
+    if gpu.has_cuda:
+        return planned(program, gpu, generate)
+    return planned(program, gpu, generation.generate, tiles=WebGpuTiles(gpu))
 
 
 def _check_precision(precision: str, gpu: Gpu) -> None:
@@ -155,7 +165,7 @@ def _kernel(step: PlannedStep, number: int) -> str:
 def _this() -> Gpu:
     """The GPU of this machine."""
     reasons = []
-    for name in ("cupy", "numba_cuda"):
+    for name in ("cupy", "numba_cuda", "webgpu"):
         try:
             backend = backends.get_backend(name)
         except (ImportError, RuntimeError, ValueError) as error:
@@ -163,13 +173,13 @@ def _this() -> Gpu:
             continue
         if isinstance(backend, GpuBackend) and backend.gpu is not None:
             return backend.gpu
-    raise click.ClickException(
-        f"--gpu {THIS} needs an NVIDIA GPU. Received: {' '.join(reasons)} Name one: {', '.join(KNOWN)}."
-    )
+    raise click.ClickException(f"--gpu {THIS} needs a GPU. Received: {' '.join(reasons)} Name one: {', '.join(GPUS)}.")
 
 
 def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
-    """What each kernel takes once it is compiled; None, and why, if it cannot be."""
+    """Resources of each kernel once it is compiled; None, and why, if it cannot be."""
+    if not step.gpu.has_cuda:
+        return [None] * len(step.launches), "Registers are those of kernels that the GPU's driver compiles."
     texts = [launch.source.text for launch in step.launches if launch.source is not None]
     try:
         nvrtc.version()
@@ -181,10 +191,10 @@ def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
 
 def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], why: str | None) -> dict[str, Any]:
     gpu, rows = step.gpu, []
-    for launch, found in zip(step.launches, compiled, strict=True):
+    for launch, usage in zip(step.launches, compiled, strict=True):
         source = launch.source
         largest = max(launch.nodes, key=lambda node: node.cost.flops)
-        declared, dynamic = found.shared if found else launch.declared, source.shared if source else 0
+        declared, dynamic = usage.shared if usage else launch.declared, source.shared if source else 0
         rows.append(
             {
                 "nodes": [n.op.name for n in launch.nodes],
@@ -196,8 +206,8 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
                 "shared_bytes": declared + dynamic,
                 "static_shared_bytes": declared,
                 "dynamic_shared_bytes": dynamic,
-                "registers": found.registers if found else None,
-                "fits": launch.misfit(gpu, found) is None,
+                "registers": usage.registers if usage else None,
+                "fits": launch.misfit(gpu, usage) is None,
                 "bytes": launch.nbytes,
                 "flops": launch.flops,
                 "modelled_s": launch.seconds,

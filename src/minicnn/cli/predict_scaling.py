@@ -45,20 +45,20 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
             return value
         parts = [p.strip() for p in str(value).split(",")]
         numbers = [int(p) if p.isascii() and p.isdecimal() and len(p) < 10 else 0 for p in parts]
-        found: list[int] = []
+        counts: list[int] = []
         for part, number, last in zip(parts, numbers, [*numbers[1:], 0], strict=True):
-            if part == "..." and last and len(found) >= 2 and found[-1] % found[-2] == 0 and found[-1] > found[-2]:
-                factor = found[-1] // found[-2]
-                while found[-1] * factor < last:
-                    found.append(found[-1] * factor)
+            if part == "..." and last and len(counts) >= 2 and counts[-1] % counts[-2] == 0 and counts[-1] > counts[-2]:
+                factor = counts[-1] // counts[-2]
+                while counts[-1] * factor < last:
+                    counts.append(counts[-1] * factor)
             elif 0 < number <= MOST_RANKS:
-                found.append(number)
+                counts.append(number)
             else:
                 self.fail(
                     f"Ranks are numbers from 1 to {MOST_RANKS:,}, such as 1,2,4,...,1024. Received: {value!r}.",
                     param, ctx,
                 )  # fmt: skip
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(counts))
 
 
 @click.command("predict-scaling")
@@ -130,7 +130,7 @@ def predict_scaling(
 
 
 def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -> prediction.Calibration | None:
-    """What was measured on this machine: kept from before, or measured now if it is needed."""
+    """Measurements of this machine: kept from before, or taken now if they are needed."""
     if path.exists() and not anew:
         try:
             stored = read_json(path)
@@ -143,9 +143,9 @@ def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -
     if not anew and not needed:
         return None
     click.echo("measuring this machine, for about a minute ...", err=True)
-    found = local_ranks.measure([run, CALIBRATED] if run["network"] != CALIBRATED["network"] else [run])
-    write_file(path, (json.dumps(found, indent=1) + "\n").encode(), folders=True)
-    return prediction.calibrate(found, local_ranks.trace)
+    measurements = local_ranks.measure([run, CALIBRATED] if run["network"] != CALIBRATED["network"] else [run])
+    write_file(path, (json.dumps(measurements, indent=1) + "\n").encode(), folders=True)
+    return prediction.calibrate(measurements, local_ranks.trace)
 
 
 def _predicted(
@@ -218,29 +218,30 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(found: dict[str, Any], columns: Sequence[str]) -> None:
+def _show(prediction: dict[str, Any], columns: Sequence[str]) -> None:
     out = console()
     out.print(table("The model against what was measured", ["what", "measured", "model", "error", "measured by"],
-                    [_point(p) for p in found["errors"]]))  # fmt: skip
-    for note in found["notes"]:
+                    [_point(p) for p in prediction["errors"]]))  # fmt: skip
+    for note in prediction["notes"]:
         out.print(f"Note: {note}")
-    image = "x".join(map(str, found["image"]))
-    device = "one core of this machine" if found["device"] == CPU else KNOWN[found["device"]].name
+    image = "x".join(map(str, prediction["image"]))
+    device = "one core of this machine" if prediction["device"] == CPU else KNOWN[prediction["device"]].name
     for kind, says in (("strong", "of all ranks together"), ("weak", "of each rank")):
         out.print()
-        title = (
-            f"Predicted, {kind} scaling: {found['network']} on {image}, {found['batch']} samples {says}, on {device}"
-        )
-        predicted = [_cells(row, i) for row in found[kind] for i in range(len(row["predictions"]))]
+        subject = f"{prediction['network']} on {image}, {prediction['batch']} samples {says}"
+        title = f"Predicted, {kind} scaling: {subject}, on {device}"
+        predicted = [_cells(row, i) for row in prediction[kind] for i in range(len(row["predictions"]))]
         heads = ["ranks", "strategy", *columns]
         cells = [[row[head] for head in heads] for row in predicted]
-        out.print(table(f"{title}, {found['link']['name']}", heads, cells, numbers=True, texts={"strategy", "how"}))
-        out.print(f"Choice: {found[kind][-1]['why']}")
-    if found["hybrid_until_batch"] is not None:
+        out.print(
+            table(f"{title}, {prediction['link']['name']}", heads, cells, numbers=True, texts={"strategy", "how"})
+        )
+        out.print(f"Choice: {prediction[kind][-1]['why']}")
+    if prediction["hybrid_until_batch"] is not None:
         out.print()
         out.print(
             f"Hybrid parallelism sends fewer bytes than data parallelism while a group's batch is at most "
-            f"{found['hybrid_until_batch']:,}."
+            f"{prediction['hybrid_until_batch']:,}."
         )
 
 

@@ -20,7 +20,7 @@ HYBRID = {"kernel": (None, "model")}
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: adds the options of a distributed training."""
-    given = (
+    arguments = (
         click.option(
             "--distribute", type=click.Choice(["data", "model", "hybrid"]),
             help="Divide each batch among the processes that mpiexec or torchrun has started; a single process "
@@ -41,13 +41,13 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Start N processes on this machine by mpiexec, with --distribute data unless another is given.",
         ),
     )  # fmt: skip
-    for option in reversed(given):
+    for option in reversed(arguments):
         function = option(function)
     return function
 
 
 def distribution(distribute: str | None, shards: int, timeout: float) -> DataParallel | None:
-    """What the options say; None where nothing is shared out."""
+    """The distribution that the options name; None where nothing is shared out."""
     if distribute in ("model", "hybrid"):
         return ModelParallel(shards, layout_map=None if distribute == "model" else HYBRID, timeout=timeout)
     return DataParallel(shards, timeout=timeout) if distribute else None

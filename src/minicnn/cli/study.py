@@ -164,8 +164,8 @@ def _settings(
             opened_study.check(made)
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
-        given = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
-        settings[name] = (Setting(*given), here)
+        arguments = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
+        settings[name] = (Setting(*arguments), here)
         if not here.present:
             raise click.ClickException(
                 f"A study needs a backend that can run. Received: {'; '.join(here.absent.values())}"
@@ -185,10 +185,10 @@ def _candidate(text: str, parameter: click.Parameter, ctx: click.Context) -> str
     return text
 
 
-def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What each study's sizes are set to, as text; the last one given counts, and those of other studies do not."""
+def _changes(ctx: click.Context, opened: dict[str, Study], texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Sizes of each study that options change, as text; the last one counts, and those of other studies do not."""
     changes: dict[str, dict[str, str]] = {name: {} for name in opened}
-    for text in given:
+    for text in texts:
         name, sign, value = text.partition("=")
         study_name, dot, size = name.rpartition(".")
         meant = opened
@@ -207,14 +207,14 @@ def _changes(ctx: click.Context, opened: dict[str, Study], given: Sequence[str])
     return changes
 
 
-def _data(ctx: click.Context, name: str, opened: Study, given: Sequence[str], *, alone: bool) -> tuple[str, ...]:
+def _data(ctx: click.Context, name: str, opened: Study, folders: Sequence[str], *, alone: bool) -> tuple[str, ...]:
     """The data sets of a study: those given that it can work with, else its own."""
     known = (*opened.data, *opened.others)
-    wrong = [d for d in given if d not in known]
+    wrong = [d for d in folders if d not in known]
     if alone and wrong:
         message = f"The study {name} works with {', '.join(known)}. Received: --data {wrong[0]}."
         raise click.UsageError(message, ctx)
-    return tuple(d for d in given if d in known) or opened.data
+    return tuple(d for d in folders if d in known) or opened.data
 
 
 def _there(name: str, opened: Study, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(
+    table_ = Table(
         title=Text(title) if title else None, title_justify="left", title_style="bold", box=None, pad_edge=False,
         padding=(0, 2, 0, 0),
     )  # fmt: skip
@@ -44,7 +44,7 @@ def table(
         # Wide enough for every word, so that a narrow terminal breaks heads and texts, but no number.
         words = column.split() + [word for row in rows for word in row[i].split()] * (numbers and not text)
         right: Literal["right", "left"] = "right" if numbers and i and not text else "left"
-        made.add_column(Text(column, style="bold"), justify=right, overflow="fold", min_width=max(map(len, words)))
+        table_.add_column(Text(column, style="bold"), justify=right, overflow="fold", min_width=max(map(len, words)))
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
-    return made
+        table_.add_row(*(Text(cell) for cell in row))
+    return table_

@@ -1,4 +1,4 @@
-"""What is computed in a namespace, and compared with NumPy: primitives, gradients, training steps and their times."""
+"""Checks of a namespace against NumPy: primitives, gradients, training steps and their times."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Demo:
         return self._attributor.layers
 
     def answer(self, pixels: Array, target: int | None = None, layer: str | None = None) -> dict[str, Any]:
-        """What the model makes of an image.
+        """Predictions for an image.
 
         Args:
             pixels: uint8 (H, W, C).
@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(HTTPStatus.OK, "text/html; charset=utf-8", self.asked.page.encode())
 
     def do_POST(self) -> None:
-        """What the model makes of an image."""
+        """Predictions for an image."""
         if not self._is_own():
             return
         try:

@@ -39,7 +39,8 @@ class RankError(RuntimeError):
 class OneProcess:
     """A communicator of one rank: there is nobody to talk to."""
 
-    rank, size = 0, 1
+    rank: int = 0
+    size: int = 1
 
     def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
@@ -64,6 +65,33 @@ class OneProcess:
 
     def fail(self, error: BaseException) -> None:
         """Tell the others, and end the job when this process ends."""
+
+
+class Planned(OneProcess):
+    """A communicator of one of several ranks that nobody starts: for Programs that are looked at, and not run.
+
+    Args:
+        rank: Number of the rank.
+        size: Number of ranks.
+
+    Example:
+        >>> from minicnn.distribution import DataParallel
+        >>> DataParallel(shards=8, communicator=Planned(0, 4)).ranks
+        4
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        if not 0 <= rank < size:
+            raise ValueError(f"Ranks have numbers from 0 on. Received: rank={rank!r} of {size!r}.")
+        self.rank, self.size = rank, size
+
+    def _refuse(self, *_: Any) -> Any:
+        raise RuntimeError(
+            f"Ranks that compute together are started by a launcher. Received: rank {self.rank} of {self.size}, which "
+            "is planned only. Print model.program(), or leave communicator out."
+        )
+
+    exchange = gather = add = share = send = receive = _refuse  # type: ignore[assignment]
 
 
 class Ranks(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,9 +19,12 @@ from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
-from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, Layout, Shard
-from minicnn.distribution.step import ShardedStep
+from minicnn.distribution.running import RankStep
+from minicnn.distribution.schedule import Schedule
+from minicnn.distribution.segments import Segments
+from minicnn.distribution.sharding import sharded
+from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Communicator, Group, rows
 from minicnn.program.graph import Program, Spec
 
@@ -30,9 +33,7 @@ if TYPE_CHECKING:
     from minicnn.loop.tracing import Feed
 
 Array = Any
-GPUS = ("cupy", "numba_cuda")  # backends whose ranks NCCL connects
 _METHODS = ("rank", "size", "exchange", "gather", "share", "fail")  # of every communicator
-BACKENDS = ("numpy", "numba", "torch", "jax", *GPUS)
 
 
 class DataParallel(metaclass=PlainArguments):
@@ -103,8 +104,8 @@ class DataParallel(metaclass=PlainArguments):
 
     @property
     def alone(self) -> bool:
-        """True if there is nothing to share: steps are then those of no distribution. With NCCL it takes part."""
-        return self.shards == 1 and not isinstance(self.communicator, NcclCommunicator)
+        """True if there is nothing to share: steps are then those of no distribution."""
+        return self.shards == 1 and isinstance(self.communicator, OneProcess)
 
     def __deepcopy__(self, memo: Any) -> DataParallel:
         return self  # it holds nothing of a model
@@ -117,21 +118,11 @@ class DataParallel(metaclass=PlainArguments):
         """Settings that decide about the bits of a training, as plain data."""
         return {"shards": self.shards, **({"layout": [list(entry) for entry in self.layout]} if self.layout else {})}
 
-    def check_backend(self, name: str) -> None:
-        """Raise a ValueError unless several ranks can compute with a backend; with one of GPUs, connect these.
-
-        Raises:
-            ImportError: If they are connected by NCCL, and nccl4py is missing.
-        """
-        # Only now is it known that arrays are on GPUs: the launcher's connection is what NCCL exchanges its first
-        # address by.
-        if self.ranks > 1 and name in GPUS and not isinstance(self.communicator, NcclCommunicator):
-            self.communicator = NcclCommunicator(self.communicator)
-        if self.ranks > 1 and name not in BACKENDS:
-            raise ValueError(
-                f"Several processes compute with the backends {', '.join(BACKENDS)}. Received: {name}. Use "
-                "one of them, or one process."
-            )
+    def connect(self, backend: Backend) -> None:
+        """Let a backend connect the ranks in its own way, if it has one: see `Backend.connected`."""
+        # Only now is it known where arrays are.
+        if self.ranks > 1:
+            self.communicator = backend.connected(self.communicator)
 
     # Shards -------------------------------------------------------------------------------------
 
@@ -159,50 +150,34 @@ class DataParallel(metaclass=PlainArguments):
             feed: What the whole step is given.
             backend: What runs it.
         """
-        programs, data, cut = self._programs(trace, feed)
-        return self._step(programs, feed, data, cut, backend)
+        return backend.rank_step(self.schedule(trace, feed), RankStep)
 
     def program(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Program:
-        """The Program of a step to be shown: of this rank's first shard, as if each shard had a rank of its own."""
-        return trace(*self.part(feed))
+        """This rank's step as one Program: the same list of pieces and collectives that `compile` runs."""
+        return ProgramWriter(self.schedule(trace, feed)).write()
+
+    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Schedule:
+        """The list of pieces and collectives that is this rank's step; see `compile` for the arguments."""
+        programs, cut = self._programs(trace, feed)
+        group = self._group(feed.batch)
+        every = {n: Segments(program, cut, n, group.shards) for n, program in programs.items()}
+        return sharded(every, self._shards(feed.batch), group, cut)
 
     def weights(self, program: Program) -> int:
-        """Number of weights that this rank trains, of those in what `program` gives."""
-        parts = len(self._group(self.shards).held())
-        held = [v for v in program.inputs if v.kind in ("parameter", "statistic")]
-        return sum(v.size * (parts if v.name in program.parts else 1) for v in held)
+        """Number of weights that this rank trains, of those in its step's Program."""
+        return sum(v.size for v in program.inputs if v.kind in ("parameter", "statistic"))
 
-    def _programs(
-        self, trace: Callable[[Feed, Shard], Program], feed: Feed
-    ) -> tuple[dict[int, Program], set[str], set[str]]:
-        """For each number of samples that a shard has its Program, names of its data, and of what is cut for it."""
+    def _programs(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> tuple[dict[int, Program], set[str]]:
+        """For each number of samples that a shard has its Program, and names of the inputs that are cut for it."""
         group, programs = self._group(feed.batch), dict[int, Program]()
         for number in range(group.shards):
             cut = rows(feed.batch, group.shards, number)
             if len(cut) not in programs:
                 shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout, self.groups)
                 programs[len(cut)] = trace(_part(feed, len(cut)), shard)
-        inputs = {v.name for p in programs.values() for v in p.inputs}
-        data = inputs & {*_names(feed), "index", "rows"}
-        cut_names = data & {"index", "rows"} if feed.gathered else data
-        shared = data - cut_names  # whole arrays of which each shard picks rows
-        return programs, data - shared, cut_names
-
-    def _step(
-        self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend
-    ) -> Executable:
-        shards, group = self._shards(feed.batch), self._group(feed.batch)
-        if backend.name == "jax" and isinstance(self.communicator, JaxCommunicator):
-            from minicnn.distribution.jitted import JittedStep, fits
-
-            if fits(programs, group):
-                return JittedStep(programs, shards, group, data, cut, backend, self.communicator)
-        connected = self.communicator if isinstance(self.communicator, NcclCommunicator) else None
-        if backend.name in GPUS and not backend.reference_only and (connected or self.ranks == 1):
-            from minicnn.distribution import on_device
-
-            return on_device.step(programs, shards, group, data, cut, backend, connected)
-        return ShardedStep(programs, shards, group, data, cut, backend)
+        # Of whole arrays, where there are any, each shard picks rows by its part of the index.
+        data = {"index", "rows"} if feed.gathered else {*_names(feed), "rows"}
+        return programs, data & {v.name for p in programs.values() for v in p.inputs}
 
     # Ranks together -----------------------------------------------------------------------------
 

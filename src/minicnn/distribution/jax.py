@@ -23,7 +23,7 @@ class JaxCommunicator(StoreRanks):
 
     They meet at the address in the environment variable JAX_COORDINATOR_ADDRESS, or at port 29501 of MASTER_ADDR, or of
     this machine. Make it before JAX has computed anything. With the backend `jax`, steps have their collectives inside
-    the jit where that is possible: see `JittedStep`. What fails is told through JAX's coordination service, in the
+    the jit where that is possible. What fails is told through JAX's coordination service, in the
     process of rank 0: when that one dies, JAX may end the others with a message of its own.
 
     Args:

@@ -6,26 +6,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from minicnn.distribution.data_parallel import DataParallel
-from minicnn.distribution.executors import ArrayExecutor, ProgramWriter
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.pipeline_schedule import PipelineSchedule, Places
+from minicnn.distribution.schedule import Schedule
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.stages import Stages
-from minicnn.layers.cell import Parts
 from minicnn.ops.groups import Communicator, Group
-from minicnn.program.graph import MOST_NODES, Program, Spec, Value
-from minicnn.program.passes import remove_dead_nodes
+from minicnn.program.graph import Program
 
 if TYPE_CHECKING:
-    from minicnn.backends.base import Backend
     from minicnn.loop.tracing import Feed
-
-Array = Any
-Arrays = dict[str, Array]
-Host = np.ndarray[Any, Any]
 
 
 class Pipeline(DataParallel):
@@ -106,105 +97,13 @@ class Pipeline(DataParallel):
             )
         return stages_by_size
 
-    def _step(
-        self, programs: Mapping[int, Program], feed: Feed, data: Collection[str], cut: Collection[str], backend: Backend
-    ) -> Any:
-        group, places = self._group(feed.batch), self._places
-        executor = ArrayExecutor(backend, self._ranks)
-        stages = self._cut(programs, data, group.shards)
-        schedule = PipelineSchedule(stages, self._shards(feed.batch), group, places, frozenset(cut), executor)
-        return PipelineStep(schedule, places, self.communicator, backend)
-
-    def program(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Program:
-        """See `DataParallel`: with all shards of this rank; on one rank, as if each stage had a rank of its own."""
-        programs, data, cut = self._programs(trace, feed)
-        group, places = self._group(feed.batch), [self._places]
-        # On one rank the Program shows what each of several would do: that is what readers ask for.
-        if self.ranks == 1:
-            places = [Places(places[0].stages, places[0].stages, s) for s in range(places[0].stages)]
-        first, stages = next(iter(programs.values())), self._cut(programs, data, group.shards)
-        program = Program(first.name, most_nodes=MOST_NODES * group.shards)
-        ranks, tokens = self._ranks, dict[tuple[int, int, int], Value]()
-        schedules = [
-            PipelineSchedule(
-                stages, self._shards(feed.batch), group, place, frozenset(cut),
-                ProgramWriter(program, ranks, place.rank, tokens),
-            )
-            for place in places
-        ]  # fmt: skip
-        read = {name for schedule in schedules for name in schedule.read}
-        read |= first.updates.keys() - schedules[0].carried.keys()
-        arrays: Arrays = {}
-        for value in first.inputs:
-            if value.name in read - {"rows"}:  # these are constants here
-                shape = (feed.batch, *value.shape[1:]) if value.name in cut else value.shape
-                arrays[value.name] = program.input(value.name, shape, value.dtype, kind=value.kind)
-        results: Arrays = {}
-        # Schedules run side by side, a step of each in turn, so that what one sends is there when another takes it.
-        for _ in zip(*[schedule.run(arrays, results) for schedule in schedules], strict=True):
-            pass
-        program.outputs = {name: results[name] for name in first.outputs}
-        program.updates = {name: results[name] for name in first.updates if name in results}
-        # Tokens that nobody reads, and inputs that only other ranks use.
-        remove_dead_nodes(program)
-        return program
+    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Schedule:
+        """See `DataParallel`."""
+        programs, cut = self._programs(trace, feed)
+        group = self._group(feed.batch)
+        stages = self._cut(programs, cut, group.shards)
+        ranks = self._shards(feed.batch), group, self._places, self._ranks
+        return PipelineSchedule(stages, *ranks, frozenset(cut)).written()
 
     def __repr__(self) -> str:
         return f"Pipeline({self.stages}, shards={self.shards}, timeout={self.timeout:g})"
-
-
-class PipelineStep:
-    """An Executable that computes the stages of this rank.
-
-    Args:
-        schedule: What the rank does.
-        places: Which rank has which stages.
-        communicator: Connects the ranks.
-        backend: What runs the pieces.
-    """
-
-    def __init__(
-        self, schedule: PipelineSchedule, places: Places, communicator: Communicator, backend: Backend
-    ) -> None:
-        self._schedule, self._communicator, self._backend = schedule, communicator, backend
-        self._holders = places.holders(0)
-
-    def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
-        """Outputs and updates by name; inputs that are updated are donated."""
-        schedule, results = self._schedule, dict[str, Array]()
-        held = {name: a.array if isinstance(a, StageParts) else a for name, a in arrays.items()}
-        for _ in schedule.run(held, results):
-            pass
-        for name in schedule.program.updates:
-            if name in schedule.carried:
-                holder = self._holders[schedule.stage_of(name)]
-                spec = schedule.carried[name].spec
-                results[name] = StageParts(results.get(name), spec, holder, self._communicator, self._backend)
-        return results
-
-
-class StageParts(Parts):
-    """A weight of a layer, or what an optimizer keeps of it, which one rank has.
-
-    Args:
-        array: The array; None on the other ranks.
-        spec: Its shape and dtype.
-        holder: The rank that others get it from.
-        communicator: Connects the ranks.
-        backend: Whose array it is.
-    """
-
-    def __init__(self, array: Array, spec: Spec, holder: int, communicator: Communicator, backend: Backend) -> None:
-        self.array, self._spec, self._root = array, spec, holder
-        self._communicator, self._backend = communicator, backend
-
-    def whole(self) -> Host:
-        """See `Parts`."""
-        size, rank, nothing = self._communicator.size, self._communicator.rank, np.empty(0, self._spec.dtype)
-        outgoing = nothing
-        if rank == self._root:
-            outgoing = np.ascontiguousarray(self._backend.to_numpy(self.array)).reshape(-1)
-        flat = np.empty(self._spec.size, self._spec.dtype)
-        incoming = [flat if r == self._root else nothing.copy() for r in range(size)]
-        self._communicator.exchange([outgoing] * size, incoming)
-        return flat.reshape(self._spec.shape)

@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from minicnn.distribution import passes
-from minicnn.distribution.merging import COLLECTIVES, EACH_ITS_OWN
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
 
+COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"})
+EACH_ITS_OWN = frozenset({"reduce_scatter", "all_to_all"})  # the others give all shards the same
 Names = dict[int, str]  # of Values that are handed from one part to another, by id
 
 
@@ -68,7 +69,7 @@ class Segments:
         results = node.outputs
         if node.op.name in COLLECTIVES:
             place, kind, after = self.collectives, "r", level + 1
-            if _each_its_own(node):
+            if each_its_own(node):
                 kind = ""
         elif id(results[0]) in self._dependent:
             place, kind, after = self.per_shard, "", level
@@ -107,7 +108,7 @@ class Segments:
         # them decides.
         undecided: set[int] = set()
         for node in self.program.nodes:
-            if _each_its_own(node):
+            if each_its_own(node):
                 dependent.update(map(id, node.outputs))
             if node.op.name in COLLECTIVES:
                 continue
@@ -116,7 +117,7 @@ class Segments:
                 dependent.update(map(id, node.outputs))
             elif (
                 repeated
-                or any(id(v) in undecided for v in node.inputs)
+                or any(id(v) in undecided or self._repeats(v) for v in node.inputs)
                 or all(v.kind == "constant" for v in node.inputs)
             ):
                 undecided.update(map(id, node.outputs))
@@ -127,6 +128,10 @@ class Segments:
             elif node.op.name not in COLLECTIVES and id(node.outputs[0]) not in dependent:
                 shared.update(map(id, node.inputs))
         return dependent
+
+    def _repeats(self, value: Value) -> bool:
+        """Whether it is such a constant: the first gradient of a step of one's own, which depends on no sample."""
+        return value.kind == "constant" and value.shape[:1] == (self.samples,)
 
     def differs(self, other: Segments) -> str | None:
         """The difference of two shards that should have the same segments, in words; None if there is none."""
@@ -177,14 +182,13 @@ class Segments:
         pieces = [self._pieces(level) for level in range(len(self.per_shard))]
         levels = zip(self.common, pieces, self.collectives, strict=True)
         order = [nodes for common, per_shard, collectives in levels for nodes in (common, *per_shard, collectives)]
-        results = {name: id(v) for name, v in self.program.updates.items()}
         read_after: list[set[int]] = []  # ids of values that are read after each part
-        read = {id(v) for v in self.program.outputs.values()} | set(results.values())
+        read = self.read_last()
         # From the end, since what is read later must be handed on.
         for nodes in reversed(order):
             read_after.append(set(read))
             read |= {id(v) for n in nodes for v in n.inputs}
-        programs = iter([self._part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
+        programs = iter([self.part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
         common, per_shard = list[Program](), list[list[Program]]()
         for each in pieces:
             common.append(next(programs))
@@ -192,7 +196,12 @@ class Segments:
             next(programs)
         return common, per_shard
 
-    def _part(self, nodes: Sequence[Node], read_after: Collection[int]) -> Program:
+    def read_last(self) -> set[int]:
+        """Ids of the values that are read behind all nodes: outputs, and inputs that take another one's place."""
+        program = self.program
+        return {id(v) for v in (*program.outputs.values(), *(v for v in program.updates.values() if v.node is None))}
+
+    def part(self, nodes: Sequence[Node], read_after: Collection[int]) -> Program:
         """Some nodes as a Program: inputs are what others made, outputs what others read.
 
         The update of an input that is not read any more stays one, so that it may be done in place.
@@ -209,15 +218,18 @@ class Segments:
                     node.op, [new[id(v)] for v in node.inputs], [v.spec for v in node.outputs], node.attrs
                 ).outputs
             new |= {id(a): b for a, b in zip(node.outputs, outputs, strict=True)}
-        results = {id(v) for n in nodes for v in n.outputs}
+        results = {id(v): v for n in nodes for v in n.outputs}
+        handed_on = set(read_after)
         for name, value in self.program.updates.items():
             old = self.program.value(name)
+            if id(value) not in results:
+                continue
             # An update may overwrite its input only in the last part that reads it.
-            last = id(old) in new and id(old) not in read_after
-            if id(value) in results and last and name not in program.updates:
+            if id(old) in new and id(old) not in read_after:
                 program.updates[name] = new[id(value)]
-        for key in results & set(read_after):
-            program.outputs[self.names[key]] = new[key]
+            else:
+                handed_on.add(id(value))
+        program.outputs = {self.names[key]: new[key] for key in results if key in handed_on}
         return program
 
     def _input(self, program: Program, old: Value) -> Value:
@@ -233,7 +245,7 @@ def is_sum(node: Node) -> bool:
     return node.op.name == "all_reduce" and not node.attrs["group"].stride
 
 
-def _each_its_own(node: Node) -> bool:
+def each_its_own(node: Node) -> bool:
     """True if a node gives shards different things, as far as it is a collective."""
     group = node.attrs.get("group")
     return node.op.name in EACH_ITS_OWN or (isinstance(group, Group) and group.stride > 0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minicnn.distribution.merging import COLLECTIVES
-from minicnn.distribution.segments import Segments
+from minicnn.distribution.segments import COLLECTIVES, Segments
 from minicnn.program.graph import Node, Program, Value
 
 FREE = -1  # the stage of what depends on counters and data alone: every rank computes it
@@ -18,7 +17,7 @@ def stays(value: Value) -> bool:
 
 
 @dataclass
-class Piece:
+class StagePiece:
     """Nodes of one stage that come one after the other.
 
     Attributes:
@@ -70,7 +69,7 @@ class Stages:
         self.readers: dict[int, set[int]] = {}
         told = [v for name, v in (program.outputs | program.updates).items() if not _stays(program, name)]
         self.readers |= {id(v): set(range(len(cuts) + 1)) for v in told}
-        pieces: dict[tuple[int, bool, int, int], Piece] = {}
+        pieces: dict[tuple[int, bool, int, int], StagePiece] = {}
         wave: dict[int, tuple[int, bool, int]] = {}  # of each value the level, whether it is shared, and the wave
         for level, shared, node in _placed(segments):
             if node.op.name in COLLECTIVES:
@@ -83,15 +82,14 @@ class Stages:
                 if at is not None and at[:2] == (level, shared) and self.stage[id(value)] != FREE:
                     # A wave ends where values cross from one stage to another.
                     before = max(before, at[2] + (self.stage[id(value)] != stage))
-            new_piece = Piece(level, shared, FREE if stage == FREE else before, stage)
+            new_piece = StagePiece(level, shared, FREE if stage == FREE else before, stage)
             pieces.setdefault(new_piece.order, new_piece).nodes.append(node)
             wave |= {id(v): (level, shared, before) for v in node.outputs}
         self.pieces = [pieces[order] for order in sorted(pieces)]
-        read = {id(v) for v in program.results} | {
-            id(v) for n in program.nodes if n.op.name in COLLECTIVES for v in n.inputs
-        }
+        summed = {id(v) for n in program.nodes if n.op.name in COLLECTIVES for v in n.inputs}
+        read = segments.read_last() | summed
         for piece in reversed(self.pieces):
-            piece.program = segments._part(piece.nodes, read)
+            piece.program = segments.part(piece.nodes, read)
             read |= {id(v) for n in piece.nodes for v in n.inputs}
 
         self._check()

@@ -174,7 +174,7 @@ def _border(result: Array, right: Array) -> Iterable[str]:
 
 
 def explained(result: Any, right: Any, case: Call, mistakes: Sequence[tuple[str, Any]], names: dict[str, Any]) -> str:
-    """What is said of the known mistake that gives just this result; nothing if none does."""
+    """Explanation of the known mistake that gives just this result; nothing if none does."""
     for said, wrong in mistakes:
         try:
             with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""What an exercise is: a file with a blank, tasks worth points, and the answers, which the grader alone has."""
+"""Exercise: a file with a blank, tasks worth points, and the answers, which the grader alone has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rng = np.random.Generator
 
 
 class WrongError(Exception):
-    """What is handed in does not do what it should; the message says what it does instead."""
+    """A submission does not do what it should; the message says what it does instead."""
 
 
 @dataclass(frozen=True)

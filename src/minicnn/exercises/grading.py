@@ -28,7 +28,7 @@ FLOPS, BANDWIDTH = 1e14, 1e13  # per second: no CPU is faster, so a shorter time
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has become of one check.
+    """Outcome of one check.
 
     Attributes:
         name: The check.
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Grade:
-    """What has become of a submission.
+    """Grade of a submission.
 
     Attributes:
         exercise: Name of the exercise.

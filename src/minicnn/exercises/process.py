@@ -39,7 +39,7 @@ class EndedError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a submission has computed.
+    """Result of a submission.
 
     Attributes:
         result: Its result.

@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def feedback(self) -> str:
-        """What was found wrong, in one line."""
+        """The checks that lost points, in one line."""
         return "; ".join(f"{o.name}: {o.text}" for o in self.grade.outcomes if o.points < o.of)
 
 

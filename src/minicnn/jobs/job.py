@@ -68,8 +68,8 @@ class Samples:
         return self._with_images(lambda a: a.reshape(len(a), -1))
 
     def _with_images(self, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> Samples:
-        made = {id(a): change(a) for n, a in self.arrays.items() if n.startswith("x_")}
-        return replace(self, arrays={n: made.get(id(a), a) for n, a in self.arrays.items()})
+        images = {id(a): change(a) for n, a in self.arrays.items() if n.startswith("x_")}
+        return replace(self, arrays={n: images.get(id(a), a) for n, a in self.arrays.items()})
 
     @property
     def held_out(self) -> bool:
@@ -100,8 +100,8 @@ def load_samples(settings: Settings) -> Samples:
     if settings.data == "synthetic_digits" and settings.samples is not None:
         wanted = settings.samples + settings.hold_out
         options = {"n_train": min(60_000, wanted), "n_test": min(10_000, settings.samples)}
-    found = data.load(settings.data, settings.data_dir, **options)
-    total = len(found.x_train)
+    samples = data.load(settings.data, settings.data_dir, **options)
+    total = len(samples.x_train)
     if settings.hold_out >= total:
         raise ValueError(
             f"--hold-out leaves samples to train on. Received: {settings.hold_out} of the {total} training samples "
@@ -111,7 +111,7 @@ def load_samples(settings: Settings) -> Samples:
     rest = np.setdiff1d(np.arange(total), held) if len(held) else slice(None)
     arrays: Arrays = {}
     for axis in "xy":
-        train, test = getattr(found, f"{axis}_train"), getattr(found, f"{axis}_test")
+        train, test = getattr(samples, f"{axis}_train"), getattr(samples, f"{axis}_test")
         arrays[f"{axis}_train"] = _at_most(train[rest], settings)
         arrays[f"{axis}_test"] = _at_most(test, settings)
         arrays[f"{axis}_val"] = _at_most(train[held], settings) if len(held) else arrays[f"{axis}_test"]
@@ -119,7 +119,7 @@ def load_samples(settings: Settings) -> Samples:
         raise ValueError(
             f"There are samples to validate on. Received: {settings.data} without test images. Give --hold-out."
         )
-    return Samples(arrays, found.num_classes, found.class_names)
+    return Samples(arrays, samples.num_classes, samples.class_names)
 
 
 def batches(settings: Settings, count: int, epoch: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -265,8 +265,8 @@ def judge(model: Model, settings: Settings, samples: Samples, rows: Sequence[dic
     if not samples.held_out:
         return {"loss": rows[-1]["val_loss"], "accuracy": rows[-1]["val_accuracy"]}
     batch = settings.batch_size or len(samples["x_train"])
-    found: dict[str, float] = model.evaluate(samples["x_test"], samples["y_test"], batch, return_dict=True)
-    return found
+    results: dict[str, float] = model.evaluate(samples["x_test"], samples["y_test"], batch, return_dict=True)
+    return results
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a training is: its settings, and those that each network has unless the user says otherwise."""
+"""Settings of a training, and those that each network has unless the user says otherwise."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Settings:
     size: tuple[int, int] | None = None
 
     @classmethod
-    def resolve(cls, network: str, **given: Any) -> Settings:
+    def resolve(cls, network: str, **options: Any) -> Settings:
         """Settings as given; the network's recipe where None is given for what it knows.
 
         Recipes are for plain gradient descent: another optimizer has its own learning rate unless one is given.
@@ -93,11 +93,11 @@ class Settings:
             ValueError: If momentum is given for another optimizer.
         """
         recipe = dict(vars(RECIPES.get(network, DEFAULT)))
-        optimizer = given.get("optimizer", "sgd")
+        optimizer = options.get("optimizer", "sgd")
         if optimizer != "sgd":
-            if given.get("momentum"):
+            if options.get("momentum"):
                 raise ValueError(f"Momentum is that of sgd. Received: --momentum with {optimizer}. Leave it out.")
-            made: Any = OPTIMIZERS[optimizer]()  # type: ignore[call-arg]  # each has defaults
-            recipe |= {"learning_rate": made.learning_rate, "momentum": 0.0}
-        chosen = {k: recipe[k] if k in recipe and v is None else v for k, v in given.items()}
+            instance: Any = OPTIMIZERS[optimizer]()  # type: ignore[call-arg]  # each has defaults
+            recipe |= {"learning_rate": instance.learning_rate, "momentum": 0.0}
+        chosen = {k: recipe[k] if k in recipe and v is None else v for k, v in options.items()}
         return cls(network=network, last_batch=recipe["last_batch"], **chosen)

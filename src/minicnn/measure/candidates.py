@@ -78,7 +78,7 @@ def backend_of(name: str) -> str:
 def on_gpu(name: str) -> bool:
     """Whether a candidate computes on a GPU, a hybrid with its first backend."""
     library, _, device = backend_of(name.partition(HYBRID)[0]).partition(":")
-    return library in ("cupy", "numba_cuda") or device.partition(":")[0] in ("cuda", "gpu", "mps")
+    return library in ("cupy", "numba_cuda", "webgpu") or device.partition(":")[0] in ("cuda", "gpu", "mps")
 
 
 def names() -> list[str]:
@@ -132,7 +132,7 @@ def _open(name: str) -> Backend | str:
 
 
 def _clocks() -> tuple[str, ...]:
-    """What nvidia-smi says of each GPU: name, driver, clocks, power limit; nothing without it."""
+    """Name, driver, clocks and power limit of each GPU, by nvidia-smi; nothing without it."""
     if shutil.which("nvidia-smi") is None:
         return ()
     query = "--query-gpu=name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit"

@@ -68,13 +68,13 @@ class Case:
         """Whether it is one of the zoo's networks that has no layers here."""
         return not self.convolutions and not self.hidden
 
-    def settings(self, name: str, **given: Any) -> Settings:
+    def settings(self, name: str, **options: Any) -> Settings:
         """The settings of a training, on data that are given in another way."""
         own = {
             "data": "random", "data_dir": None, "epochs": 1, "batch_size": self.batch, "learning_rate": self.rate,
             "momentum": self.momentum, "precision": "float32", "seed": 0, "samples": None, "hold_out": 0,
         }  # fmt: skip
-        return replace(Settings.resolve(name, **{**own, **given}), last_batch="drop")
+        return replace(Settings.resolve(name, **{**own, **options}), last_batch="drop")
 
     def samples(self, count: int) -> Samples:
         """Random images uint8 (N, H, W, C) and labels (N,), which take the same time as real ones; all for testing."""
@@ -90,9 +90,9 @@ def as_samples(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int) -
     )
 
 
-def _like(network: str, **given: Any) -> Case:
+def _like(network: str, **options: Any) -> Case:
     recipe = RECIPES[network]
-    return Case(**{"rate": recipe.learning_rate, "momentum": recipe.momentum, **given})
+    return Case(**{"rate": recipe.learning_rate, "momentum": recipe.momentum, **options})
 
 
 # A small rate: with a large one a deep network magnifies rounding within two steps.

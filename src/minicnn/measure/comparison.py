@@ -120,25 +120,25 @@ class Comparison:
                 stack.callback(watcher.close)
 
             def probes_of(epoch: int) -> dict[str, Probe]:
-                found: dict[str, Probe] = self.prepare(method, epoch)
+                probes: dict[str, Probe] = self.prepare(method, epoch)
                 for watcher in watchers.values() if not epoch else ():
                     watcher.wait()
-                return found | {name: watcher.call(method, epoch) for name, watcher in watchers.items()}
+                return probes | {name: watcher.call(method, epoch) for name, watcher in watchers.items()}
 
             if not (probes := probes_of(0)):
                 return
             # Where the reference itself has failed, there is nothing to compare with but the first.
             reference = self._reference if self._reference in probes else next(iter(probes))
-            found = parity(probes, reference, rtol, others)
-            unsure = {n for n in found if doubtful(probes[n], probes[reference], others.get(n, rtol))}
+            reasons = parity(probes, reference, rtol, others)
+            unsure = {n for n in reasons if doubtful(probes[n], probes[reference], others.get(n, rtol))}
             doubted = set(unsure)
             for epoch in LOOKS:
                 if unsure and reference in (probes := probes_of(epoch)):
                     again = parity(probes, reference, rtol, others)
-                    found = {n: again.get(n, why) for n, why in found.items() if n not in unsure or n in again}
+                    reasons = {n: again.get(n, why) for n, why in reasons.items() if n not in unsure or n in again}
                     unsure &= again.keys()
-            self.kinked |= doubted - found.keys()
-            self.out |= found
+            self.kinked |= doubted - reasons.keys()
+            self.out |= reasons
 
     def check_losses(
         self, method: str, *args: Any, rtols: Sequence[float],

@@ -60,9 +60,9 @@ def to_png(figure: Figure) -> bytes:
 
 
 def _spots(drawing: Any) -> list[Spot]:
-    """What `answer` has told the axes of a drawing, as shares of it; small ones are as large as `POINTER`."""
+    """Places in a drawing that `answer` has told its axes, as shares of it; small ones are as large as `POINTER`."""
     box, least = drawing.bbox, POINTER / 72 * drawing.dpi
-    found = []
+    spots = []
     for axes in drawing.axes:
         for text, xs, ys in vars(axes).get(SPOTS, ()):
             ends = axes.transData.transform(list(zip(xs or axes.get_xlim(), ys, strict=True)))
@@ -71,10 +71,10 @@ def _spots(drawing: Any) -> list[Spot]:
                 left, right = 0.0, box.width
             wide, high = max(right - left, least), max(top - bottom, least)
             left, top = (left + right - wide) / 2, (top + bottom + high) / 2
-            found.append(
+            spots.append(
                 Spot(float(left / box.width), float(1 - top / box.height), wide / box.width, high / box.height, text)
             )
-    return found
+    return spots
 
 
 def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, list[Spot]]:

@@ -32,8 +32,8 @@ FAMILIES = {
     KERNELS: DEEP, ARRAYS: PALE, TORCH: "#d64a5e", JAX: "#2f8f5b", OWN: "#b0761f", PUBLISHED: "#8a909c",
 }  # fmt: skip
 FAMILY_OF = {
-    "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "torch.nn": TORCH, "torch.nn-loader": TORCH,
-    "jax.lax": JAX,
+    "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "webgpu": KERNELS, "torch.nn": TORCH,
+    "torch.nn-loader": TORCH, "jax.lax": JAX,
 }  # fmt: skip
 WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic

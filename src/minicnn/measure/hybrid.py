@@ -65,7 +65,7 @@ class Hybrid(Backend):
 
     def explain(self, program: Program) -> list[tuple[Node, str]]:
         """See `Backend.explain`."""
-        return [found for backend, part in self._parts(program) for found in backend.explain(part)]
+        return [row for backend, part in self._parts(program) for row in backend.explain(part)]
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`."""
@@ -73,17 +73,17 @@ class Hybrid(Backend):
         results = program.outputs.keys() | program.updates.keys()
 
         def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
-            known, made = dict(arrays), dict[str, Array]()
+            known, outputs = dict(arrays), dict[str, Array]()
             for part, execute in parts:
-                found = execute({v.name: known[v.name] for v in part.inputs})
-                known |= {name: array for name, array in found.items() if name not in results}
-                made |= {name: array for name, array in found.items() if name in results}
-            return made
+                produced = execute({v.name: known[v.name] for v in part.inputs})
+                known |= {name: array for name, array in produced.items() if name not in results}
+                outputs |= {name: array for name, array in produced.items() if name in results}
+            return outputs
 
         return run
 
     def _parts(self, program: Program) -> list[tuple[Backend, Program]]:
-        """What runs where, in order: samples are picked where they are, so that only a batch is copied."""
+        """Parts of a step and their devices: samples are picked where they are, so that a batch alone is copied."""
         picking, rest = cut(program, lambda n: n.op.name == "take" and all(v.kind == "input" for v in n.inputs))
         first, second = cut(rest, lambda node: node.phase == "forward")
         parts = [(self.backward, picking), (self.forward, first), (self.backward, second)]
@@ -98,8 +98,8 @@ class Hybrid(Backend):
         def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
             host = {name: self.backward.to_numpy(array) for name, array in arrays.items()}
             # An array that is donated here may be read by a later part, too.
-            made = execute({n: backend.asarray(a.copy() if n in part.updates else a) for n, a in host.items()})
-            return {name: self.backward.asarray(backend.to_numpy(array)) for name, array in made.items()}
+            outputs = execute({n: backend.asarray(a.copy() if n in part.updates else a) for n, a in host.items()})
+            return {name: self.backward.asarray(backend.to_numpy(array)) for name, array in outputs.items()}
 
         return run
 

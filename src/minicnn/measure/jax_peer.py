@@ -185,5 +185,5 @@ class JaxTrainer(Trainer):
         import jax
 
         (x, y), index = self._data["train"], job.probed(self.settings, self._count, epoch)
-        (loss, _), found = self._differentiate(self._weights, x[index], y[index])
-        return Probe(float(loss), dict(zip(self._first, map(np.asarray, jax.tree.leaves(found)), strict=True)), {})
+        (loss, _), gradients = self._differentiate(self._weights, x[index], y[index])
+        return Probe(float(loss), dict(zip(self._first, map(np.asarray, jax.tree.leaves(gradients)), strict=True)), {})

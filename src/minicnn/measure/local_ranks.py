@@ -1,4 +1,4 @@
-"""What ranks on this machine take: steps by themselves but all at once, all-reduces, and steps together.
+"""Times of ranks on this machine: steps by themselves but all at once, all-reduces, and steps together.
 
 `measure` starts the ranks by mpiexec; each is this module, run as a program.
 """
@@ -40,8 +40,8 @@ def trace(run: Run, batch: int) -> Program:
 
 
 def _model(run: Run, distribution: DataParallel | None = None) -> Model:
-    given = {"num_classes": run.get("classes"), "input_shape": run.get("image"), "backend": run.get("backend")}
-    model = zoo.get_model(run["network"], **{k: v for k, v in given.items() if v is not None})
+    arguments = {"num_classes": run.get("classes"), "input_shape": run.get("image"), "backend": run.get("backend")}
+    model = zoo.get_model(run["network"], **{k: v for k, v in arguments.items() if v is not None})
     model.compile(SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), distribution=distribution)
     return model
 
@@ -62,12 +62,12 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
         what ranks give each other; "apart", likewise of all-reduces; "all_reduce"; "training", of steps together;
         "missing", why some were not measured, or None.
     """
-    found: dict[str, Any] = {"machine": name(), "facts": machine.facts(), "missing": None}
+    record: dict[str, Any] = {"machine": name(), "facts": machine.facts(), "missing": None}
     ranks = ranks or min(max(2, machine.cores()), 4)
     launcher = mpiexec()
     if launcher is None:
         ranks = 1
-        found["missing"] = "no all-reduce was measured: that takes the extra mpi"
+        record["missing"] = "no all-reduce was measured: that takes the extra mpi"
     wanted = json.dumps({"runs": [dict(r) for r in runs], "budget_s": budget_s, "mpi": launcher is not None})
     command = [*([launcher, "-n", str(ranks)] if launcher else []), sys.executable, "-m", __name__, wanted]
     threads = {"MINICNN_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -87,7 +87,7 @@ def measure(runs: Sequence[Run], *, ranks: int = 0, budget_s: float = 30.0) -> d
             f"{ranks} ranks on this machine train and sum. Received: exit code {done.returncode}: "
             f"{done.stderr.strip()[-400:]} Mend that, or predict for a GPU."
         )
-    return {**found, "ranks": ranks, **json.loads(done.stdout.strip().splitlines()[-1])}
+    return {**record, "ranks": ranks, **json.loads(done.stdout.strip().splitlines()[-1])}
 
 
 def name() -> str:
@@ -104,14 +104,14 @@ class Apart(OneProcess):
     def __init__(self, communicator: Communicator) -> None:
         self.rank, self.size = communicator.rank, communicator.size
 
-    def exchange(self, given: Sequence[Host], taken: Sequence[Host]) -> None:
+    def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        self.gather(given[self.rank], taken)
+        self.gather(outgoing[self.rank], incoming)
 
-    def gather(self, given: Host, taken: Sequence[Host]) -> None:
+    def gather(self, outgoing: Host, incoming: Sequence[Host]) -> None:
         """See `Communicator`."""
-        for rank, array in enumerate(taken):
-            array[...] = given if rank == self.rank else 1e-6  # but no 0: means are divided by sums
+        for rank, array in enumerate(incoming):
+            array[...] = outgoing if rank == self.rank else 1e-6  # but no 0: means are divided by sums
 
     def share(self, data: bytes) -> list[bytes]:
         """See `Communicator`."""
@@ -119,7 +119,7 @@ class Apart(OneProcess):
 
 
 class Together:
-    """What ranks agree on: when to begin, and how long the slowest took."""
+    """Agreement of ranks: when to begin, and how long the slowest took."""
 
     def __init__(self, communicator: Communicator | None) -> None:
         self.communicator = communicator
@@ -143,14 +143,14 @@ class Together:
 
 
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
-    """What this rank and the others take; see `measure`."""
+    """Times of this rank and the others; see `measure`."""
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
     found: dict[str, Any] = {"alone": [], "cut": [], "apart": [], "all_reduce": [], "training": []}
     calls: list[Callable[[], object]] = []
     for run in runs:
-        own = run["batch"] // ranks
+        share = run["batch"] // ranks
         step = _trainer(run, DataParallel(1, communicator=OneProcess()))
-        for batch in dict.fromkeys((own, max(1, own // 4))):
+        for batch in dict.fromkeys((share, max(1, share // 4))):
             found["alone"].append({**run, "batch": batch})
             calls.append(step(batch))
     if communicator is not None:
@@ -195,9 +195,9 @@ def _trainer(run: Run, distribution: DataParallel) -> Callable[[int], Callable[[
 def _main(text: str) -> None:
     wanted = json.loads(text)
     communicator = MPICommunicator(DEADLINE_S) if wanted["mpi"] else None
-    made = _rank(wanted, communicator)
+    times = _rank(wanted, communicator)
     if communicator is None or communicator.rank == 0:
-        print(json.dumps(made))
+        print(json.dumps(times))
 
 
 if __name__ == "__main__":

@@ -106,26 +106,26 @@ class ModelTrainer(Trainer):
         x, y = self.samples[f"x_{part}"], self.samples[f"y_{part}"]
         if not self.work.accuracy:
             return {"accuracy": float((self.model.predict(x, batch).argmax(1) == y).mean())}
-        found: dict[str, float] = self.model.evaluate(x, y, batch, return_dict=True)
-        return found
+        results: dict[str, float] = self.model.evaluate(x, y, batch, return_dict=True)
+        return results
 
     def nodes(self, repeats: int) -> dict[str, Any] | None:
         """See `Trainer.nodes`."""
         program = self.model.program("train", batch_size=len(self.data[1]))
-        given = {
+        data = {
             "x": self.data[0],
             "y": self.data[1],
             "learning_rate": np.asarray(self.settings.learning_rate, np.float32),
         }
-        arrays = step_inputs(self.model, program, given)
+        arrays = step_inputs(self.model, program, data)
         # Beside a host that waits after each, a GPU's operations all take as long as launching one and waiting for it.
         if self.backend.device == "cpu":
-            found = step_times(self.backend, program, arrays, repeats=repeats, merged=False)
-            if found is not None:
-                return {"apart": False, "nodes": [asdict(node) for node in found[1]]}
+            times = step_times(self.backend, program, arrays, repeats=repeats, merged=False)
+            if times is not None:
+                return {"apart": False, "nodes": [asdict(node) for node in times[1]]}
         program, arrays = (
             self.model.program("train", batch_size=len(self.data[1])),
-            step_inputs(self.model, program, given),
+            step_inputs(self.model, program, data),
         )
         return {"apart": True, "nodes": [asdict(n) for n in apart(self.backend, program, arrays, repeats=repeats)]}
 
@@ -175,8 +175,8 @@ class ModelTrainer(Trainer):
     def _whole(self, steps: int) -> Row:
         return _row(self._steps_on([self.data] * steps))
 
-    def _steps_on(self, given: Sequence[Batch]) -> Mapping[str, Any]:
-        return self.model.fit(list(given), epochs=1, verbose=0, callbacks=[Timer()]).history
+    def _steps_on(self, batches: Sequence[Batch]) -> Mapping[str, Any]:
+        return self.model.fit(list(batches), epochs=1, verbose=0, callbacks=[Timer()]).history
 
 
 def _row(history: Mapping[str, Any]) -> Row:

@@ -21,7 +21,7 @@ IN_A_ROW_S = 0.002  # for which an operation on a GPU is launched again and agai
 
 @dataclass(frozen=True)
 class NodeTime:
-    """What one node of a Program takes.
+    """Time of one node of a Program.
 
     Attributes:
         op: Name of the primitive.
@@ -41,7 +41,7 @@ class NodeTime:
 
     @classmethod
     def of(cls, node: Node, seconds: Iterable[float]) -> NodeTime:
-        """What a node takes in some runs."""
+        """The times of a node in some runs."""
         return cls(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, tuple(seconds))
 
 
@@ -84,18 +84,18 @@ def step_times(
     watched = copy.copy(backend)
 
     def functions(rewritten: Program) -> list[Kernel]:
-        made = backend.functions(rewritten)
+        kernels = backend.functions(rewritten)
         nodes.extend(rewritten.nodes)
-        times.extend([] for _ in made)
-        return [_timed(function, times[i], backend.synchronize) for i, function in enumerate(made)]
+        times.extend([] for _ in kernels)
+        return [_timed(function, times[i], backend.synchronize) for i, function in enumerate(kernels)]
 
     vars(watched)["functions"] = functions
     run = watched.compile(program)
     arrays = dict(arrays)
 
     def once() -> None:
-        made = run(arrays)
-        arrays.update({name: made[name] for name in program.updates})  # a backend may overwrite what it was given
+        results = run(arrays)
+        arrays.update({name: results[name] for name in program.updates})  # a backend may overwrite what it was given
 
     once()  # it compiles kernels, and fills caches; JAX calls the functions now, and never again
     for samples in times:
@@ -139,21 +139,21 @@ def apart(backend: Backend, program: Program, arrays: Mapping[str, Array], *, re
     """
     known = {id(v): arrays[v.name] for v in program.inputs}
     known |= {id(v): backend.asarray(v.data, v.dtype) for v in program.constants}
-    found = []
+    times = []
     for node in program.nodes:
         alone = Program(node.op.name)
-        given = [alone.input(f"in{i}", v.shape, v.dtype, kind="parameter") for i, v in enumerate(node.inputs)]
-        made = node.op(*given, **node.attrs)
+        operands = [alone.input(f"in{i}", v.shape, v.dtype, kind="parameter") for i, v in enumerate(node.inputs)]
+        results = node.op(*operands, **node.attrs)
         here = {f"in{i}": known[id(v)] for i, v in enumerate(node.inputs)}
-        carry(alone, {f"out{i}": v for i, v in enumerate(made if isinstance(made, tuple) else (made,))})
+        carry(alone, {f"out{i}": v for i, v in enumerate(results if isinstance(results, tuple) else (results,))})
         here |= {name: backend.asarray(np.zeros(v.shape, v.dtype)) for name, v in alone.updates.items()}
         run = backend.compile(alone)
         here |= run(here)  # the memory of what was given may be gone
         least_s = 0.0 if backend.device == "cpu" else IN_A_ROW_S
         seconds = [_seconds(run, here, backend.synchronize, least_s) for _ in range(repeats)]
         known |= {id(v): here[f"out{i}"] for i, v in enumerate(node.outputs)}
-        found.append(NodeTime.of(node, seconds))
-    return found
+        times.append(NodeTime.of(node, seconds))
+    return times
 
 
 def _seconds(run: Executable, arrays: dict[str, Array], synchronize: Callable[[], None], least_s: float) -> float:
@@ -165,9 +165,9 @@ def _timed(function: Kernel, samples: list[float], synchronize: Callable[[], Non
     def timed(*arrays: Array) -> Any:
         synchronize()
         start = time.perf_counter()
-        made = function(*arrays)
+        results = function(*arrays)
         synchronize()
         samples.append(time.perf_counter() - start)
-        return made
+        return results
 
     return timed

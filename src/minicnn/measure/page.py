@@ -1,4 +1,4 @@
-"""What a study shows: sections, words, tables and figures, in order; how they are written is decided elsewhere."""
+"""Page of a study: sections, words, tables and figures, in order; how they are written is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a source claims, and what became of it.
+    """Claim of a source, and what became of it.
 
     Attributes:
         text: The claim.

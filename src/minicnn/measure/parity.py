@@ -31,7 +31,7 @@ def longest_sum(program: Program) -> int:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a candidate computes from the first weights and one batch.
+    """Loss and gradients of a candidate from the first weights and one batch.
 
     Attributes:
         loss: Mean loss.
@@ -66,13 +66,13 @@ def parity(
         allowed = others.get(name, rtol)
         loss = _loss_difference(probe, right)
         gradient, path = largest_difference(probe.gradients, right.gradients, probe.rounding)
-        found = []
+        reasons = []
         if not loss <= allowed:
-            found.append(f"its loss {probe.loss:.6g} differs from {reference}'s {right.loss:.6g} by {loss:.1e}")
+            reasons.append(f"its loss {probe.loss:.6g} differs from {reference}'s {right.loss:.6g} by {loss:.1e}")
         if not gradient <= allowed:
-            found.append(f"its gradient of {path} differs from {reference}'s by {gradient:.1e}")
-        if found:
-            refused[name] = f"refused, because {' and '.join(found)} (relative; at most {allowed:.1e})"
+            reasons.append(f"its gradient of {path} differs from {reference}'s by {gradient:.1e}")
+        if reasons:
+            refused[name] = f"refused, because {' and '.join(reasons)} (relative; at most {allowed:.1e})"
     return refused
 
 
@@ -142,9 +142,9 @@ def loss_parity(
     refused = {}
     right = losses[reference] if reference is not None else next(iter(losses.values()), ())
     name_of_right = reference if reference is not None else next(iter(losses), "")
-    for name, own in losses.items():
+    for name, loss in losses.items():
         allowed = others.get(name, rtols)
-        off = [abs(a - b) / max(abs(b), 1e-300) for a, b in zip(own, right, strict=True)]
+        off = [abs(a - b) / max(abs(b), 1e-300) for a, b in zip(loss, right, strict=True)]
         if not all(a <= b for a, b in zip(off, allowed, strict=True)):
             said = " and ".join(f"{a:.1e} (relative; at most {b:.0e})" for a, b in zip(off, allowed, strict=True))
             refused[name] = f"its {what} differ from {name_of_right}'s by {said}"
@@ -174,8 +174,8 @@ def largest_difference(theirs: Arrays, ours: Arrays, rounding: Mapping[str, floa
         with its path. NaN if an element is no number, infinity if a path is missing.
     """
     worst, where = 0.0, next(iter(ours), "")
-    for path, found in differences(theirs, ours, rounding):
-        largest = float(found.max())
+    for path, errors in differences(theirs, ours, rounding):
+        largest = float(errors.max())
         if not math.isfinite(largest):
             return largest, path
         if largest > worst:
@@ -196,7 +196,7 @@ def smallest_share(theirs: Arrays, ours: Arrays, rounding: Mapping[str, float], 
         rounding: See `largest_difference`.
         rtol: Relative difference of an element that is allowed.
     """
-    shares = [float(np.mean(~(found <= rtol))) for _, found in differences(theirs, ours, rounding)]
+    shares = [float(np.mean(~(errors <= rtol))) for _, errors in differences(theirs, ours, rounding)]
     return min((share for share in shares if share > 0), default=0.0)
 
 

@@ -106,7 +106,7 @@ def command(name: str, study: Study, setting: Setting) -> str:
 
 
 def reservations(chapter: Chapter) -> list[str]:
-    """What was measured beside other programs, and what was not, with the command that takes it, in sentences."""
+    """Sentences on figures that were measured beside other programs, and on those that were not, with their command."""
     beside = [
         f"On the machine with {run.gpu or run.cpu}, while `{name}` was measured, {said}: times may be too long."
         for run in chapter.runs
@@ -129,7 +129,7 @@ def absent(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
-    """What a reader must know of the machine, in words."""
+    """The machine, in words, as far as a reader must know it."""
     versions = dict(machine["versions"])
     facts = {
         "CPU": f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mb'] / 1024:.1f} GB of memory",

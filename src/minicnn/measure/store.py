@@ -51,12 +51,12 @@ class Store:
             name: Name of the measurement.
             given: What its result depends on.
         """
-        found = self.read(name)
-        if isinstance(found, str):
-            return found
-        changed = [k for k in {**found.given, **given} if plain(given).get(k) != found.given.get(k)]
-        changed += [k for k in {**found.stamp, **self.stamp} if self.stamp.get(k) != found.stamp.get(k)]
-        return f"measured with other {', '.join(changed)}" if changed else found
+        record = self.read(name)
+        if isinstance(record, str):
+            return record
+        changed = [k for k in {**record.given, **given} if plain(given).get(k) != record.given.get(k)]
+        changed += [k for k in {**record.stamp, **self.stamp} if self.stamp.get(k) != record.stamp.get(k)]
+        return f"measured with other {', '.join(changed)}" if changed else record
 
     def read(self, name: str) -> Record | str:
         """The record of a measurement whatever it depends on, or why there is none."""

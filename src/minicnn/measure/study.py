@@ -1,4 +1,4 @@
-"""What a study is, and carrying one out: measure what is not stored yet, then present the results."""
+"""Studies, and how one is carried out: measure what is not stored yet, then present the results."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ class Run:
     @property
     def gpu(self) -> str | None:
         """The GPU in a word or two, without its maker and its memory; None without one."""
-        found = (device for name, device in self.machine["devices"].items() if "cuda" in name)
-        return next((self._formed(re.sub(r"^NVIDIA | \d+GB\b.*", "", device)) for device in found), None)
+        devices = (device for name, device in self.machine["devices"].items() if "cuda" in name)
+        return next((self._formed(re.sub(r"^NVIDIA | \d+GB\b.*", "", device)) for device in devices), None)
 
     def _formed(self, name: str) -> str:
         return f"{name} ({self.form})" if self.form else name
 
     @property
     def computer(self) -> tuple[str, str | None]:
-        """What runs of one machine have in common, as far as a page names it."""
+        """Facts that runs of one machine have in common, as far as a page names them."""
         plain_run = replace(self, form="")
         return plain_run.cpu, plain_run.gpu
 
@@ -91,7 +91,7 @@ class Run:
         return self.results.get(name, self.replaced.get(name))
 
     def where(self, candidate: str) -> str:
-        """What a candidate ran on, in a word or two."""
+        """The device of a candidate, in a word or two."""
         return (self.gpu or "GPU") if on_gpu(candidate.partition(" / ")[0]) else self.cpu
 
     def label(self, candidate: str) -> str:
@@ -226,14 +226,14 @@ def measure(
     _check_sizes(store, setting.sizes, wanted)
     wanted = _chosen(wanted, parts)
     for number, measurement in enumerate(wanted, start=1):
-        found = "measured anew" if again else store.find(measurement.name, measurement.given)
+        stored = "measured anew" if again else store.find(measurement.name, measurement.given)
         place = f"{number}/{len(wanted)} {measurement.name}"
-        if isinstance(found, Record):
+        if isinstance(stored, Record):
             store.keep(SETTING, {}, asdict(setting))
             say(f"{place}: kept")
             continue
         start = time.perf_counter()
-        say(f"{place} ... ({found})")
+        say(f"{place} ... ({stored})")
         others = Others()
         result = measurement.run()
         busy = others.busy()
@@ -253,18 +253,18 @@ def _chosen(wanted: Sequence[Measurement], parts: Sequence[str]) -> list[Measure
 
 def _check_machine(store: Store, stamp: Mapping[str, Any], every: Sequence[Measurement]) -> None:
     """Refuse results of another machine than that of a stamp, under whose name a page would show them."""
-    own = _computer(stamp)
+    here = _computer(stamp)
     for measurement in every:
-        found = store.read(measurement.name)
-        if isinstance(found, Record) and (other := _computer(found.stamp)) != own:
+        record = store.read(measurement.name)
+        if isinstance(record, Record) and (other := _computer(record.stamp)) != here:
             raise ValueError(
                 f"A folder holds the results of one machine. Received: {measurement.name}, measured on {other}, for "
-                f"{own} in {store.folder}. Name another folder with --out, or remove that one."
+                f"{here} in {store.folder}. Name another folder with --out, or remove that one."
             )
 
 
 def _computer(stamp: Mapping[str, Any]) -> str:
-    """What a page names of a machine, in words."""
+    """The machine, in words, as a page names it."""
     gpus = {str(device) for name, device in stamp.get("devices", {}).items() if "cuda" in name}
     return ", ".join([str(stamp.get("cpu")), f"{stamp.get('cores')} cores", *sorted(gpus)])
 
@@ -276,10 +276,10 @@ def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None
     if not isinstance(kept, dict) or kept.get("sizes") == plain(asdict(sizes)):
         return
     for measurement in every:
-        found = store.read(measurement.name)
-        given = plain(measurement.given)
-        if isinstance(found, Record) and {**found.given, "candidates": None} != {**given, "candidates": None}:
-            other = ", ".join(k for k in {**found.given, **given} if found.given.get(k) != given.get(k))
+        stored = store.read(measurement.name)
+        inputs = plain(measurement.given)
+        if isinstance(stored, Record) and {**stored.given, "candidates": None} != {**inputs, "candidates": None}:
+            other = ", ".join(k for k in {**stored.given, **inputs} if stored.given.get(k) != inputs.get(k))
             raise ValueError(
                 f"A folder holds a study in one set of sizes. Received: {measurement.name} with other {other} than in "
                 f"{store.folder}. Name another folder with --out, or remove that one."
@@ -287,7 +287,7 @@ def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None
 
 
 def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
-    """What several stores hold of a study, for one page.
+    """Results of a study in several stores, for one page.
 
     Of what was measured on a machine more than once, the first store's is shown. A run in the quick form, or beside
     another one of its machine, says so wherever it is named.
@@ -307,7 +307,7 @@ def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
 
 
 def recall(study: Study, store: Store) -> Run:
-    """What a store holds of a study; a measurement that it does not hold is left out.
+    """Results of a study in one store; a measurement that it does not hold is left out.
 
     Raises:
         ValueError: If it holds none, one that cannot be read, or one of another machine than the study's setting.

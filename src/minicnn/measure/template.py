@@ -36,7 +36,7 @@ Rows = Sequence[Mapping[str, Cell]]
 
 @dataclass(frozen=True)
 class Content:
-    """What was measured, for the placeholders of a template.
+    """Results, for the placeholders of a template.
 
     Attributes:
         values: Values by name.

@@ -36,7 +36,7 @@ def image_before_dense(network: nn.Module, x: Tensor) -> tuple[int, int, int] | 
     """Channels, height and width that the network flattens, if it does."""
     shapes = []
     handles = [
-        m.register_forward_hook(lambda module, given, made: shapes.append(tuple(given[0].shape[1:])))
+        m.register_forward_hook(lambda module, inputs, outputs: shapes.append(tuple(inputs[0].shape[1:])))
         for m in network.modules()
         if isinstance(m, nn.Flatten)
     ]

@@ -166,9 +166,9 @@ class TorchTrainer(Trainer):
         x, _ = self.data("test")
         self._model.eval()
         with torch.no_grad():
-            found = [self._model(self._floating(part)).cpu() for part in x.split(batch)]
+            parts = [self._model(self._floating(part)).cpu() for part in x.split(batch)]
         self._model.train()
-        return torch.cat(found).numpy()
+        return torch.cat(parts).numpy()
 
     def _judged(self, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
         """Mean loss and number of hits; 0 hits if they are not counted."""

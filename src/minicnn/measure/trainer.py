@@ -33,7 +33,7 @@ Batch = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What a training step is to do beside the step itself, and what is done before the training.
+    """Options of a training step beside the step itself, and of what is done before the training.
 
     Attributes:
         scaled: Whether images are scaled to 0 .. 1 before the training, rather than in each step.
@@ -52,7 +52,7 @@ class Work:
     load: Callable[[Settings], job.Samples] = field(default_factory=lambda: job.load_samples)  # as no method
 
     def plain(self) -> Row:
-        """What is kept of it beside results."""
+        """The options, as they are kept beside results."""
         return {key: value for key, value in vars(self).items() if key != "load"}
 
 
@@ -60,7 +60,7 @@ USUAL = Work()
 
 
 class Trainer:
-    """What a candidate does; made and called in a process of its own.
+    """Training of a candidate, made and called in a process of its own.
 
     Args:
         name: Name of the candidate.
@@ -119,13 +119,13 @@ class Trainer:
         """Train for some epochs, each followed by a validation; rows with `minicnn.jobs.job.COLUMNS`."""
         rows = []
         for _ in range(epochs):
-            row, found = self.train_epoch(), self._evaluate("val")
+            row, results = self.train_epoch(), self._evaluate("val")
             rows.append({**{k: row[k] for k in job.COLUMNS if k in row},
-                         "val_loss": found["loss"], "val_accuracy": found["accuracy"]})  # fmt: skip
+                         "val_loss": results["loss"], "val_accuracy": results["accuracy"]})  # fmt: skip
         return rows
 
     def facts(self) -> Row:
-        """What a training took of the machine: where it ran, memory in MB (2^20 bytes), and threads."""
+        """Use of the machine by a training: where it ran, memory in MB (2^20 bytes), and threads."""
         used = self.backend.memory()
         return {
             "device": self.backend.device, "memory_mb": (self.peak.growth() if used is None else used) / 2**20,
@@ -160,9 +160,9 @@ class Trainer:
         """Accuracy on "test" or "val" samples, loss where steps compute the accuracy too, and the seconds taken."""
         self._awaken()
         self._tested = part
-        found: dict[str, float] = {}
-        taken = stopwatch(lambda: found.update(self._evaluate(part)), self.backend.synchronize)
-        return {**found, "time_s": taken}
+        results: dict[str, float] = {}
+        taken = stopwatch(lambda: results.update(self._evaluate(part)), self.backend.synchronize)
+        return {**results, "time_s": taken}
 
     def _evaluate(self, part: str) -> dict[str, float]:
         raise NotImplementedError

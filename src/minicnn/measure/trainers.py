@@ -21,10 +21,10 @@ PEER_TRAINERS: dict[str, type[Trainer]] = {
 }  # fmt: skip
 
 
-def settings_of(network: str, data: str, data_dir: str | None = None, **given: Any) -> Settings:
+def settings_of(network: str, data: str, data_dir: str | None = None, **options: Any) -> Settings:
     """Settings of a training; those of the network's recipe where they are not given."""
     known = ("epochs", "batch_size", "learning_rate", "momentum", "hold_out")
-    rest = {"precision": "float32", "seed": 0, "samples": None, **dict.fromkeys(known), **given}
+    rest = {"precision": "float32", "seed": 0, "samples": None, **dict.fromkeys(known), **options}
     return Settings.resolve(network, data=data, data_dir=data_dir, **rest)
 
 
@@ -77,6 +77,6 @@ def train(
         comparison.prepare("evaluate")  # compiles it
         for _ in range(settings.epochs):
             rows = comparison.call("train_epoch")
-            for name, found in comparison.call("evaluate").items():
-                history[name].append({**rows[name], **{f"test_{key}": value for key, value in found.items()}})
+            for name, results in comparison.call("evaluate").items():
+                history[name].append({**rows[name], **{f"test_{key}": value for key, value in results.items()}})
         return {"history": {name: history[name] for name in comparison.names}, "out": comparison.out}

@@ -25,7 +25,7 @@ def utilisation() -> Iterator[dict[str, float | None]]:
         share of time in which the first GPU ran a kernel, and "gpu_memory", in which it read or wrote its memory, as
         NVML samples them; None without nvidia-ml-py and a GPU.
     """
-    found: dict[str, float | None] = {"cpu": None, "gpu": None, "gpu_memory": None}
+    shares: dict[str, float | None] = {"cpu": None, "gpu": None, "gpu_memory": None}
     samples: list[tuple[int, int]] = []
     stop, device = threading.Event(), _device()
     watcher = threading.Thread(target=_watch, args=(device, samples, stop), daemon=True)
@@ -33,15 +33,15 @@ def utilisation() -> Iterator[dict[str, float | None]]:
         watcher.start()
     wall, computed = time.perf_counter(), time.process_time()
     try:
-        yield found
+        yield shares
     finally:
         wall, computed = time.perf_counter() - wall, time.process_time() - computed
         stop.set()
         if device is not None:
             watcher.join()
-        found["cpu"] = computed / wall / cores()
+        shares["cpu"] = computed / wall / cores()
         if samples:
-            found |= {k: sum(s[i] for s in samples) / len(samples) / 100 for i, k in enumerate(("gpu", "gpu_memory"))}
+            shares |= {k: sum(s[i] for s in samples) / len(samples) / 100 for i, k in enumerate(("gpu", "gpu_memory"))}
 
 
 def _device() -> tuple[Any, Any] | None:
@@ -83,14 +83,14 @@ class Others:
 
 
 def disturbance(busy: float | None) -> str | None:
-    """What is to be said of how busy others were, in words that begin a sentence; None if that is nothing."""
+    """Words that begin a sentence on how busy others were; None if they were not."""
     if busy is None or busy < DISTURBING:
         return None
     return f"other programs kept the cores busy for {busy:.0%} of their time"
 
 
 def _seconds() -> tuple[float, float] | None:
-    """What a clock shows, and the seconds that others have computed till then."""
+    """Seconds of a clock, and those that others have computed till then."""
     try:
         import psutil
     except ImportError:

@@ -222,15 +222,15 @@ def _serve(pipe: Connection, said: Path, method: str, make: Callable[..., Any], 
     _write_into(said)
     with suppress(EOFError, OSError):
         try:
-            made = make(*args)
+            instance = make(*args)
         except Exception as error:
             pipe.send((False, describe(error)))
             return
         pipe.send((True, None))
         while True:
-            method, given, named = pipe.recv()
+            method, arguments, named = pipe.recv()
             try:
-                answer = (True, getattr(made, method)(*given, **named))
+                answer = (True, getattr(instance, method)(*arguments, **named))
             except Exception as error:
                 answer = (False, describe(error))
             pipe.send(answer)

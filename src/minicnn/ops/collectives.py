@@ -2,7 +2,7 @@
 
 Every rank has a Program of its own, with the same collectives in the same order. A collective takes this rank's arrays
 and gives this rank's results; `cost` states the bytes that the rank sends. With one rank each is what it is for one
-process; the Programs of several shards become one by `minicnn.distribution.merge`, in which collectives are the sums,
+process; `minicnn.distribution.merge` makes one Program of those of several shards, in which collectives are the sums,
 joins and slices that they stand for: that is how they are tested, and how one process computes what several do.
 Names are MPI's and NCCL's.
 """

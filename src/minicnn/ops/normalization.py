@@ -17,7 +17,9 @@ from minicnn.ops.arrays import copy_of
 from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float, same_dtype
 from minicnn.ops.elementwise import abs, add, greater, maximum, sqrt, square, where
 from minicnn.ops.primitive import Array, Namespace, primitive
-from minicnn.ops.reduction import Axes, sum
+from minicnn.ops.reduction import Axes, broadcast_to, sum, sum_to_shape
+from minicnn.ops.reduction import mean as ops_mean
+from minicnn.ops.shapes import reshape
 from minicnn.program.graph import Node, Spec, Value
 
 AxesTuple = tuple[int, ...]
@@ -104,16 +106,19 @@ def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float, un
 
 
 @normalize.gradient
-def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None) -> list[Value]:
-    if dy is None or dmean is not None or dvariance is not None:
-        raise TypeError(
-            "Only the first result of normalize can be differentiated. Received a gradient of its mean or variance. "
-            "Compute them with ops.mean where the loss needs them."
-        )
+def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None) -> list[Value | None]:
     x, scale, _ = node.inputs
     _, mean, variance = node.outputs
-    dx, dscale, doffset = normalize_gradient(dy, x, scale, mean, variance, **node.attrs)
-    return [dx, dscale, doffset]
+    found: list[Value | None] = [None, None, None]
+    if dy is not None:
+        found = list(normalize_gradient(dy, x, scale, mean, variance, **node.attrs))
+    of_x = [] if found[0] is None else [found[0]]
+    each, unit = mean.size / x.size, node.attrs["unit"]
+    if dmean is not None:
+        of_x.append(broadcast_to(dmean * each, shape=x.shape))
+    if dvariance is not None:  # which is in squares of the unit
+        of_x.append((x - mean) * (dvariance * (2.0 * each / unit**2)))
+    return [reduce(lambda a, b: a + b, of_x), *found[1:]]
 
 
 @primitive(flops=14)
@@ -152,3 +157,23 @@ def _(
     if dy.shape != x.shape:
         raise ValueError(f"normalize_gradient takes dy of the shape of x. Received: {dy} and {x}.")
     return x, scale, scale
+
+
+@normalize_gradient.gradient
+def _(node: Node, *gradients: Value | None) -> list[Value]:
+    # The same of primitives, and of copies, so that nothing that they are made of is differentiated.
+    from minicnn.program.autodiff import gradients as differentiate
+
+    copies = [reshape(v, shape=v.shape) for v in node.inputs]
+    dy, x, scale, mean, variance = copies
+    axes, unit = node.attrs["axes"], node.attrs["unit"]
+
+    def mean_of(v: Value) -> Value:
+        return ops_mean(v, axes=axes, keepdims=True)
+
+    inverse = (1.0 / unit) / sqrt(variance + node.attrs["epsilon"] / unit**2)
+    u, g = (x - mean) * inverse, dy * scale
+    dx = (g - mean_of(g) - u * mean_of(g * u)) * inverse
+    results = dx, sum_to_shape(dy * u, shape=scale.shape), sum_to_shape(dy, shape=scale.shape)
+    parts = [sum(r * v) for r, v in zip(results, gradients, strict=True) if v is not None]
+    return differentiate(node.inputs[0].program, reduce(lambda a, b: a + b, parts), copies)

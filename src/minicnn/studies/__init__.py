@@ -13,8 +13,8 @@ ORDER = ("mlp", "platforms", "convolution", "kernels", "roofline")
 
 def names() -> list[str]:
     """Names of the studies."""
-    found = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
-    return sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    modules = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    return sorted(modules, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def get_study(name: str) -> Study:

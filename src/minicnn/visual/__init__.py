@@ -1,4 +1,4 @@
-"""What a network makes of images, to look at: confusion, mistakes, and the places that a score depends on.
+"""Pictures of a network's predictions: confusion, mistakes, and the places that a score depends on.
 
 Models have it as methods: `report`, `saliency`, `grad_cam`, `filters`.
 """

@@ -213,7 +213,7 @@ def channels_first(model: Model) -> bool:
 
 
 def _scores(output: Value) -> Value:
-    """What a softmax at the end takes; else the output."""
+    """The operand of a softmax at the end; else the output."""
     node = output.node
     return node.inputs[0] if node is not None and node.op.name in ("softmax", "sigmoid") else output
 

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ClassificationReport:
-    """What a classifier makes of labelled samples; `print` shows the table of the classes.
+    """Report on a classifier's predictions for labelled samples; `print` shows the table of the classes.
 
     Precision is the share of the samples predicted as a class that are of it, recall the share of the samples of a
     class that are predicted as it, F1 their harmonic mean, support the number of samples of the class.

@@ -1,4 +1,4 @@
-"""What several networks are built from."""
+"""Blocks that several networks are built from."""
 
 from __future__ import annotations
 

@@ -10,14 +10,16 @@ from backends.cupy.networks import NETWORKS
 from minicnn import Input, Model, ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
+from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.planning import tiles_of, tiles_on
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.cpp import Cpp
 from minicnn.kernels.elements import affine, broadcast
 from minicnn.kernels.expressions import I
-from minicnn.layers import Conv2D, Dense, Flatten, MaxPooling2D
+from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, GlobalAveragePooling2D, MaxPooling2D, ReLU
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Node, Program
@@ -170,3 +172,17 @@ def test_images_in_16_bits_take_less_memory() -> None:
     stored = [v for group in plan.groups for v in group.stored if v.ndim == 4 and v.shape[0] == 128]
     short = [v for v in stored if v.dtype == "bfloat16"]
     assert sum(v.nbytes for v in short) > 0.7 * sum(v.nbytes for v in stored)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_squares_that_a_sum_alone_needs_are_computed_where_it_adds_them(precision: str) -> None:
+    image = Input((32, 32, 3))
+    y = Conv2D(16, 3, padding="same", use_bias=False)(image)
+    y = ReLU()(BatchNormalization()(Conv2D(96, 1, use_bias=False)(y)))
+    model = Model(image, Dense(5)(GlobalAveragePooling2D()(y)))
+    model.compile(SGD(0.1), SparseCategoricalCrossentropy(from_logits=True), precision=precision)
+    program = model.program("train", batch_size=128)
+    plan = plan_of(program, tiles_of(program, tiles_on(H200, Options())))
+    stored = [v.node.op.name for group in plan.groups for v in group.stored if v.node and v.shape == (128, 32, 32, 96)]
+    assert "square" not in stored
+    assert [n for n in plan.program.nodes if n.op.name == "square" and n.outputs[0].shape == (128, 32, 32, 96)]

@@ -19,7 +19,7 @@ from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program
@@ -183,7 +183,7 @@ def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -
     take_only_these(patch)
 
     def preferred(tile: Tile) -> tuple[bool, bool, bool, float]:
-        return not tile.warpgroups, tile.sizes[:6] != sizes, tile.splits != splits, tile.score
+        return not tile.warpgroups, tile.arguments[:6] != sizes, tile.splits != splits, tile.score
 
     patch.setattr(
         pipelined_tiling,
@@ -252,7 +252,7 @@ def check_convolution(
     step = compiled(program, dtype)
     by_warpgroups = [u.tile for u in step.plan.groups if u.tile is not None and u.tile.warpgroups]
     assert len(by_warpgroups) == len(NAMES)
-    assert sizes in [tile.sizes[:6] for tile in by_warpgroups]
+    assert sizes in [tile.arguments[:6] for tile in by_warpgroups]
     found = step(arrays)
     assert distance(found, expected) < 1e-3, {
         name: np.argwhere(np.abs(found[name] - y) > 0.02 * np.abs(y).max())[:8].tolist() for name, y in expected.items()
@@ -287,7 +287,9 @@ def test_sums_of_what_is_stored(sizes: tuple[int, ...], monkeypatch: pytest.Monk
     arrays = {v.name: rounded(rng.standard_normal(v.shape).astype("float32"), "bfloat16") for v in program.inputs}
     expected = by_numpy(program, arrays)
     step = Emulated(program, tiles=tiles("bfloat16"))
-    assert [(len(u.sums), u.tile.sizes[:6]) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [(2, sizes)]
+    assert [(len(u.sums), u.tile.arguments[:6]) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [
+        (2, sizes)
+    ]
     assert distance(step(arrays), expected) < 1e-3
 
 

@@ -190,7 +190,7 @@ def test_products_with_few_columns_have_tiles_of_their_own(
     a, b = program.input("a", (k, m) if transposed else (m, k)), program.input("b", (k, n))
     program.outputs["y"] = ops.matmul(a, b, transpose_a=transposed)
     tile = tiling.NumbaTiles(H200, limits=LIMITS, simulated=False).product(program.nodes[0])
-    assert (tile.sizes == made) == (made is not None)
+    assert (tile.arguments == made) == (made is not None)
     if made is not None:
         assert tile.threads == made[0] // made[3]
         assert tile.blocks == -(-m // made[0]) * made[5]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from minicnn.backends._gpu.arena import Arena
 from minicnn.backends._gpu.device import Gpu
@@ -27,6 +27,10 @@ from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
 from minicnn.machine import cores, local_rank
 from minicnn.program.graph import Node, Program, Spec
+
+if TYPE_CHECKING:
+    from minicnn.distribution.schedule import Schedule
+    from minicnn.ops.groups import Communicator
 
 COMPILED_AT_ONCE = 8  # Programs, each of which compiles several kernels at once
 _one_arena = threading.Lock()
@@ -203,6 +207,18 @@ class GpuBackend(Backend, ABC):
         """See `Backend.compile_each`: compilers work outside of Python, and each Program has few kernels."""
         with ThreadPoolExecutor(min(COMPILED_AT_ONCE, cores())) as pool:
             return list(pool.map(self.compile, programs))
+
+    def connected(self, communicator: Communicator) -> Communicator:
+        """See `Backend.connected`: NCCL connects GPUs, the other communicator the processes."""
+        from minicnn.distribution.nccl import NcclCommunicator
+
+        return communicator if isinstance(communicator, NcclCommunicator) else NcclCommunicator(communicator)
+
+    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+        """See `Backend.rank_step`; as one CUDA graph where that can be."""
+        from minicnn.backends._gpu.ranks import rank_step
+
+        return rank_step(schedule, self)
 
     def _on_the_device(self, run: Executable) -> Executable:
         def call(arrays: Mapping[str, Array]) -> dict[str, Any]:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.tile_families import RUN, DepthwiseTile, DepthwiseWeightGradientTile
 from minicnn.backends._gpu.tile_times import quotient
-from minicnn.backends._gpu.tiling import Tile
 from minicnn.kernels.elements import widens
 from minicnn.kernels.windows import Image, Window, images, window
 from minicnn.program.graph import Node
 
 DEPTHWISE = frozenset({"depthwise_conv2d", "depthwise_conv2d_input_gradient"})  # which have one result a position
 MOST_TOTALS = 2  # sums over positions that a block takes of what it makes
-RUN = 8  # channels of a thread, which are 16 bytes
 _MOST_THREADS = 256
 _MOST_SUMS = 9  # taps of a weight gradient whose sums a thread keeps, unless a row has more
 _MOST_TAPS = 11  # along an axis
@@ -56,43 +55,44 @@ class _Piece:
     out: Image
     down: _Axis
     right: _Axis
-    sizes: tuple[int, int, int, int, int]  # runs of channels, images, rows, columns, columns of a strip
+    runs: int  # of channels
+    images: int
+    rows: int
+    columns: int
+    strip: int  # columns of a thread
 
     @property
     def tiles(self) -> int:
         """Pieces of the image, for each slice of the channels."""
-        _, nb, th, tw, _ = self.sizes
-        return quotient(self.out.n, nb) * quotient(self.out.h, th) * quotient(self.out.w, tw)
+        down, right = quotient(self.out.h, self.rows), quotient(self.out.w, self.columns)
+        return quotient(self.out.n, self.images) * down * right
 
     @property
     def slices(self) -> int:
         """Slices of the channels."""
-        return self.out.c // (RUN * self.sizes[0])
+        return self.out.c // (RUN * self.runs)
 
     @property
     def items(self) -> int:
         """Strips, of one run of channels."""
-        _, nb, th, tw, px = self.sizes
-        return nb * th * tw // px
+        return self.images * self.rows * self.columns // self.strip
 
     @property
     def pixels(self) -> int:
         """Of the piece, with its margin."""
-        _, nb, th, tw, _ = self.sizes
-        return nb * self.down.seen(th) * self.right.seen(tw)
+        return self.images * self.down.seen(self.rows) * self.right.seen(self.columns)
 
     @property
     def work(self) -> float:
         """Instructions of a strip beside those that finish it."""
-        px = self.sizes[-1]
         rows = self.down.taps / (self.down.stride if self.down.back else 1)
-        products = px * self.right.taps / (self.right.stride if self.right.back else 1)
-        return rows * (self.right.seen(px) * _LOADED + products * RUN)
+        products = self.strip * self.right.taps / (self.right.stride if self.right.back else 1)
+        return rows * (self.right.seen(self.strip) * _LOADED + products * RUN)
 
     def bytes_of(self, pixels: int) -> int:
         """Shared memory of so many pixels."""
         # An odd number of runs, so that neighbouring pixels lie in different banks.
-        return pixels * (self.sizes[0] | 1) * 2 * RUN
+        return pixels * (self.runs | 1) * 2 * RUN
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ def applies(node: Node) -> bool:
     return short and runs and max(window(node).kernel) <= _MOST_TAPS
 
 
-def convolution(node: Node, gpu: Gpu) -> Tile | None:
+def convolution(node: Node, gpu: Gpu) -> DepthwiseTile | None:
     """Tile of a depthwise convolution or of its input gradient; None if nothing fits."""
     (x, y), seen, back = images(node), window(node), node.op.name.endswith("gradient")
     tiles = []
     for piece in _pieces(x if back else y, seen, back=back):
-        g, px = piece.sizes[0], piece.sizes[-1]
+        g, px = piece.runs, piece.strip
         filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
         for threads in _threads(g, piece.items):
             # Sums over positions are added up at the end, over the pixels, which are done with.
@@ -154,16 +154,20 @@ def convolution(node: Node, gpu: Gpu) -> Tile | None:
             if work.resident:
                 # Each piece leaves a row of sums that somebody adds up.
                 score = work.cycles(gpu) + piece.tiles * _ROW
-                tiles.append(Tile((*piece.sizes, threads), work.blocks, threads, shared=shared, stages=1, score=score))
+                tile = DepthwiseTile(
+                    runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px, blocks=work.blocks,
+                    threads=threads, shared=shared, stages=1, score=score,
+                )  # fmt: skip
+                tiles.append(tile)
     return min(tiles, key=_score, default=None)
 
 
-def weight_gradient(node: Node, gpu: Gpu) -> Tile | None:
+def weight_gradient(node: Node, gpu: Gpu) -> DepthwiseWeightGradientTile | None:
     """Tile of a depthwise weight gradient; None if nothing fits."""
     (_, y), seen, tiles = images(node), window(node), []
     (kh, kw), launches = seen.kernel, costs_on(gpu).launches
     for piece, rows in itertools.product(_pieces(y, seen, back=False), sorted({1, max(1, min(kh, _MOST_SUMS // kw))})):
-        g, px = piece.sizes[0], piece.sizes[-1]
+        g, px = piece.runs, piece.strip
         positions, teams = piece.items * px, quotient(kh, rows)
         for threads in _threads(g * teams, piece.items):
             shared = piece.bytes_of(piece.pixels) + piece.bytes_of(positions)
@@ -183,18 +187,16 @@ def weight_gradient(node: Node, gpu: Gpu) -> Tile | None:
                 turns=quotient(piece.tiles, splits),
             )
             if resident:
-                sizes = (*piece.sizes, threads, rows, splits)
                 score = work.cycles(gpu) + splits * kh * kw * y.c / launches.gradients
-                tiles.append(Tile(sizes, work.blocks, threads, splits, shared=shared, stages=1, score=score))
+                tile = DepthwiseWeightGradientTile(
+                    runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px, tap_rows=rows,
+                    blocks=work.blocks, threads=threads, splits=splits, shared=shared, stages=1, score=score,
+                )  # fmt: skip
+                tiles.append(tile)
     return min(tiles, key=_score, default=None)
 
 
-def row_blocks(node: Node, tile: Tile) -> int:
-    """Blocks of a tile of `convolution` that make the same channels."""
-    return tile.blocks // (node.outputs[0].shape[3] // (RUN * tile.sizes[0]))
-
-
-def _score(tile: Tile) -> float:
+def _score(tile: DepthwiseTile) -> float:
     return tile.score
 
 
@@ -217,7 +219,7 @@ def _pieces(out: Image, seen: Window, *, back: bool) -> Iterator[_Piece]:
                 # Several images in a piece only where one does not fill it.
                 for nb in (1, 2, 4, 8, 16) if whole else (1,):
                     if nb == 1 or nb < 2 * out.n:
-                        yield _Piece(out, down, right, (g, nb, th, tw, px))
+                        yield _Piece(out, down, right, g, nb, th, tw, px)
 
 
 def _lengths(length: int, step: int) -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.inlining import TILED, Inlining
 from minicnn.backends._gpu.launches import launches
+from minicnn.backends._gpu.tile_families import DepthwiseTile, PipelinedTile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.kernels.elements import same_index, widens
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -193,10 +193,10 @@ class Plan(Inlining):
             if node.op.name != "reduce_partial_sums" or node.attrs["join"] != "sum" or node.outputs[0].shape[0] == 1:
                 continue
             maker = self._last_maker(self.leaves(node))
-            if maker is None or maker.tile is None or not maker.tile.stages:
+            if maker is None or not isinstance(maker.tile, PipelinedTile | DepthwiseTile):
                 continue
-            depthwise = maker.anchor.op.name in DEPTHWISE
-            if maker.anchor.op.name not in TILED | DEPTHWISE or (depthwise and len(maker.sums) == MOST_TOTALS):
+            full = isinstance(maker.tile, DepthwiseTile) and len(maker.sums) == MOST_TOTALS
+            if maker.anchor.op.name not in TILED | DEPTHWISE or full:
                 continue
             y, maker_values = maker.anchor.outputs[0], {id(v) for n in maker.nodes for v in n.outputs}
             terms = self._terms(node.inputs[0], maker_values)
@@ -209,9 +209,8 @@ class Plan(Inlining):
                 continue
             maker.nodes += [n for n in terms if n not in maker.nodes]
             maker.sums.append(node)
-            tiling = depthwise_tiling if depthwise else pipelined_tiling
             # Each block leaves one sum, so their number is now that of the tile's blocks rather than of the sum's own.
-            parts = tiling.row_blocks(maker.anchor, maker.tile)
+            parts = maker.tile.row_blocks(y.shape[3], maker.anchor.attrs.get("groups", 1))
             node.outputs[0].spec = Spec((parts, y.shape[3]), node.outputs[0].dtype)
             self._remove(group, maker)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minicnn import ops
-from minicnn.backends._gpu.tiling import Tile
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.program.graph import Node, Spec, Value
 
 # Operations whose result is partial sums, one of each block or split.

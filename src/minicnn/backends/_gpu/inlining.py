@@ -160,9 +160,26 @@ class Inlining:
         )
 
     def is_only_summed(self, node: Node) -> bool:
-        """True if a sum alone reads a node, and others read what the node does, so that it is in memory anyway."""
+        """True if a sum alone needs a node, and what the node computes from is in memory anyway, as others read it.
+
+        Further elementwise nodes may lie between: a scale and a square, of which a sum alone reads the square.
+        """
+        return node.op.elementwise and self._ends_in_sum(node) and self._begins_in_memory(node)
+
+    def _ends_in_sum(self, node: Node) -> bool:
         y = node.outputs[0]
         readers = self._readers_of(y)
-        if len(readers) != 1 or readers[0].op.name != "reduce_partial_sums" or not node.op.elementwise:
+        if len(readers) != 1:
             return False
-        return all(len(self._readers_of(v)) > 1 for v in node.inputs if v.size == y.size)
+        (reader,) = readers
+        elementwise = reader.op.elementwise and reader.outputs[0].shape == y.shape
+        return reader.op.name == "reduce_partial_sums" or (elementwise and self._ends_in_sum(reader))
+
+    def _begins_in_memory(self, node: Node) -> bool:
+        size = node.outputs[0].size
+        return all(
+            len(self._readers_of(v)) > 1
+            or (v.node is not None and v.node.op.elementwise and self._begins_in_memory(v.node))
+            for v in node.inputs
+            if v.size == size
+        )

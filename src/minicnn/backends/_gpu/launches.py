@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.tile_families import ReductionTile
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.fusing import Plan
@@ -40,7 +41,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         # All blocks of a launch have as many threads and registers as the one that needs most: sums take what is there.
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
-            if group.tile and group.is_plain and threads:
+            if isinstance(group.tile, ReductionTile) and group.is_plain and threads:
                 group.tile = tiling.narrowed(group.tile, threads)
     return shared
 

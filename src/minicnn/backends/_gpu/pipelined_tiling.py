@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ import numpy as np
 
 from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.tile_families import PipelinedTile
 from minicnn.backends._gpu.tile_times import Numbers, quotient
-from minicnn.backends._gpu.tiling import Geometry, Tile, phases
+from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
@@ -61,21 +62,20 @@ class PipelineWork(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """A block with its sizes BM, BN, BK, MT, NT, STAGES; its threads and bytes of shared memory; its work in a step."""
+    """Block of a launch of any length: its tile, how many a multiprocessor has at a time, and its work in a step."""
 
-    sizes: tuple[int, ...]
-    threads: int
-    shared: int
+    tile: PipelinedTile
     resident: int
     loads: int
     lines: float
-    warpgroups: bool = False
 
     def work(self, blocks: int, steps: float, longest: int, beside: float) -> PipelineWork:
-        bm, bn, bk, mt, nt, stages = self.sizes
+        one = self.tile
+        results = one.rows * one.columns
         return PipelineWork(
-            blocks, self.resident, stages, steps, longest, bm * bn * bk // 2048, self.loads, (bm + bn) * bk // 8,
-            self.lines, bk // 16, mt * nt, bm * bn // 8, beside, self.warpgroups,
+            blocks, self.resident, one.stages, steps, longest, results * one.terms // 2048, self.loads,
+            (one.rows + one.columns) * one.terms // 8, self.lines, one.terms // 16, one.warp_rows * one.warp_columns,
+            results // 8, beside, one.warpgroups,
         )  # fmt: skip
 
 
@@ -117,7 +117,11 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
             shared = stages * 2 * sum(count * (columns // 8 | 1) * 8 for count, columns in rows)
             shared = max(shared, warps * 16 * (nt * 8 + (40 - nt * 8 % 32) % 32) * 4)
             if resident := gpu.resident(threads, registers, shared):
-                yield _Pipeline((bm, bn, bk, mt, nt, stages), threads, shared, resident, loads, lines)
+                tile = PipelinedTile(
+                    rows=bm, columns=bn, terms=bk, warp_rows=mt, warp_columns=nt, blocks=0, threads=threads,
+                    shared=shared, stages=stages,
+                )  # fmt: skip
+                yield _Pipeline(tile, resident, loads, lines)
 
 
 def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
@@ -139,10 +143,14 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
             shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
             if resident := gpu.resident(threads, registers, shared):
-                yield _Pipeline((bm, bn, bk, mt, nt, stages), threads, shared, resident, loads, lines, warpgroups=True)
+                tile = PipelinedTile(
+                    rows=bm, columns=bn, terms=bk, warp_rows=mt, warp_columns=nt, blocks=0, threads=threads,
+                    shared=shared, stages=stages, warpgroups=True,
+                )  # fmt: skip
+                yield _Pipeline(tile, resident, loads, lines)
 
 
-def best(node: Node, gpu: Gpu, precision: str) -> Tile | None:
+def best(node: Node, gpu: Gpu, precision: str) -> PipelinedTile | None:
     """The tile of a convolution or of a gradient of one that takes the least time; None if there is none."""
     if not (works := list(work_of(node, gpu))):
         return None
@@ -151,7 +159,7 @@ def best(node: Node, gpu: Gpu, precision: str) -> Tile | None:
     return _tile(*works[least], precision, scores[least])
 
 
-def candidates(node: Node, gpu: Gpu, precision: str) -> list[Tile]:
+def candidates(node: Node, gpu: Gpu, precision: str) -> list[PipelinedTile]:
     """Tiles that fit of a convolution or of a gradient of one, their scores the cycles that they take."""
     works = list(work_of(node, gpu))
     return [_tile(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
@@ -167,22 +175,13 @@ def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> N
     return np.where(together.warpgroups, together.cycles(gpu, costs.warpgroups), together.cycles(gpu, costs.pipelined))
 
 
-def _tile(block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Tile:
-    return Tile(
-        (*block.sizes, splits), work.blocks, block.threads, splits, precision, block.shared, stages=block.sizes[-1],
-        warpgroups=block.warpgroups, score=float(score),
-    )  # fmt: skip
+def _tile(block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> PipelinedTile:
+    return replace(block.tile, blocks=work.blocks, splits=splits, precision=precision, score=float(score))
 
 
 def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
     """Blocks, splits and work of each tile that fits."""
     return (_weight_gradient if node.op.name == "conv2d_weight_gradient" else _convolution)(node, gpu)
-
-
-def row_blocks(node: Node, tile: Tile) -> int:
-    """Blocks of the tile of a convolution that make the same channels."""
-    groups = node.attrs["groups"]
-    return tile.blocks // (quotient(node.outputs[0].shape[3] // groups, tile.sizes[1]) * groups)
 
 
 def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
@@ -194,7 +193,7 @@ def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Pipelin
     rows, columns = phases(node)
     positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
     for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
-        bm, bn, bk, *_ = block.sizes
+        bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
         # More than half of such a block would be idle; a smaller one does the same.
         if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
             continue
@@ -221,7 +220,7 @@ def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, Pip
     # A weight gradient is a product whose terms are the positions: long sums of few results, which blocks share.
     elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
     for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
-        bm, bn, bk, *_ = block.sizes
+        bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
         if (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
             continue
         tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)

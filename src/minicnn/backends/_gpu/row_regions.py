@@ -10,8 +10,8 @@ from minicnn import ops
 from minicnn.backends._gpu import row_products
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, StoredRows, adds_product_sums
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import Tile
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -314,7 +314,9 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
                 value.node = whole
                 outputs.append(value)
     whole.outputs = tuple(outputs)
-    tile = Tile((), one.blocks, one.threads, one.blocks, None, layout(one).shared, one.resident)
+    tile = Tile(
+        blocks=one.blocks, threads=one.threads, splits=one.blocks, shared=layout(one).shared, resident=one.resident
+    )
     whole.attrs = {"region": one, "partial_sums": parts, "tile": tile}
     _reorder(program, inside, [whole, *after], set(inputs))
     program.substitute(replaced)

@@ -13,9 +13,15 @@ from minicnn.backends._gpu import depthwise_tiling, pipelined_tiling
 from minicnn.backends._gpu.costs import Costs, costs_on
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.tile_families import (
+    TensorConvolutionTile,
+    TensorProductTile,
+    TensorWeightGradientTile,
+    Tile,
+)
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import Geometry, Tile
+from minicnn.backends._gpu.tiling import Geometry
 from minicnn.kernels.elements import widens
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
@@ -192,11 +198,15 @@ def _convolutions(g: Geometry, pool: tuple[int, int] | None, precision: str, *, 
     staged = nb * ih * ((iw - 1) * sw + (kw - 1) * dw + 1) * c if wide else 0 * nb
     blocks = quotient(n, nb) * quotient(eh, gy * py) * quotient(ew, gx * px) * quotient(f, fb) * g.groups
     down, right = py * sh * iw * size // 8, (px if wide else px * sw) * size // 8
-    candidates = Blocks(
+    work = Blocks(
         blocks, threads, shared + staged * 4, py * px // 2, nt, 1, quotient(c, cc), steps,
         _conflicts(nb * gy * gx, gx, down, right), (False, True), (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
-    return Candidates(candidates, (eh, ew, nb, gy, gx, fb, cc, py, px, nt, wide))
+    tiles = TensorConvolutionTile(
+        result_rows=eh, result_columns=ew, images=nb, patches_down=gy, patches_across=gx, filters=fb, channels=cc,
+        patch_rows=py, patch_columns=px, warp_columns=nt, wide=wide, blocks=blocks, threads=threads, shared=work.shared,
+    )  # fmt: skip
+    return Candidates(work, tiles)
 
 
 def weight_gradient(node: Node, gpu: Gpu, precision: str) -> Tile | None:
@@ -250,13 +260,17 @@ def _weight_gradients(node: Node, gpu: Gpu, precision: str, *, wide: bool) -> Ca
     # Strips of the images are divided among so many blocks for each multiprocessor; their sums are added up later.
     cut = np.minimum(strips, np.maximum(1, goal * gpu.multiprocessors // pieces))
     down, right = (1 if wide else sh) * iw * size // 8, (1 if wide else sw) * size // 8
-    candidates = Blocks(
+    work = Blocks(
         cut * pieces, threads, shared, mw, nt, slices, quotient(strips, cut), steps,
         np.maximum(1, _conflicts(nb * th * ow, ow + 0 * nb, down, right)), (True, True),
         (nb * ih * iw * runs, steps * 2 * fb), staged,
     )  # fmt: skip
     beside = cut * kh * kw * c * f * groups / costs_on(gpu).launches.gradients
-    return Candidates(candidates, (cb, fb, nb, th, mw, nt, slices, cut, wide), cut, beside)
+    tiles = TensorWeightGradientTile(
+        channels=cb, filters=fb, images=nb, rows=th, warp_rows=mw, warp_columns=nt, slices=slices, wide=wide,
+        blocks=work.blocks, threads=threads, splits=cut, shared=shared,
+    )  # fmt: skip
+    return Candidates(work, tiles, beside)
 
 
 def product(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> Tile | None:
@@ -294,12 +308,16 @@ def products(node: Node, gpu: Gpu, precision: str, *, joined: bool = False) -> l
     bm, bn, bk, mt, nt, slices, _ = sizes
     a = np.where(ta, bk * _runs(bm)[1], bm * _runs(bk)[1])
     b = np.where(tb, bn * _runs(bk)[1], bk * _runs(bn)[1])
-    tile_threads, splits, tiles = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
+    tile_threads, splits, pieces = threads // slices, quotient(k, run), quotient(m, bm) * quotient(n, bn)
     shared = np.maximum((a + b) * planes * 2, slices // 2 * mt * nt * 4 * tile_threads * 4)
-    candidates = Blocks(
-        tiles * splits, threads, shared, mt, nt, slices, run // bk, bk // 16, 1, (ta, not tb),
+    work = Blocks(
+        pieces * splits, threads, shared, mt, nt, slices, run // bk, bk // 16, 1, (ta, not tb),
         (bm * bk // 8, bn * bk // 8),
     )  # fmt: skip
     launches = costs_on(gpu).launches
     beside = np.where(splits > 1, (0 if joined else launches.more) + splits * m * n / launches.results, 0.0)
-    return [Candidates(candidates, (bm, bn, bk, mt, nt, slices, splits), splits, beside)]
+    tiles = TensorProductTile(
+        rows=bm, columns=bn, terms=bk, warp_rows=mt, warp_columns=nt, slices=slices,
+        blocks=work.blocks, threads=threads, splits=splits, shared=shared,
+    )  # fmt: skip
+    return [Candidates(work, tiles, beside)]

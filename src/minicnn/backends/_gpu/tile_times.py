@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from minicnn.backends._gpu.costs import SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED, Tile
+from minicnn.backends._gpu.tile_families import Tile
+from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED
 
 # 16-bit numbers whose sum is an operand, and products of those, of each precision of products.
 PRECISIONS = MappingProxyType({"float32": (2, 3), "bfloat16": (1, 1), "float16": (1, 1)})
@@ -87,22 +88,19 @@ class Blocks:
 class Candidates:
     """Tiles to choose from."""
 
-    blocks: Blocks  # their blocks
-    sizes: tuple[Numbers, ...]  # the numbers that the kernel takes, in order; those that differ are arrays
-    splits: Numbers = 1  # into how many partial sums each sum is split
-    beside: Numbers = 0.0  # cycles of adding these up
+    work: Blocks  # of their blocks
+    tiles: Tile  # in which numbers that differ are arrays
+    beside: Numbers = 0.0  # cycles of adding up partial sums
 
     def cycles(self, gpu: Gpu, costs: Costs, precision: str) -> Numbers:
         """Cycles of each on a GPU; infinity if it does not fit."""
-        return self.blocks.cycles(gpu, costs, precision) + self.beside
+        return self.work.cycles(gpu, costs, precision) + self.beside
 
     def tile(self, k: int, precision: str, score: float = 0.0) -> Tile:
         """The tile of candidate k."""
-        blocks, threads, shared, splits, *sizes = (
-            int(of[k]) if isinstance(of, np.ndarray) else of
-            for of in (self.blocks.blocks, self.blocks.threads, self.blocks.shared, self.splits, *self.sizes)
-        )
-        return Tile(tuple(sizes), blocks, threads, splits, precision, shared, score=score)
+        numbers = {f.name: getattr(self.tiles, f.name) for f in fields(self.tiles)}
+        chosen: dict[str, Any] = {name: int(of[k]) for name, of in numbers.items() if isinstance(of, np.ndarray)}
+        return replace(self.tiles, **chosen, precision=precision, score=score)
 
     def best(self, gpu: Gpu, costs: Costs, precision: str) -> Tile | None:
         """The tile that takes the least time, its score the cycles; None if none fits."""

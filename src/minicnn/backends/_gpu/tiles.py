@@ -11,7 +11,8 @@ from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tiling import LIMITS, Tile, TileLimits
+from minicnn.backends._gpu.tile_families import ReductionTile, Tile
+from minicnn.backends._gpu.tiling import LIMITS, TileLimits
 from minicnn.kernels import elements
 from minicnn.program.graph import Node, Value
 
@@ -31,6 +32,7 @@ class Tiles:
         side_by_side: Whether short operations share a launch with others that have larger blocks.
         most_together: Groups that a launch may have.
         stores_short: Whether values may be stored in 16 bits.
+        plain: Whether tiles are statements of the kernel language, rather than templates of the engine.
     """
 
     gpu: Gpu
@@ -43,6 +45,7 @@ class Tiles:
     side_by_side: ClassVar[bool] = False
     most_together: ClassVar[float] = math.inf
     stores_short: ClassVar[bool] = True
+    plain: ClassVar[bool] = False
 
     def unsupported(self, node: Node) -> str | None:
         """Why there is no kernel for a node, if so; where there is none, its reference runs."""
@@ -64,7 +67,7 @@ class Tiles:
         """Tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
         return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)
 
-    def reduction(self, results: int, terms: int, *, terms_first: bool) -> Tile:
+    def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
         return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, limits=self.limits)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from minicnn.backends._gpu.costs import PlainConvolution, PlainWeightGradient, costs_on
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.tile_families import ConvolutionTile, ProductTile, ReductionTile, WeightGradientTile
 from minicnn.kernels.windows import Image, Window, window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
@@ -22,35 +23,6 @@ _PRODUCT_TILES = (
     (64, 64, 4, 4), (64, 32, 4, 4), (32, 32, 4, 2), (128, 16, 4, 4), (64, 16, 4, 2), (32, 16, 2, 2), (32, 64, 4, 4),
     (16, 128, 4, 4), (128, 64, 8, 4), (64, 64, 4, 2), (128, 32, 4, 4), (256, 16, 4, 4),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A kernel's tile.
-
-    Attributes:
-        sizes: The numbers that were chosen, in the order in which the kernel takes them.
-        blocks: Blocks of the launch.
-        threads: Threads of a block.
-        splits: Into how many partial sums each sum is split (split-K).
-        precision: In which operands are multiplied on tensor cores; None if they are not, but in their own.
-        shared: Bytes of `dynamic_shared()` that a block needs, beside what its text declares.
-        resident: Blocks of a multiprocessor that the compiler leaves registers for.
-        stages: Steps of a sum that shared memory holds, ahead of the tensor cores; 0: it is filled for each.
-        warpgroups: Whether tensor cores take operands from shared memory for four warps at a time (wgmma).
-        score: By which it was chosen: the less, the faster; comparable with others of its kind.
-    """
-
-    sizes: tuple[int, ...]
-    blocks: int
-    threads: int
-    splits: int = 1
-    precision: str | None = None
-    shared: int = 0
-    resident: int = 1
-    stages: int = 0
-    warpgroups: bool = False
-    score: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -162,7 +134,7 @@ class Geometry:
 
 def convolution(
     node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: TileLimits = LIMITS, phased: bool = True
-) -> Tile | None:
+) -> ConvolutionTile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
     Args:
@@ -178,7 +150,7 @@ def convolution(
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])
     ph, pw = pool or (1, 1)
     fx, costs = _filters(f), costs_on(gpu).plain_convolution
-    best: Tile | None = None
+    best: ConvolutionTile | None = None
     for py, px in itertools.product((1, 2, 3), (1, 2, 3, 4, 5, 6, 8)):
         # Whole windows of the pooling in each thread, and accumulators that fit into registers.
         if py % ph or px % pw or py * px > 12:
@@ -219,12 +191,15 @@ def convolution(
                 patience = 1.0 + costs.patience / together
                 score = rounds * (work * (1 + loads) * patience + filled) + costs.round * rounds / resident
                 if best is None or score < best.score:
-                    sizes = (eh, ew, nb, th, tw, fb, cc, py, px, fx)
-                    best = Tile(sizes, blocks, threads, shared=cc * per_channel, score=score)
+                    best = ConvolutionTile(
+                        result_rows=eh, result_columns=ew, images=nb, rows=th, columns=tw, filters=fb, channels=cc,
+                        thread_rows=py, thread_columns=px, thread_filters=fx, blocks=blocks, threads=threads,
+                        shared=cc * per_channel, score=score,
+                    )  # fmt: skip
     return best
 
 
-def weight_gradient(node: Node, *, gpu: Gpu, limits: TileLimits = LIMITS) -> Tile | None:
+def weight_gradient(node: Node, *, gpu: Gpu, limits: TileLimits = LIMITS) -> WeightGradientTile | None:
     """Tile of conv2d_weight_gradient; None if nothing fits."""
     attrs, itemsize, costs = node.attrs, ITEMSIZE[node.outputs[0].dtype], costs_on(gpu).plain_weight_gradient
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
@@ -239,7 +214,7 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: TileLimits = LIMITS) -> Til
     kb = -(-kh // -(-kh // kb))
     # Neighbours of a row that a thread takes at once: few beyond its end, and many for each load.
     px = min((4, 3, 2, 5), key=lambda p: _up(ow, p) * (1 + 1 / p))
-    best: Tile | None = None
+    best: WeightGradientTile | None = None
     for cb, fb in itertools.product(
         (1, 2, 4, 8, 12, 16, 24, 32), (fx, 2 * fx, 3 * fx, 4 * fx, 6 * fx, 8 * fx, 16 * fx)
     ):
@@ -271,12 +246,14 @@ def weight_gradient(node: Node, *, gpu: Gpu, limits: TileLimits = LIMITS) -> Til
                 # Without this the model would split until each block had one term.
                 score += splits * kh * kw * c * f * groups / costs.gradients  # the sum of the partial sums
                 if best is None or score < best.score:
-                    sizes = (kb, cb, fb, th, px, fx, slices, splits)
-                    best = Tile(sizes, blocks, threads, splits, shared=shared, score=score)
+                    best = WeightGradientTile(
+                        tap_rows=kb, channels=cb, filters=fb, rows=th, thread_columns=px, thread_filters=fx,
+                        slices=slices, blocks=blocks, threads=threads, splits=splits, shared=shared, score=score,
+                    )  # fmt: skip
     return best
 
 
-def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: TileLimits = LIMITS) -> Tile:
+def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: TileLimits = LIMITS) -> ProductTile:
     """Tile of a matrix product.
 
     Args:
@@ -288,7 +265,7 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: TileLimits = 
     (m, n), ta = node.outputs[0].shape, node.attrs["transpose_a"]
     k, itemsize = node.inputs[0].shape[0 if ta else 1], ITEMSIZE[node.outputs[0].dtype]
     costs = costs_on(gpu).plain_product
-    best: Tile | None = None
+    best: ProductTile | None = None
     for bm, bn, tm, tn in limits.products:
         tiles, threads = -(-m // bm) * -(-n // bn), bm // tm * (bn // tn)
         # A goal of 0 does not split: the only way without a launch that adds up.
@@ -312,35 +289,39 @@ def product(node: Node, *, gpu: Gpu, joined: bool = False, limits: TileLimits = 
             # Partial sums are written and read once more, and mostly take a launch.
             score += (0 if joined else costs.more) + splits * m * n / costs.results if splits > 1 else 0
             if best is None or score < best.score:
-                sizes, shared = (bm, bn, bk, tm, tn, splits), (bm + bn + 8) * bk * itemsize
-                best = Tile(sizes, blocks, threads, splits, shared=shared, score=score)
+                best = ProductTile(
+                    rows=bm, columns=bn, terms=bk, thread_rows=tm, thread_columns=tn, blocks=blocks, threads=threads,
+                    splits=splits, shared=(bm + bn + 8) * bk * itemsize, score=score,
+                )  # fmt: skip
     if best is None:
         raise AssertionError("There is always a tile for a product.")
     return best
 
 
-def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: TileLimits = LIMITS) -> Tile:
+def reduction(results: int, terms: int, *, gpu: Gpu, terms_first: bool, limits: TileLimits = LIMITS) -> ReductionTile:
     """Tile of a sum or a maximum of so many terms for each of so many results."""
-    ox = 1
+    columns = 1
     # Neighbouring threads read neighbouring bytes: results side by side if they are neighbours in memory, else terms.
-    while ox < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):
-        ox *= 2
-    rx = limits.reduction // ox
-    columns = -(-results // ox)
+    while columns < min(results, limits.reduction // 8 if not terms_first else 8 if terms < 256 else 1):
+        columns *= 2
+    rows = limits.reduction // columns
+    across = -(-results // columns)
     # A sum is split only if each thread keeps several terms; otherwise the second launch takes longer than it saves.
-    splits = max(1, min(2 * gpu.multiprocessors // columns, terms // (rx * 8))) if terms > 64 * rx else 1
-    return Tile((results, terms, splits, ox, rx, terms_first), columns * splits, limits.reduction, splits)
+    splits = max(1, min(2 * gpu.multiprocessors // across, terms // (rows * 8))) if terms > 64 * rows else 1
+    return ReductionTile(
+        results=results, terms=terms, columns=columns, rows=rows, terms_first=terms_first, blocks=across * splits,
+        threads=limits.reduction, splits=splits,
+    )  # fmt: skip
 
 
-def split(tile: Tile, splits: int) -> Tile:
+def split(tile: ReductionTile, splits: int) -> ReductionTile:
     """The tile of a reduction with so many partial sums."""
-    results, terms, before, *rest = tile.sizes
-    return replace(tile, sizes=(results, terms, splits, *rest), blocks=tile.blocks // before * splits, splits=splits)
+    return replace(tile, blocks=tile.blocks // tile.splits * splits, splits=splits)
 
 
-def narrowed(tile: Tile, threads: int) -> Tile:
+def narrowed(tile: ReductionTile, threads: int) -> ReductionTile:
     """The tile of a reduction with no more threads than that, where it can be: fewer of them share each result."""
-    results, terms, splits, ox, rx, terms_first = tile.sizes
-    while ox * rx > threads and rx > 1:
-        rx //= 2
-    return replace(tile, sizes=(results, terms, splits, ox, rx, terms_first), threads=ox * rx)
+    rows = tile.rows
+    while tile.columns * rows > threads and rows > 1:
+        rows //= 2
+    return replace(tile, rows=rows, threads=tile.columns * rows)

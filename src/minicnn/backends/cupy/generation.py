@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from textwrap import indent
 from typing import TypeVar
 
-from minicnn.backends._gpu.depthwise_tiling import RUN
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.source import Source
+from minicnn.backends._gpu.tile_families import RUN
 from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.tile_families import ReductionTile
 from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.kernels.elements import element
@@ -110,19 +111,20 @@ class NeighbourWriter(Writer):
     def lanes(self, group: FusionGroup) -> int:
         """Number of neighbouring results that a thread has in a reduction over positions; 0 if they are no channels."""
         node, tile = group.anchor, group.tile or group.anchor.attrs["tile"]  # in a launch there may be fewer threads
-        results, _, _, ox, rx, terms_first = tile.sizes
-        if not self.plan.tiles.pipelined or terms_first or ox * rx % 32:
+        if not isinstance(tile, ReductionTile) or not self.plan.tiles.pipelined:
+            return 0
+        if tile.terms_first or tile.columns * tile.rows % 32:
             return 0
         if node.op.name == "reduce_partial_sums":
             x = node.inputs[0]
-            if x.shape[-1] != results or node.attrs["axes"] != tuple(range(x.ndim - 1)):
+            if x.shape[-1] != tile.results or node.attrs["axes"] != tuple(range(x.ndim - 1)):
                 return 0
         elif node.attrs["data_format"] != "NHWC" or images(node)[0].c != images(node)[1].c:
             return 0
         # Only what is as large as the operands decides: a run of numbers of channels comes from the cache.
         read = [v for v in self.plan.leaves(node) if v.size >= min(x.size for x in node.inputs)]
         width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in read)) if read else 0
-        return width if width > 1 and ox % width == node.inputs[0].shape[-1] % width == 0 else 0
+        return width if width > 1 and tile.columns % width == node.inputs[0].shape[-1] % width == 0 else 0
 
     def lane_terms(self, node: Node, width: int) -> tuple[str, str, int]:
         """Terms r of results o and on of a reduction as `Lanes`, what comes before, and how many they are."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tiling import Geometry, Tile
+from minicnn.backends._gpu.tile_families import DepthwiseTile, DepthwiseWeightGradientTile, PipelinedTile, Tile
+from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends.cupy.cpp import C_TYPES, Cpp
 from minicnn.kernels.windows import images, window
 from minicnn.ops.windows import Axes
@@ -20,10 +21,10 @@ def tile_type(node: Node, tile: Tile) -> str:
     """The type of a node's tile; of reductions, whose template has no such type, its arguments."""
     if node.op.name.startswith(("conv2d_partial", "conv2d_input_gradient_partial")):
         node = whole(node)
-    if node.op.name.startswith("depthwise") and tile.stages:
+    if isinstance(tile, DepthwiseTile):
         return _depthwise(node, tile)
     template, fixed = _FIXED[node.op.name](node)
-    if tile.stages and tile.precision is not None:
+    if isinstance(tile, PipelinedTile) and tile.precision is not None:
         back = node.op.name == "conv2d_input_gradient"
         if template == "ConvTile":
             one, (x, y) = Geometry.of(node, phased=False), map(Cpp.image, images(node))
@@ -32,18 +33,18 @@ def tile_type(node: Node, tile: Tile) -> str:
         template, fixed = f"Pipelined{template}", (f"Warpgroups<{operands}>" if tile.warpgroups else operands, *fixed)
     elif tile.precision is not None:
         template, fixed = f"Tensor{template}", (_OPERANDS[tile.precision], *fixed)
-    arguments = ", ".join(map(_argument, (*fixed, *tile.sizes)))
+    arguments = ", ".join(map(_argument, (*fixed, *tile.arguments)))
     return f"{template}<{arguments}>" if template else arguments
 
 
-def _depthwise(node: Node, tile: Tile) -> str:
+def _depthwise(node: Node, tile: DepthwiseTile) -> str:
     """The type of a tile of a depthwise convolution or of one of its gradients."""
     x, y = map(Cpp.image, images(node))
     back, short = node.op.name == "depthwise_conv2d_input_gradient", node.inputs[0].node
     kind = C_TYPES[short.inputs[0].dtype] if short is not None else ""
     sides = (y, x) if back else (x, y)
-    arguments: tuple[str | int, ...] = (kind, *sides, Cpp.window(window(node)), back, *tile.sizes)
-    template = "DepthwiseWeightTile" if "weight" in node.op.name else "DepthwiseTile"
+    arguments: tuple[str | int, ...] = (kind, *sides, Cpp.window(window(node)), back, *tile.arguments)
+    template = "DepthwiseWeightTile" if isinstance(tile, DepthwiseWeightGradientTile) else "DepthwiseTile"
     return f"{template}<{', '.join(map(_argument, arguments))}>"
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.inlining import MOVES
+from minicnn.backends._gpu.tile_families import (
+    ConvolutionTile,
+    ProductTile,
+    ReductionTile,
+    Tile,
+    WeightGradientTile,
+)
 from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.kernels.elements import reduced_place
@@ -22,17 +29,16 @@ if TYPE_CHECKING:
 
 def tile_text(writer: PythonWriter, group: FusionGroup) -> str:
     """Name of the function of a block that computes the tile of a group, and what follows it."""
-    return _TEXTS[group.anchor.op.name](writer, group)
+    return _TEXTS[type(group.tile)](writer, group, group.tile)
 
 
-def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
-    node, tile = group.anchor, group.tile
+def _convolution(writer: PythonWriter, group: FusionGroup, tile: ConvolutionTile) -> str:
+    node = group.anchor
     attrs, kind = node.attrs, type_of(node.outputs[0])
     one, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     c, f, kh, kw, groups = one.c, one.f, one.kh, one.kw, one.groups
     image_x, image_y = map(CudaPython.image, images(node))
-    sizes = tile.sizes if tile else ()
-    fb, cc = sizes[5:7]
+    fb, cc = tile.filters, tile.channels
     wide_x = attrs["data_format"] == "NHWC" and c % 4 == 0 and cc % 4 == 0
     wide_w = c % 4 == 0 and cc % 4 == 0 if back else f % 4 == 0 and fb % 4 == 0
     x, w = (
@@ -47,7 +53,7 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
         source = writer.define(f"{{name}} = padded({kind}, {image_x}, {x}, {widths[0]})\n")
         place = f"((a * {kw} + b) * {c} + c) * {f * groups} + group * {f} + f"
     where = writer.device("group, a, b, c, f", f"    return {place}\n")
-    numbers = ", ".join(map(str, (c, f, *sizes)))
+    numbers = ", ".join(map(str, (c, f, *tile.arguments)))
     image, shape = CudaPython.image(one.image), CudaPython.window(one.window)
     tiled = writer.define(f"{{name}} = ConvTile({widths}, {not back}, {image}, {shape}, {numbers})\n")
     if group.pool is None:
@@ -65,17 +71,16 @@ def _convolution(writer: PythonWriter, group: FusionGroup) -> str:
     return writer.define(f"{{name}} = convolve({kind}, {tiled}, {source}, {w}, {where}, {finish})\n")
 
 
-def _weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
-    node, tile = group.anchor, group.tile
+def _weight_gradient(writer: PythonWriter, group: FusionGroup, tile: WeightGradientTile) -> str:
+    node = group.anchor
     attrs = node.attrs
     axes, groups = Axes.of(attrs["data_format"]), attrs["groups"]
     c, f = (node.inputs[k].shape[axes.c] // groups for k in (1, 0))
-    sizes = tile.sizes if tile else ()
     near = attrs["data_format"] == "NHWC"
-    wide = [near and n % 4 == 0 and block % 4 == 0 for n, block in ((f, sizes[2]), (c, sizes[1]))]
+    wide = [near and n % 4 == 0 and block % 4 == 0 for n, block in ((f, tile.filters), (c, tile.channels))]
     dy, x = (writer.four(v) if w else writer.function(v) for v, w in zip(node.inputs, wide, strict=True))
     widths = ", ".join("4" if w else "1" for w in wide[::-1])
-    numbers = ", ".join(map(str, sizes))
+    numbers = ", ".join(map(str, tile.arguments))
     tiled = writer.define(f"{{name}} = WeightTile({widths}, {CudaPython.geometry(node)}, {c}, {f}, {numbers})\n")
     kind = type_of(node.outputs[0])
     return writer.define(f"{{name}} = weight_gradient({kind}, {tiled}, {x}, {dy}, {_partial_sums(writer, group)})\n")
@@ -91,12 +96,12 @@ def _partial_sums(writer: PythonWriter, group: FusionGroup) -> str:
     return writer.device("p, part, i, total", body)
 
 
-def _product(writer: PythonWriter, group: FusionGroup) -> str:
-    node, tile = group.anchor, group.tile
+def _product(writer: PythonWriter, group: FusionGroup, tile: ProductTile) -> str:
+    node = group.anchor
     m, n = node.outputs[0].shape[-2:]
     ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
-    k, sizes = node.inputs[0].shape[0 if ta else 1], tile.sizes if tile else (1, 1, 1)
-    runs = (sizes[0 if ta else 2], sizes[2 if tb else 1])  # of a row, as it is stored, in a tile
+    k = node.inputs[0].shape[0 if ta else 1]
+    runs = (tile.rows if ta else tile.terms, tile.terms if tb else tile.columns)  # of a row, as it is stored, in a tile
     columns = [v.shape[1] for v in node.inputs]
     widths = [4 if c % 4 == 0 and run % 4 == 0 else 1 for c, run in zip(columns, runs, strict=True)]
     packed = [writer.packed(v, c) if w == 4 else None for v, c, w in zip(node.inputs, columns, widths, strict=True)]
@@ -105,34 +110,22 @@ def _product(writer: PythonWriter, group: FusionGroup) -> str:
         for v, c, w, pair in zip(node.inputs, columns, widths, packed, strict=True)
     )
     unpack = "".join(f", {pair and pair[1]}" for pair in packed) if any(packed) else ""
-    numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *sizes)))
+    numbers = ", ".join(map(str, (m, n, k, ta, tb, *widths, *tile.arguments)))
     tiled = writer.define(f"{{name}} = ProductTile({numbers})\n")
     kind = type_of(node.outputs[0])
     return writer.define(f"{{name}} = multiply({kind}, {tiled}, {a}, {b}, {_partial_sums(writer, group)}{unpack})\n")
 
 
-def _reduction(writer: PythonWriter, group: FusionGroup) -> str:
+def _reduction(writer: PythonWriter, group: FusionGroup, tile: ReductionTile) -> str:
     node = group.anchor
-    _, place = reduced_place(node, Name("o"), R)
-    return _reduced(writer, group, _term(writer, group, Element(0, place)))
-
-
-def _depthwise_weight_gradient(writer: PythonWriter, group: FusionGroup) -> str:
-    node = group.anchor
-    term = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
-    return _reduced(writer, group, _term(writer, group, term))
-
-
-def _term(writer: PythonWriter, group: FusionGroup, term: Expr) -> str:
-    """Name of the function of (p, o, r) for term r of result o."""
-    return writer.define_function((Name("o"), R), writer.resolved(group.anchor, term), group.anchor.inputs[0])
-
-
-def _reduced(writer: PythonWriter, group: FusionGroup, term: str) -> str:
-    """Name of the function that sums, or takes the largest of, the terms of each result."""
-    node, sizes = group.anchor, group.tile.sizes if group.tile else ()
+    if node.op.name == "depthwise_conv2d_weight_gradient_partial_sums":
+        one: Expr = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
+    else:
+        one = Element(0, reduced_place(node, Name("o"), R)[1])
+    # A function of (p, o, r) for term r of result o.
+    term = writer.define_function((Name("o"), R), writer.resolved(node, one), node.inputs[0])
     run = 8 if all(_loads(writer, v) for v in node.inputs) else 1
-    numbers = ", ".join(map(str, (*sizes, node.attrs.get("join") == "max", run)))
+    numbers = ", ".join(map(str, (*tile.arguments, node.attrs.get("join") == "max", run)))
     tiled = writer.define(f"{{name}} = ReduceTile({numbers})\n")
     return writer.define(
         f"{{name}} = reduce({type_of(node.outputs[0])}, {tiled}, {term}, {_partial_sums(writer, group)})\n"
@@ -147,12 +140,9 @@ def _loads(writer: PythonWriter, value: Value) -> bool:
     )
 
 
-_TEXTS: Mapping[str, Callable[[PythonWriter, FusionGroup], str]] = {
-    "conv2d": _convolution,
-    "conv2d_input_gradient": _convolution,
-    "conv2d_weight_gradient_partial_sums": _weight_gradient,
-    "depthwise_conv2d_weight_gradient_partial_sums": _depthwise_weight_gradient,
-    "matmul": _product,
-    "matmul_partial_sums": _product,
-    "reduce_partial_sums": _reduction,
+_TEXTS: Mapping[type[Tile] | type[None], Callable[[PythonWriter, FusionGroup, Any], str]] = {
+    ConvolutionTile: _convolution,
+    WeightGradientTile: _weight_gradient,
+    ProductTile: _product,
+    ReductionTile: _reduction,
 }

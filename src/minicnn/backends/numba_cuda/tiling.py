@@ -9,8 +9,9 @@ from typing import ClassVar
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
+from minicnn.backends._gpu.tile_families import ConvolutionTile, ProductTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, Tile, TileLimits, convolution
+from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, TileLimits, convolution
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
@@ -67,7 +68,7 @@ class NumbaTiles(Tiles):
     most_together: ClassVar[float] = 20  # each sum declares shared memory of its own
     stores_short: ClassVar[bool] = False
 
-    def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
+    def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> ConvolutionTile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""
         # Kernels in Python know one order of filters, that of the forward pass.
         return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=False)
@@ -76,7 +77,7 @@ class NumbaTiles(Tiles):
         """See `Tiles.product`; few columns of a large matrix have tiles of their own."""
         return (None if self.simulated else self._few_columns(node)) or super().product(node, joined=joined)
 
-    def _few_columns(self, node: Node) -> Tile | None:
+    def _few_columns(self, node: Node) -> ProductTile | None:
         """Tile of a product with few columns of a large matrix: a thread makes whole rows of the result in registers.
 
         Few rows and many terms are the weight gradient of a narrow layer, many rows its forward pass.
@@ -86,15 +87,17 @@ class NumbaTiles(Tiles):
         if n > THREAD_COLUMNS or m * k < MANY or node.outputs[0].dtype != "float32":
             return None
         if m >= 128 * multiprocessors:
-            sizes = (256, n, 16, 2, n, 1)
+            rows, terms, thread_rows, splits = 256, 16, 2, 1
         elif m <= 1024 and k >= 64 * multiprocessors:
             run = -(-k // (8 * 2 * multiprocessors)) * 8
-            sizes = (-(-m // 4) * 4, n, 8, 4, n, -(-k // run))
+            rows, terms, thread_rows, splits = -(-m // 4) * 4, 8, 4, -(-k // run)
         else:
             return None
-        blocks, threads, splits = -(-m // sizes[0]) * sizes[5], sizes[0] // sizes[3], sizes[5]
-        shared = sizes[2] * (sizes[0] + sizes[3] + -(-n // 4) * 4 + 4) * 4
-        return Tile(sizes, blocks, threads, splits, shared=shared)
+        return ProductTile(
+            rows=rows, columns=n, terms=terms, thread_rows=thread_rows, thread_columns=n,
+            blocks=-(-m // rows) * splits, threads=rows // thread_rows, splits=splits,
+            shared=terms * (rows + thread_rows + -(-n // 4) * 4 + 4) * 4,
+        )  # fmt: skip
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""

@@ -85,7 +85,7 @@ _CONTROLS = (
 
 
 def _kernels(program: Program, run_by: Sequence[tuple[Node, str]]) -> dict[str, str]:
-    """What runs each node, by the name of its first result."""
+    """Kernel of each node, by the name of its first result."""
     if not run_by:
         return {}
     named = {node.outputs[0].name: how for node, how in run_by}
@@ -108,7 +108,7 @@ class _Entry:
         self.results, self.reads, self._node = results, reads, node
 
     def about(self, kernels: Mapping[str, str]) -> dict[str, Any]:
-        """What there is to know of it but its values."""
+        """Facts on it besides its values."""
         node, value = self._node, self.results[0]
         if node is None:
             return {"title": value.name, "phase": "given", "scope": value.kind, "says": "", "flops": "", "moved": "",

@@ -122,28 +122,28 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     jobs = {"base": (everyone, [base(sizes)])}
     jobs |= {name: (some, [p for p in sweep_of(name, sizes) if p != base(sizes)]) for name in strategy_pages.SWEEPS}
     for name, (names, problems) in jobs.items():
-        given: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             "candidates": names, "problems": [asdict(p) for p in problems], "rounds": sizes.rounds,
             "budget_s": sizes.budget_s,
         }  # fmt: skip
         run = partial(sweeps.measure, names, problems, sizes.rounds, sizes.budget_s)
-        yield Measurement(f"strategies-{name}", given, run)
-    given = {"problem": asdict(base(sizes)), "rounds": sizes.rounds, "budget_s": sizes.budget_s}
+        yield Measurement(f"strategies-{name}", inputs, run)
+    inputs = {"problem": asdict(base(sizes)), "rounds": sizes.rounds, "budget_s": sizes.budget_s}
     on_cores = tuple(name for name in everyone if not on_gpu(name) and name.partition(":")[0] != "jax")
     counts = lanes.core_counts()
     run = partial(lanes.measure_cores, on_cores, base(sizes), counts, sizes.rounds, sizes.budget_s)
     if on_cores:
-        yield Measurement("cores", {**given, "candidates": on_cores, "cores": counts}, run)
+        yield Measurement("cores", {**inputs, "candidates": on_cores, "cores": counts}, run)
     run = partial(lanes.measure_lanes, some, base(sizes), sizes.lanes, sizes.rounds, sizes.budget_s)
-    yield Measurement("lanes", {**given, "candidates": some, "lanes": sizes.lanes}, run)
+    yield Measurement("lanes", {**inputs, "candidates": some, "lanes": sizes.lanes}, run)
     names = tuple(name for name in setting.candidates if name.partition(":")[0] not in sizes.not_in_layers)
     for name, side in NETWORKS.items():
         image = sizes.network_image or side
-        given = {"candidates": names, "image": image, "batch": sizes.network_batch}
+        inputs = {"candidates": names, "image": image, "batch": sizes.network_batch}
         run = partial(
             breakdown.measure, names, name, image, sizes.network_batch, sizes.iterations, CLASSES, LOSS_RTOL
         )  # fmt: skip
-        yield Measurement(f"layers-{name}", {**given, "iterations": sizes.iterations}, run)
+        yield Measurement(f"layers-{name}", {**inputs, "iterations": sizes.iterations}, run)
     yield Measurement(parallelism.PREDICTED, parallelism.given(), parallelism.predict)
     measured = {"candidates": (), "runs": parallelism.MEASURED, "budget_s": parallelism.BUDGET_S}
     yield Measurement(parallelism.RANKED, measured, parallelism.measure)

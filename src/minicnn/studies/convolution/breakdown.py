@@ -1,4 +1,4 @@
-"""What the kinds of layers of whole networks take: each node of a training step between clocks, or PyTorch's profiler.
+"""Times of the kinds of layers of whole networks: each node of a step between clocks, or PyTorch's profiler.
 
 Where a candidate merges nodes into kernels and tells their times, each kernel's is divided among its nodes by their
 operations and bytes. If not, or if it compiles the step as a whole, each node is compiled and timed by itself. On a GPU
@@ -121,11 +121,11 @@ class Layers:
 
     def _node_parts(self, model: Model, iterations: int) -> tuple[Seconds, str]:
         x, y = (self._trainer.samples[f"{axis}_train"] for axis in "xy")
-        given = {"x": x, "y": y, "learning_rate": np.asarray(0.01, np.float32)}
+        inputs = {"x": x, "y": y, "learning_rate": np.asarray(0.01, np.float32)}
 
         def step() -> tuple[Backend, Program, dict[str, Array]]:  # anew for each: a backend may rewrite a Program
             program = model.program("train", batch_size=len(y))
-            return model.backend, program, step_inputs(model, program, given)
+            return model.backend, program, step_inputs(model, program, inputs)
 
         timed = step_times(*step(), repeats=iterations)
         how, nodes = timed or ("apart", apart(*step(), repeats=iterations))
@@ -175,7 +175,7 @@ def torch_seconds(events: Iterable[Any], phase: str, wall: float | None) -> dict
         By part; "other" is what no operation of a part has taken.
     """
     gpu = wall is None
-    found = dict.fromkeys(PARTS, 0.0)
+    seconds = dict.fromkeys(PARTS, 0.0)
     whole = 0.0 if wall is None else wall
     for event in events:
         if gpu and "CPU" not in str(event.device_type) and not event.is_user_annotation:
@@ -184,8 +184,8 @@ def torch_seconds(events: Iterable[Any], phase: str, wall: float | None) -> dict
             if re.fullmatch(pattern, event.key.removeprefix(EVALUATE)) and (phase == "forward") != (
                 event.key.startswith(EVALUATE)
             ):
-                found[part] += (event.device_time_total if gpu else event.cpu_time_total) * 1e-6
-    return {**found, "other": max(whole - sum(found.values()), 0.0)}
+                seconds[part] += (event.device_time_total if gpu else event.cpu_time_total) * 1e-6
+    return {**seconds, "other": max(whole - sum(seconds.values()), 0.0)}
 
 
 def measure(

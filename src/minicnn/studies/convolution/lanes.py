@@ -49,9 +49,9 @@ def measure_lanes(
         return {"points": [point_of(workers, p, rounds, budget_s) for p in problems], "out": out}
 
 
-def fastest(found: Mapping[str, Any]) -> tuple[str, Spread] | None:
+def fastest(point: Mapping[str, Any]) -> tuple[str, Spread] | None:
     """The fastest way of a candidate at a point in the forward pass, and its seconds; None without any."""
-    ways = {way: Spread.of(times["forward"]) for way, times in found["times"].items() if times.get("forward")}
+    ways = {way: Spread.of(times["forward"]) for way, times in point["times"].items() if times.get("forward")}
     return min(ways.items(), key=lambda item: item[1].median, default=None)
 
 
@@ -97,7 +97,7 @@ def one_more(runs: Sequence[Run]) -> Iterator[tuple[Run, str, float, float]]:
 
 
 def values(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the claims on cores and lanes name."""
+    """Values that the claims on cores and lanes name."""
     cores_said = [f"{label}: {times:.1f} times on {n}" for label, n, times in gains(runs)]
     lanes_said = [
         f"{run.label(name)}: {of_64:.2f} times as long as 64 filters, {of_32:.2f} times as long as 32"
@@ -116,7 +116,7 @@ def verdicts(runs: Sequence[Run]) -> dict[str, bool]:
 def _shown(runs: Sequence[Run]) -> list[tuple[Run, str, float, float]]:
     """Times of 33 filters on GPUs, or else on CPUs."""
     more = list(one_more(runs))
-    return [found for found in more if on_gpu(found[1])] or more
+    return [entry for entry in more if on_gpu(entry[1])] or more
 
 
 def cores_rows(runs: Sequence[Run]) -> list[dict[str, Cell]]:

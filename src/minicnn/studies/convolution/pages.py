@@ -91,7 +91,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 
 
 def _values(every: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any]:
-    """What the words and the claims name."""
+    """Values that the words and the claims name."""
     swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
     won = own_winners(swept[0]) if swept else []
     judged = [s for s in every if on_gpu(s.candidate)] or every
@@ -102,8 +102,8 @@ def _values(every: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any]:
     ]
     wins = []
     for run in runs:
-        own = [str(row["winner"]).startswith(OWN) for row in winners(run)] if run.found(BASE) else []
-        wins += [f"at {sum(own)} of {len(own)} points on {run.gpu or run.cpu}"] if own else []
+        winning = [str(row["winner"]).startswith(OWN) for row in winners(run)] if run.found(BASE) else []
+        wins += [f"at {sum(winning)} of {len(winning)} points on {run.gpu or run.cpu}"] if winning else []
     return {
         "none": None if every else "", "shares": _shares(every) or None, "against": " and ".join(texts) or None,
         "wins": wins, "sizes": _sizes(runs), "notes": _notes(runs, every),
@@ -128,21 +128,21 @@ def _shares(every: Sequence[Step]) -> str:
     """Which share of the time of layers convolutions take, on a GPU and on a CPU."""
     texts = []
     for gpu in (True, False):
-        own = [s for s in every if on_gpu(s.candidate) == gpu]
-        shares = [100 * s.shares["convolution"] for s in own if s.run is own[0].run]
-        texts += [f"{span(shares, '{:.0f}')} % on {own[0].run.where(own[0].candidate)}"] if own else []
+        mine = [s for s in every if on_gpu(s.candidate) == gpu]
+        shares = [100 * s.shares["convolution"] for s in mine if s.run is mine[0].run]
+        texts += [f"{span(shares, '{:.0f}')} % on {mine[0].run.where(mine[0].candidate)}"] if mine else []
     return " and ".join(texts)
 
 
 def _against(every: Sequence[Step], ours: str) -> Iterator[tuple[str, tuple[float, str], tuple[float, str]]]:
     """Where a candidate ran; its step as a multiple of the best of the others', least and largest, with the network."""
-    own = [s for s in every if s.candidate == ours]
+    mine = [s for s in every if s.candidate == ours]
     ratios = []
-    for step in (s for s in own if s.run is own[0].run):
+    for step in (s for s in mine if s.run is mine[0].run):
         others = [s for s in every if s.run is step.run and s.network == step.network and s.candidate != ours]
         ratios += [(step.whole.median / min(s.whole.median for s in others), step.network)] if others else []
     if ratios:
-        yield own[0].run.where(ours), min(ratios), max(ratios)
+        yield mine[0].run.where(ours), min(ratios), max(ratios)
 
 
 def _steps(every: Sequence[Step]) -> list[Panel]:
@@ -182,14 +182,14 @@ def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:
 
 def _notes(runs: Sequence[Run], every: Sequence[Step]) -> str | None:
     texts = []
-    found: dict[tuple[str, str], list[str]] = {}
+    notes: dict[tuple[str, str], list[str]] = {}
     for s in every:
         for part in s.within:
-            found.setdefault((part, s.run.label(s.candidate)), []).append(s.network)
+            notes.setdefault((part, s.run.label(s.candidate)), []).append(s.network)
     texts += [
         f"The gradient of {part} by {label} ({', '.join(networks)}) is computed within the kernels of the "
         "layers before it, and counts as theirs."
-        for (part, label), networks in found.items()
+        for (part, label), networks in notes.items()
     ]
     out = {f"{n.removeprefix(LAYERS)} by {run.label(c)}": why for run in runs for n, r in run.results.items()
            if n.startswith(LAYERS) for c, why in r["out"].items()}  # fmt: skip

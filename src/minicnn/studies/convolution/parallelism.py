@@ -43,13 +43,13 @@ def predict() -> dict[str, Any]:
         prediction.interconnect(HOSTS), prediction.normal(VARIATION), memory=float(KNOWN[GPU].memory)
     )
     ring = prediction.Conditions(**{**vars(conditions), "algorithm": "ring"})
-    found = {}
+    predictions = {}
     for name in NETWORKS:
         work = prediction.counted(
             partial(local_ranks.trace, {"network": name}), prediction.PlannedGpu(KNOWN[GPU]), STRONG
         )
         dense = [layer for layer in work.layers if layer.dense]
-        found[name] = {
+        predictions[name] = {
             "until": work.hybrid_until, "weights": work.weights, "dense": sum(layer.weights for layer in dense),
             "rows": [
                 _row(kind, row, beside)
@@ -61,7 +61,7 @@ def predict() -> dict[str, Any]:
                 )
             ],
         }  # fmt: skip
-    return found
+    return predictions
 
 
 def _row(kind: str, row: prediction.Row, ring: prediction.Row) -> dict[str, Any]:
@@ -88,51 +88,52 @@ def measure() -> dict[str, Any]:
 
 
 def values(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the words and the claim on hybrid parallelism name; None where nothing was predicted."""
-    found = _predicted(runs)
-    alexnet = found.get("alexnet")
+    """Values that the words and the claim on hybrid parallelism name; None where nothing was predicted."""
+    predictions = _predicted(runs)
+    alexnet = predictions.get("alexnet")
     way = alexnet and _way(alexnet, "strong", 4, "hybrid")
     return {
-        "hybrid": way["speedup"] if way else None, "gpu": KNOWN[GPU].name, "strong": STRONG if found else None,
-        "weak": WEAK, "variation": 100 * VARIATION, "most": _most(found) if found else None,
+        "hybrid": way["speedup"] if way else None, "gpu": KNOWN[GPU].name, "strong": STRONG if predictions else None,
+        "weak": WEAK, "variation": 100 * VARIATION, "most": _most(predictions) if predictions else None,
     }  # fmt: skip
 
 
 def panels(runs: Sequence[Run]) -> list[Panel]:
     """Speed-up by strategy, a panel for each network."""
-    found = _predicted(runs)
-    lines = {name: _lines(one["rows"]) for name, one in found.items()}
+    predictions = _predicted(runs)
+    lines = {name: _lines(one["rows"]) for name, one in predictions.items()}
     upward = figures.ends(lines.values()) if lines else (1.0, 1.0)
     return [
         Panel(_title(name, one), partial(_draw, name=name, series=lines[name], upward=upward))
-        for name, one in found.items()
+        for name, one in predictions.items()
     ]
 
 
 def rows(runs: Sequence[Run]) -> dict[str, list[dict[str, Cell]]]:
     """The rows of the tables by name; none if nothing was predicted."""
-    found = _predicted(runs)
-    if not found:
+    predictions = _predicted(runs)
+    if not predictions:
         return {}
     every: list[dict[str, Cell]] = [
         {"network": name, **_cells(row, way)}
-        for name, one in found.items() for row in one["rows"] for way in row["ways"] if row["ways"][way]
+        for name, one in predictions.items() for row in one["rows"] for way in row["ways"] if row["ways"][way]
     ]  # fmt: skip
     choices: list[dict[str, Cell]] = [
         {"network": name, **_cells(row, row["chosen"])}
-        for name, one in found.items() for row in one["rows"] if row["ranks"] == _most(found) and row["chosen"]
+        for name, one in predictions.items() for row in one["rows"]
+        if row["ranks"] == _most(predictions) and row["chosen"]
     ]  # fmt: skip
     until: list[dict[str, Cell]] = [
         {"network": name, "weights": one["weights"] / 1e6, "dense": one["dense"] / 1e6,
          "until": math.floor(one["until"])}
-        for name, one in found.items() if one["until"] is not None
+        for name, one in predictions.items() if one["until"] is not None
     ]  # fmt: skip
     return {"model-errors": _errors(runs), "choices": choices, "hybrid": until, "scaling": every}
 
 
-def _most(found: Mapping[str, Any]) -> int:
+def _most(prediction: Mapping[str, Any]) -> int:
     """The largest number of ranks."""
-    return int(max(row["ranks"] for one in found.values() for row in one["rows"]))
+    return int(max(row["ranks"] for one in prediction.values() for row in one["rows"]))
 
 
 def _predicted(runs: Sequence[Run]) -> Mapping[str, Any]:
@@ -167,13 +168,13 @@ def _cells(row: Mapping[str, Any], name: str) -> dict[str, Cell]:
     }  # fmt: skip
 
 
-def _way(found: Mapping[str, Any], kind: str, ranks: int, name: str) -> Any:
-    return next((r["ways"][name] for r in found["rows"] if (r["kind"], r["ranks"]) == (kind, ranks)), None)
+def _way(prediction: Mapping[str, Any], kind: str, ranks: int, name: str) -> Any:
+    return next((r["ways"][name] for r in prediction["rows"] if (r["kind"], r["ranks"]) == (kind, ranks)), None)
 
 
-def _title(name: str, found: Mapping[str, Any]) -> str:
+def _title(name: str, prediction: Mapping[str, Any]) -> str:
     """The finding: the largest speed-up, and on how few GPUs."""
-    strong = [r for r in found["rows"] if r["kind"] == "strong" and r["chosen"]]
+    strong = [r for r in prediction["rows"] if r["kind"] == "strong" and r["chosen"]]
     best = max(strong, key=lambda r: (r["ways"][r["chosen"]]["speedup"], -r["ranks"]), default=None)
     if best is None:
         return f"{name}: nothing fits"
@@ -183,14 +184,14 @@ def _title(name: str, found: Mapping[str, Any]) -> str:
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> figures.Series:
     """Speed-up against the number of GPUs by each strategy, in strong scaling."""
-    found: dict[str, tuple[list[int], list[float], str]] = {}
+    lines: dict[str, tuple[list[int], list[float], str]] = {}
     for row in (row for row in rows if row["kind"] == "strong"):
         for way, tone in TONES.items():
             if row["ways"][way]:
-                xs, ys, _ = found.setdefault(way, ([], [], tone))
+                xs, ys, _ = lines.setdefault(way, ([], [], tone))
                 xs.append(row["ranks"])
                 ys.append(row["ways"][way]["speedup"])
-    return found
+    return lines
 
 
 def _draw(axes: Any, name: str, series: figures.Series, upward: tuple[float, float]) -> None:

@@ -35,9 +35,9 @@ Entry = tuple[str, str]  # strategy, backend
 
 
 def entries(point: Point, direction: str) -> Iterator[tuple[Entry, Spread]]:
-    """What was timed at a point in one direction, with milliseconds."""
-    for backend, found in point["candidates"].items():
-        for way, times in found["times"].items():
+    """Milliseconds of each strategy that was timed at a point in one direction."""
+    for backend, candidate in point["candidates"].items():
+        for way, times in candidate["times"].items():
             if times.get(direction):
                 yield (way, backend), Spread.of(times[direction], 1e3)
 
@@ -89,8 +89,8 @@ def strategies(page: Page, runs: Sequence[Run]) -> tuple[list[Block], dict[str, 
         }  # fmt: skip
         refused: list[Block] = []
         for at in [at for of in there for at in run.results[of]["points"]]:
-            for name, found in at["candidates"].items():
-                reasons = {f"{way} on {name}": text for way, text in found["refused"].items()}
+            for name, candidate in at["candidates"].items():
+                reasons = {f"{way} on {name}": text for way, text in candidate["refused"].items()}
                 refused += page.refused(reasons, where=f"for {in_words(at['problem'])}")
         content = Content(values, panels={f"strategies-{file_name(where)}": sweeps}, blocks={"refused": refused})
         blocks += TEMPLATE.render(content, "strategies")
@@ -101,8 +101,8 @@ def strategies(page: Page, runs: Sequence[Run]) -> tuple[list[Block], dict[str, 
 
 def _arrays(run: Run) -> str:
     """The backend on whose arrays our strategies are shown: the first on a GPU, or the first."""
-    shown = [b for b, found in run.found(BASE)["points"][0]["candidates"].items()
-             if any(way in found["times"] for way in OURS)]  # fmt: skip
+    shown = [b for b, candidate in run.found(BASE)["points"][0]["candidates"].items()
+             if any(way in candidate["times"] for way in OURS)]  # fmt: skip
     return next((b for b in shown if on_gpu(b)), shown[0])
 
 
@@ -136,19 +136,19 @@ def _points(run: Run, name: str) -> list[dict[str, Cell]]:
     """Rows of all strategies at the points of a sweep."""
     rows: list[dict[str, Cell]] = []
     for point in points_of(run, name):
-        for backend, found in point["candidates"].items():
-            for way, times in found["times"].items():
+        for backend, candidate in point["candidates"].items():
+            for way, times in candidate["times"].items():
                 row: dict[str, Cell] = {
                     "sweep": name, "at": SWEEPS[name](point["problem"]), "strategy": way, "backend": run.label(backend),
-                    "layout": found["layouts"][way],
+                    "layout": candidate["layouts"][way],
                 }  # fmt: skip
                 for d, key in KEYS.items():
-                    nbytes = found["measured"].get(way, {}).get(d, found["workspace"].get(way, {}).get(d))
+                    nbytes = candidate["measured"].get(way, {}).get(d, candidate["workspace"].get(way, {}).get(d))
                     spread = Spread.of(times[d], 1e3)
                     row |= {
                         f"{key}_ms": spread, f"{key}_gflops": flops_of(point) / spread.median / 1e6,
                         f"{key}_mb": None if nbytes is None else nbytes / 1e6,
-                        f"{key}_error": found["errors"][way][d],
+                        f"{key}_error": candidate["errors"][way][d],
                     }  # fmt: skip
                 rows.append(row)
     return rows
@@ -165,12 +165,12 @@ def winners(run: Run) -> list[dict[str, Cell]]:
                 if not order:
                     continue
                 (first, spread), (second, behind) = order[0], order[1] if len(order) > 1 else order[0]
-                own = next((way for (way, of), _ in order if of == backend and way in OURS), None)
+                ours = next((way for (way, of), _ in order if of == backend and way in OURS), None)
                 rows.append({
                     "sweep": name, "at": SWEEPS[name](point["problem"]), "direction": d,
                     "winner": f"{first[0]}, {run.label(first[1])}", "ms": spread,
                     "gflops": flops_of(point) / spread.median / 1e6, "second": f"{second[0]}, {run.label(second[1])}",
-                    "lead": behind.median / spread.median, "own": own,
+                    "lead": behind.median / spread.median, "own": ours,
                 })  # fmt: skip
     return rows
 
@@ -179,10 +179,10 @@ def _memory(point: Point) -> dict[str, Any]:
     """How far the stated memory is from the measured, and that of strategies that call an FFT."""
     off: list[float] = []
     transformed: list[float] = []
-    for found in point["candidates"].values():
-        for way, stated in found["workspace"].items():
+    for candidate in point["candidates"].values():
+        for way, stated in candidate["workspace"].items():
             for d, nbytes in stated.items():
-                seen = found["measured"].get(way, {}).get(d)
+                seen = candidate["measured"].get(way, {}).get(d)
                 if nbytes is not None and seen is not None and seen > 1e5:
                     (transformed if way == "fft" else off).append(abs(nbytes - seen) / seen)
     return {"off": max(off, default=None), "offs": len(off), "no_memory": None if off else "",

@@ -43,12 +43,12 @@ def step(problem: Problem, direction: Direction) -> Program:
         return program.input(name, shapes[name], problem.dtype, kind="parameter")
 
     if direction == "forward":
-        made = ops.conv2d(given("x"), given("w"), **problem.attrs)
+        result = ops.conv2d(given("x"), given("w"), **problem.attrs)
     elif direction == "input gradient":
-        made = ops.conv2d_input_gradient(given("dy"), given("w"), image=problem.image, **problem.attrs)
+        result = ops.conv2d_input_gradient(given("dy"), given("w"), image=problem.image, **problem.attrs)
     else:
-        made = ops.conv2d_weight_gradient(given("dy"), given("x"), kernel=problem.kernel, **problem.attrs)
-    carry(program, {"result": made})
+        result = ops.conv2d_weight_gradient(given("dy"), given("x"), kernel=problem.kernel, **problem.attrs)
+    carry(program, {"result": result})
     return program
 
 
@@ -57,9 +57,9 @@ def operands(problem: Problem, seed: int = 0) -> dict[str, HostArray]:
     rng = np.random.default_rng(seed)
     n, (h, w), (oh, ow) = problem.batch, problem.image, problem.output
     shapes = {"x": (n, h, w, problem.channels), "w": problem.w_shape, "dy": (n, oh, ow, problem.filters)}
-    made = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    made["w"] *= np.float32(np.prod(problem.w_shape[:3]) ** -0.5)
-    return made
+    arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    arrays["w"] *= np.float32(np.prod(problem.w_shape[:3]) ** -0.5)
+    return arrays
 
 
 def expected(problem: Problem) -> dict[str, HostArray]:
@@ -67,12 +67,12 @@ def expected(problem: Problem) -> dict[str, HostArray]:
     problem = replace(problem, dtype="float64")
     backend = get_backend("numpy", convolution="fft")
     arrays = {name: a.astype(np.float64) for name, a in operands(problem).items()}
-    found: dict[str, HostArray] = {}
+    results: dict[str, HostArray] = {}
     for direction in DIRECTIONS:
         program = step(problem, direction)
         arrays["result"] = np.zeros(program.value("result").shape)
-        found[direction] = backend.compile(program)({v.name: arrays[v.name] for v in program.inputs})["result"]
-    return found
+        results[direction] = backend.compile(program)({v.name: arrays[v.name] for v in program.inputs})["result"]
+    return results
 
 
 def useful_flops(problem: Problem) -> int:
@@ -168,30 +168,30 @@ class Convolver:
             program = step(problem, direction)
             here = {name: a if name == "w" else a.transpose(order) for name, a in arrays.items()}
             here["result"] = np.zeros(program.value("result").shape, np.float32)
-            given = {v.name: backend.asarray(np.ascontiguousarray(here[v.name])) for v in program.inputs}
-            self._runs[way, direction] = (backend.compile(program), given)
+            inputs = {v.name: backend.asarray(np.ascontiguousarray(here[v.name])) for v in program.inputs}
+            self._runs[way, direction] = (backend.compile(program), inputs)
 
     def facts(self, right: Mapping[str, HostArray]) -> dict[str, Any]:
-        """What is not timed: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
-        found = self.errors(right), self.layouts(), self.workspace(), self.measured(), self._prepared
-        return dict(zip(FACTS, found, strict=True))
+        """Facts besides times: errors, layouts, workspace stated and measured, by strategy; seconds of `begin`."""
+        every = self.errors(right), self.layouts(), self.workspace(), self.measured(), self._prepared
+        return dict(zip(FACTS, every, strict=True))
 
     def errors(self, right: Mapping[str, HostArray]) -> dict[str, dict[str, float]]:
         """Largest error of each strategy by direction, relative to the largest element of the result."""
-        found: dict[str, dict[str, float]] = {way: {} for way in self._problems}
+        errors: dict[str, dict[str, float]] = {way: {} for way in self._problems}
         largest = {direction: _largest(right[direction]) for direction in DIRECTIONS}
         for way, direction in self._runs:
-            made = self.backend.to_numpy(self._run(way, direction)["result"])
+            result = self.backend.to_numpy(self._run(way, direction)["result"])
             if direction != "weight gradient":
-                made = made.transpose([self._problems[way].data_format.index(a) for a in "NHWC"])
-            found[way][direction] = _largest(made, right[direction]) / largest[direction]
-        return found
+                result = result.transpose([self._problems[way].data_format.index(a) for a in "NHWC"])
+            errors[way][direction] = _largest(result, right[direction]) / largest[direction]
+        return errors
 
     def _run(self, way: str, direction: Direction) -> dict[str, Array]:
-        run, given = self._runs[way, direction]
-        made = run(given)
-        given |= made  # its memory may be that of what was given
-        return made
+        run, inputs = self._runs[way, direction]
+        results = run(inputs)
+        inputs |= results  # its memory may be that of what was given
+        return results
 
     def time(self, way: str, direction: Direction) -> float:
         """Seconds of one run."""
@@ -224,19 +224,19 @@ class Convolver:
 
     def measured(self) -> dict[str, dict[str, int]]:
         """Bytes beside operands and result that a run really takes, where that can be measured exactly."""
-        found: dict[str, dict[str, int]] = {}
+        workspaces: dict[str, dict[str, int]] = {}
         for way, direction in self._runs:
             peak = allocated(self.backend, partial(self._run, way, direction))
             if peak is not None:
                 result = self._problems[way].result_bytes(direction)
-                found.setdefault(way, {})[direction] = max(peak - result, 0)
-        return found
+                workspaces.setdefault(way, {})[direction] = max(peak - result, 0)
+        return workspaces
 
 
-def _largest(made: HostArray, right: HostArray | None = None) -> float:
+def _largest(result: HostArray, right: HostArray | None = None) -> float:
     """The largest magnitude of an array, or of its difference from another, image by image: the whole would be slow."""
-    others = right if right is not None else np.zeros(len(made))
-    return max(float(np.abs(one - other).max()) for one, other in zip(made, others, strict=True))
+    others = right if right is not None else np.zeros(len(result))
+    return max(float(np.abs(one - other).max()) for one, other in zip(result, others, strict=True))
 
 
 def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budget_s: float) -> dict[str, Any]:
@@ -257,19 +257,19 @@ def measure(names: Sequence[str], problems: Sequence[Problem], rounds: int, budg
 
 def _answers(workers: Mapping[str, Worker], failed: dict[str, str]) -> dict[str, Any]:
     """The results of those that were called and did not fail; of one that fails, the reason is noted."""
-    found = {}
+    answers = {}
     for name in [name for name in workers if name not in failed]:
         try:
-            found[name] = workers[name].receive()
+            answers[name] = workers[name].receive()
         except CandidateError as error:
             failed[name] = error.why
-    return found
+    return answers
 
 
 def _begun(
     workers: Mapping[str, Worker], failed: dict[str, str], problem: Problem
 ) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
-    """What `Convolver.begin` and `Convolver.facts` return for each that has not failed.
+    """Results of `Convolver.begin` and `Convolver.facts` for each that has not failed.
 
     All begin at the same time. While those on a GPU compile, the others report their facts, one after the other: side
     by side, their threads would wait for cores that the threads of others keep busy, ten times as long on two cores.
@@ -311,8 +311,8 @@ def point_of(workers: Mapping[str, Worker], problem: Problem, rounds: int, budge
     for direction in DIRECTIONS:
         calls = {
             (name, way): partial(workers[name].call, "time", way, direction)
-            for name, found in candidates.items()
-            for way in found["times"]
+            for name, candidate in candidates.items()
+            for way in candidate["times"]
         }
         samples = interleaved({f"{way} on {name}": call for (name, way), call in calls.items()},
                               rounds=rounds, budget_s=budget_s)  # fmt: skip
@@ -336,11 +336,11 @@ def allowed(way: str, problem: Problem, direction: Direction) -> float:
 def _judged(errors: Mapping[str, Mapping[str, float]], problem: Problem) -> dict[str, str]:
     """For each strategy that errs by more than rounding explains, in what; an empty text for the others."""
     texts = {}
-    for way, found in errors.items():
+    for way, by_direction in errors.items():
         wrong = [
-            f"its {d} errs by {found[d]:.1e} (relative; at most {allowed(way, problem, d):.1e})"
+            f"its {d} errs by {by_direction[d]:.1e} (relative; at most {allowed(way, problem, d):.1e})"
             for d in DIRECTIONS
-            if not found[d] <= allowed(way, problem, d)
+            if not by_direction[d] <= allowed(way, problem, d)
         ]
         texts[way] = " and ".join(wrong)
     return texts

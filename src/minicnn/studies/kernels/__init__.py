@@ -51,9 +51,9 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             ("loaders", loaders(setting), sizes.sweep_epochs, sizes.loader_samples or sizes.samples),
         ):
             settings = settings_of("kernels", data, setting.data_dir, epochs=epochs, samples=samples or None)
-            given = {"settings": asdict(settings), "candidates": candidates}
+            inputs = {"settings": asdict(settings), "candidates": candidates}
             if candidates:
-                yield Measurement(f"{name}-{data}", given, partial(_train, settings, candidates))
+                yield Measurement(f"{name}-{data}", inputs, partial(_train, settings, candidates))
 
 
 def _train(settings: Settings, candidates: Sequence[str]) -> dict[str, Any]:

@@ -69,18 +69,18 @@ def blocks(setting: Setting) -> tuple[str, ...]:
 
 def loaders(setting: Setting) -> tuple[str, ...]:
     """The same for the sweep of data loaders, with data in memory beside them."""
-    found = []
+    names = []
     for name in setting.candidates:
         library, _, device = name.partition(":")
         if library == "torch.nn":
             pins = ("", ", pinned") if device.startswith("cuda") else ("",)
-            found.append(f"{name} / in memory")
-            found += [f"torch.nn-loader:{device} / {n} workers{pin}" for n in setting.sizes.workers for pin in pins]
+            names.append(f"{name} / in memory")
+            names += [f"torch.nn-loader:{device} / {n} workers{pin}" for n in setting.sizes.workers for pin in pins]
         if library in LEVELS:
             pins = ("", ", pinned") if library == "cupy" else ("",)
-            found.append(f"{name} / in memory")
-            found += [f"{name} / loader, {n} workers{pin}" for n in setting.sizes.workers for pin in pins]
-    return tuple(found)
+            names.append(f"{name} / in memory")
+            names += [f"{name} / loader, {n} workers{pin}" for n in setting.sizes.workers for pin in pins]
+    return tuple(names)
 
 
 def candidate(name: str, settings: Settings) -> Trainer:

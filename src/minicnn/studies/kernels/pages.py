@@ -30,7 +30,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 
 
 def _values(runs: Sequence[Run], data: str) -> dict[str, Any]:
-    """What the words and the claims name, of the first data set."""
+    """Values that the words and the claims name, of the first data set."""
     seconds = pick(runs, "ablation", data, lambda name: name.startswith("cupy / "))
     naive = seconds.get("cupy / naive")
     gains = {name.partition(" / ")[2]: naive / s for name, s in seconds.items()} if naive else {}
@@ -74,9 +74,9 @@ def _loading(runs: Sequence[Run], data: str) -> str | None:
             continue
         for name in rows:
             base, _, how = name.partition(" / ")
-            own = [n for n in rows if library(n) == base and n != name]
-            if how == "in memory" and own:
-                best = min(own, key=lambda n: times(rows[n]).median)
+            others = [n for n in rows if library(n) == base and n != name]
+            if how == "in memory" and others:
+                best = min(others, key=lambda n: times(rows[n]).median)
                 ratio = times(rows[best]).median / times(rows[name]).median
                 texts.append(f"{run.label(base)}: {best.partition(' / ')[2]} best, {ratio:.2f} times data in memory")
     return "; ".join(texts) or None

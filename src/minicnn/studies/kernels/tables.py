@@ -52,16 +52,16 @@ Rows = dict[str, dict[str, Cell]]
 
 def history(runs: Sequence[Run], what: str, data: str) -> Found:
     """Epochs by candidate of a measurement, of each machine that has them."""
-    found = [(run, run.results[f"{what}-{data}"]["history"]) for run in runs if f"{what}-{data}" in run.results]
-    return [(run, rows) for run, rows in found if rows]
+    histories = [(run, run.results[f"{what}-{data}"]["history"]) for run in runs if f"{what}-{data}" in run.results]
+    return [(run, rows) for run, rows in histories if rows]
 
 
 def pick(runs: Sequence[Run], what: str, data: str, wanted: Callable[[str], bool]) -> dict[str, float]:
     """Median seconds of a whole epoch by candidate, of the first machine that has any such."""
     for _, rows in sorted(history(runs, what, data), key=lambda pair: pair[0].gpu is None):
-        found = {name: epoch_of(epochs).median for name, epochs in rows.items() if wanted(name)}
-        if found:
-            return found
+        medians = {name: epoch_of(epochs).median for name, epochs in rows.items() if wanted(name)}
+        if medians:
+            return medians
     return {}
 
 
@@ -74,7 +74,7 @@ def rows(runs: Sequence[Run], every: Sequence[str]) -> dict[str, list[dict[str, 
     """The rows of all tables by name; columns of each data set have its name before them."""
     tables = {"training": _trainings(runs, every), "optimisations": _optimisations(runs, every)}
     tables |= {sweep: _sweep(runs, sweep, every) for sweep in MEASURED[1:]}
-    return {name: list(found.values()) for name, found in tables.items()}
+    return {name: list(table.values()) for name, table in tables.items()}
 
 
 def panels(runs: Sequence[Run], first: str, every: Sequence[str]) -> tuple[dict[str, Sequence[Panel]], dict[str, Any]]:
@@ -87,24 +87,31 @@ def panels(runs: Sequence[Run], first: str, every: Sequence[str]) -> tuple[dict[
         data = values[f"{sweep}_data"] = next((data for data in every if history(runs, sweep, data)), None)
         if data is None:
             continue
-        found = history(runs, sweep, data)
+        results = history(runs, sweep, data)
         if sweep == "blocks":
-            shown[f"{sweep}-{data}"], values["change"] = _blocks(found)
+            shown[f"{sweep}-{data}"], values["change"] = _blocks(results)
         else:
-            marks = _marks(found)
+            marks = _marks(results)
             draw = partial(figures.dots, marks=marks)
-            shown[f"{sweep}-{data}"] = [Panel(_finding(sweep, found), draw, len(marks))]
+            shown[f"{sweep}-{data}"] = [Panel(_finding(sweep, results), draw, len(marks))]
     return shown, values
 
 
-def _marks(found: Found) -> list[Mark]:
-    return [Mark(run.label(name), epoch_of(epochs), family(name)) for run, own in found for name, epochs in own.items()]
+def _marks(results: Found) -> list[Mark]:
+    return [
+        Mark(run.label(name), epoch_of(epochs), family(name))
+        for run, candidates in results
+        for name, epochs in candidates.items()
+    ]
 
 
 def _epochs(runs: Sequence[Run], data: str) -> list[Panel]:
     """An epoch by every candidate, by the naive levels, as published, and by the study's own programs."""
     marks = _marks(history(runs, "training", data))
-    naive = [(run, {n: own[n] for n in own if n.endswith("/ naive")}) for run, own in history(runs, "ablation", data)]
+    naive = [
+        (run, {n: candidates[n] for n in candidates if n.endswith("/ naive")})
+        for run, candidates in history(runs, "ablation", data)
+    ]
     marks += _marks(naive)
     fastest = min(marks, key=lambda mark: mark.spread.median, default=None)
     if data == "mnist":
@@ -118,9 +125,9 @@ def _epochs(runs: Sequence[Run], data: str) -> list[Panel]:
 def _each(runs: Sequence[Run], what: str, every: Sequence[str]) -> Iterator[tuple[str, Run, History, str]]:
     """Data set, run, its history, and candidate of all that was measured."""
     for data in every:
-        for run, own in history(runs, what, data):
-            for name in own:
-                yield data, run, own, name
+        for run, candidates in history(runs, what, data):
+            for name in candidates:
+                yield data, run, candidates, name
 
 
 def _put(rows: Rows, label: str, data: str, cells: Mapping[str, Cell]) -> None:
@@ -129,8 +136,8 @@ def _put(rows: Rows, label: str, data: str, cells: Mapping[str, Cell]) -> None:
 
 def _trainings(runs: Sequence[Run], every: Sequence[str]) -> Rows:
     rows: Rows = {}
-    for data, run, own, name in _each(runs, "training", every):
-        epochs = own[name]
+    for data, run, candidates, name in _each(runs, "training", every):
+        epochs = candidates[name]
         _put(rows, run.label(name), data, {
             "total_s": sum(r["time_s"] for r in epochs), "epoch_s": times(epochs),
             "test_s": times(epochs, "test_time_s").median, "accuracy": 100 * epochs[-1]["test_accuracy"],
@@ -157,13 +164,15 @@ def _cumulative(runs: Sequence[Run], data: str) -> list[Panel]:
         sums = list(accumulate(r["time_s"] * EPOCH / seen(rows) for r in rows))
         series[label] = (list(range(1, len(sums) + 1)), sums, tone)
 
-    on_cpu = {n: (run.label(n), own[n]) for _, run, own, n in _each(runs, "training", [data]) if not on_gpu(n)}
+    on_cpu = {
+        n: (run.label(n), candidates[n]) for _, run, candidates, n in _each(runs, "training", [data]) if not on_gpu(n)
+    }
     if on_cpu:
         fastest = min(on_cpu, key=lambda name: epoch_of(on_cpu[name][1]).median)
         add(*on_cpu[fastest], FAMILIES[family(fastest)])
-    for _, run, own, name in _each(runs, "ablation", [data]):
+    for _, run, candidates, name in _each(runs, "ablation", [data]):
         if name in CUMULATIVE:
-            add(f"{CUMULATIVE[name]}, {run.where(name)}", own[name], FAMILIES[figures.KERNELS])
+            add(f"{CUMULATIVE[name]}, {run.where(name)}", candidates[name], FAMILIES[figures.KERNELS])
     if len(series) > 1 and data == "mnist":
         for name, seconds in OWN_S.items():
             series[name] = (list(range(1, EPOCHS + 1)), [k * seconds for k in range(1, EPOCHS + 1)], FAMILIES[OWN])
@@ -174,26 +183,30 @@ def _cumulative(runs: Sequence[Run], data: str) -> list[Panel]:
     return [Panel(TEMPLATE.words("cumulative", both), draw)] if len(series) > 1 else []
 
 
-def _finding(sweep: str, found: Found) -> str:
+def _finding(sweep: str, results: Found) -> str:
     """The finding of a sweep: the fastest candidate against the one that it is compared with."""
-    for _, own in sorted(found, key=lambda pair: pair[0].gpu is None):
-        for first in [n for n in own if n.endswith(("/ naive", "/ in memory"))]:
-            rest = {n: times(own[n]).median for n in own if library(n) == library(first) and n != first}
+    for _, candidates in sorted(results, key=lambda pair: pair[0].gpu is None):
+        for first in [n for n in candidates if n.endswith(("/ naive", "/ in memory"))]:
+            rest = {n: times(candidates[n]).median for n in candidates if library(n) == library(first) and n != first}
             if rest:
                 best = min(rest, key=lambda n: rest[n])
-                ratio = times(own[first]).median / rest[best]
+                ratio = times(candidates[first]).median / rest[best]
                 values = {"library": library(first), "best": best.partition(" / ")[2]}
                 return TEMPLATE.words(sweep, values | {"ratio": 1 / ratio if sweep == "loaders" else ratio})
     return TEMPLATE.words(sweep, {"epoch": EPOCH})
 
 
 def _optimisations(runs: Sequence[Run], every: Sequence[str]) -> Rows:
-    """What each optimisation brings by itself, from the naive level, and as the last one."""
+    """Gain of each optimisation by itself, from the naive level, and as the last one."""
     rows: Rows = {}
     for data in every:
-        for run, own in history(runs, "ablation", data):
+        for run, candidates in history(runs, "ablation", data):
             for engine in LEVELS:
-                seconds = {n.partition(" / ")[2]: times(own[n]).median for n in own if n.startswith(f"{engine} / ")}
+                seconds = {
+                    n.partition(" / ")[2]: times(candidates[n]).median
+                    for n in candidates
+                    if n.startswith(f"{engine} / ")
+                }
                 for what, steps in OPTIMISATIONS.items():
                     for key, step in zip(("alone", "last"), steps, strict=True):
                         if step and all(level in seconds for level in step):
@@ -205,11 +218,11 @@ def _optimisations(runs: Sequence[Run], every: Sequence[str]) -> Rows:
 
 def _sweep(runs: Sequence[Run], sweep: str, every: Sequence[str]) -> Rows:
     rows: Rows = {}
-    for data, run, own, name in _each(runs, sweep, every):
-        epochs = own[name]
-        first = next(n for n in own if library(n) in (library(name), BASE))
+    for data, run, candidates, name in _each(runs, sweep, every):
+        epochs = candidates[name]
+        first = next(n for n in candidates if library(n) in (library(name), BASE))
         _put(rows, run.label(name), data, {
-            "epoch_s": times(epochs), "speedup": times(own[first]).median / times(epochs).median,
+            "epoch_s": times(epochs), "speedup": times(candidates[first]).median / times(epochs).median,
             "test_s": times(epochs, "test_time_s").median, "loss": epochs[-1]["loss"],
             "accuracy": 100 * epochs[-1]["test_accuracy"],
         })  # fmt: skip
@@ -217,14 +230,14 @@ def _sweep(runs: Sequence[Run], sweep: str, every: Sequence[str]) -> Rows:
     return rows
 
 
-def _blocks(found: Found) -> tuple[list[Panel], float]:
+def _blocks(results: Found) -> tuple[list[Panel], float]:
     """Time and loss against the size of a block, and by which share the time changes."""
     seconds, losses = {}, {}
-    for run, own in found:
+    for run, candidates in results:
         for i, engine in enumerate(LEVELS):
-            sizes = [b for b in BLOCKS if f"{engine} / block {b}" in own]
+            sizes = [b for b in BLOCKS if f"{engine} / block {b}" in candidates]
             if sizes:
-                rows = [own[f"{engine} / block {b}"] for b in sizes]
+                rows = [candidates[f"{engine} / block {b}"] for b in sizes]
                 seconds[run.label(engine)] = (sizes, [epoch_of(r).median for r in rows], figures.PALETTE[i])
                 losses[run.label(engine)] = (sizes, [r[-1]["loss"] for r in rows], figures.PALETTE[i])
     change = max(max(ys) / min(ys) - 1 for _, ys, _ in seconds.values())

@@ -54,19 +54,19 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             "mlp", data, setting.data_dir, epochs=sizes.iterations, hold_out=sizes.hold_out,
             samples=sizes.samples or None,
         )  # fmt: skip
-        own = {key: value for key, value in asdict(sizes).items() if key not in SWEPT}
-        given: dict[str, Any] = {"settings": asdict(settings), "sizes": own, "candidates": setting.candidates}
-        yield Measurement(f"training-{data}", given, partial(_train, settings, sizes, setting.candidates))
+        fixed = {key: value for key, value in asdict(sizes).items() if key not in SWEPT}
+        inputs: dict[str, Any] = {"settings": asdict(settings), "sizes": fixed, "candidates": setting.candidates}
+        yield Measurement(f"training-{data}", inputs, partial(_train, settings, sizes, setting.candidates))
         for units, count in sweeps.points(sizes):
             few = replace(settings, samples=count)
-            given = {"settings": asdict(few), "hidden": units, "rounds": sizes.rounds, "input": sizes.input}
-            given |= {"candidates": setting.candidates}
+            inputs = {"settings": asdict(few), "hidden": units, "rounds": sizes.rounds, "input": sizes.input}
+            inputs |= {"candidates": setting.candidates}
             run = partial(_time, few, replace(_work(sizes), network={"hidden_units": units}), sizes.rounds)
-            yield Measurement(sweeps.sweep_name(data, units, count), given, partial(run, setting.candidates))
+            yield Measurement(sweeps.sweep_name(data, units, count), inputs, partial(run, setting.candidates))
 
 
 def _work(sizes: Sizes) -> Work:
-    """What a step does: what the study's does."""
+    """Options of a step: those of the study."""
     return Work(scaled=sizes.input == "float32", rows=True, accuracy=False)
 
 
@@ -85,16 +85,16 @@ def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[
     work = _work(sizes)
     with Comparison(candidates, partial(trainer, work=work), settings) as comparison:
         comparison.check(tolerance)
-        for method, given in (("evaluate", "val"), ("nodes", 1)):
-            comparison.prepare(method, given)  # compiles it
+        for method, argument in (("evaluate", "val"), ("nodes", 1)):
+            comparison.prepare(method, argument)  # compiles it
         done = 0
         while done < sizes.iterations:
             steps = min(sizes.per_round, sizes.iterations - done)
             done += steps
             rows = comparison.call("train_whole", steps)
-            for name, found in comparison.call("evaluate", "val").items():
+            for name, scores in comparison.call("evaluate", "val").items():
                 row = {key: rows[name][key] for key in ("time_s", "loss")}
-                rounds[name].append({"iteration": done, "steps": steps, **row, "val_accuracy": found["accuracy"]})
+                rounds[name].append({"iteration": done, "steps": steps, **row, "val_accuracy": scores["accuracy"]})
         account = comparison.call("account")
         forward = comparison.time("forward", rounds=sizes.repeats)
         nodes = comparison.call("nodes", sizes.repeats)

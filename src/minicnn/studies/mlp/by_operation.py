@@ -43,36 +43,36 @@ def operations(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     for node in nodes:
         sums = samples.setdefault(operation(node), [0.0] * len(node["seconds"]))
         samples[operation(node)] = [a + b for a, b in zip(sums, node["seconds"], strict=True)]
-    return {name: Spread.of(found) for name, found in samples.items()}
+    return {name: Spread.of(times) for name, times in samples.items()}
 
 
-def rows(found: Found) -> tuple[list[Row], list[str]]:
+def rows(results: Found) -> tuple[list[Row], list[str]]:
     """The study's operations in ms, their sum and an iteration, and the heads of the candidates' columns."""
     cells: dict[str, Row] = {}
-    for run, result in found:
+    for run, result in results:
         for name, kept in result["nodes"].items():
             if kept:
                 head = f"{run.label(name)}{', apart' if kept['apart'] else ''}"
-                own = operations(kept["nodes"])
+                spreads = operations(kept["nodes"])
                 rounds = [row["time_s"] / row["steps"] for row in result["rounds"][name]]
-                cells[head] = {kind: s.scaled(1e3) for kind, s in own.items()}
-                cells[head] |= {"sum": 1e3 * sum(s.median for s in own.values()),
+                cells[head] = {kind: s.scaled(1e3) for kind, s in spreads.items()}
+                cells[head] |= {"sum": 1e3 * sum(s.median for s in spreads.values()),
                                 "iteration": Spread.after_first(rounds, 1e3)}  # fmt: skip
     names = {"sum": "sum of the operations", "iteration": "an iteration, as trained"}
-    kinds = dict.fromkeys([*OPERATIONS_MS, *(kind for own in cells.values() for kind in own)])
+    kinds = dict.fromkeys([*OPERATIONS_MS, *(kind for spreads in cells.values() for kind in spreads)])
     table: list[Row] = []
     for kind in (*(k for k in kinds if k not in names), *names):
         published = OPERATIONS_MS.get(kind, ITERATION_MS if kind in names else (None, None))
         table.append({"operation": names.get(kind, kind), "published_cpu": published[0], "published_gpu": published[1],
-                      **{head: own.get(kind) for head, own in cells.items()}})  # fmt: skip
+                      **{head: spreads.get(kind) for head, spreads in cells.items()}})  # fmt: skip
     return table, list(cells)
 
 
-def speedups(found: Found) -> tuple[list[Row], list[str]]:
+def speedups(results: Found) -> tuple[list[Row], list[str]]:
     """How many times as fast as NumPy each operation is, beside the published, and the heads of the columns."""
     table: dict[str, Row] = {k: {"operation": k, "published": cpu / gpu} for k, (cpu, gpu) in OPERATIONS_MS.items()}
     heads: list[str] = []
-    for run, result in found:
+    for run, result in results:
         if not result["nodes"].get("numpy"):
             continue
         base = operations(result["nodes"]["numpy"]["nodes"])

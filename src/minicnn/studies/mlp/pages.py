@@ -46,21 +46,25 @@ Rows = list[dict[str, Cell]]
 def present(page: Page, runs: Sequence[Run]) -> None:
     """Totals, operations and memory of all machines beside the published; accuracy against iteration."""
     for data in runs[0].setting.data:
-        found = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
+        results = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
         lead, swept = sweeps.lead(data, runs), sweeps.swept(data, runs)
-        values = _values(found, lead) | {"data": data, "swept": swept[-1][0].gpu or swept[-1][0].cpu if swept else None}
-        operation_rows, operation_heads = by_operation.rows(found)
-        speedups, speedup_heads = by_operation.speedups(found)
-        memory, labels = _memory(found)
+        values = _values(results, lead) | {
+            "data": data,
+            "swept": swept[-1][0].gpu or swept[-1][0].cpu if swept else None,
+        }
+        operation_rows, operation_heads = by_operation.rows(results)
+        speedups, speedup_heads = by_operation.speedups(results)
+        memory, labels = _memory(results)
         content = Content(
             values,
-            rows={f"totals-{data}": _totals(found), f"operations-{data}": operation_rows, f"speedups-{data}": speedups,
+            rows={f"totals-{data}": _totals(results),
+                  f"operations-{data}": operation_rows, f"speedups-{data}": speedups,
                   f"sweep-{data}": sweeps.rows(swept), f"memory-{data}": memory},
             groups={f"operations-{data}": operation_heads, f"speedups-{data}": speedup_heads, f"memory-{data}": labels},
-            panels={f"iterations-{data}": _iterations(found, values), f"accuracy-{data}": _accuracy(found),
+            panels={f"iterations-{data}": _iterations(results, values), f"accuracy-{data}": _accuracy(results),
                     f"sweep-{data}": sweeps.panels(swept)},
-            blocks={"refused": page.refused(*(result["out"] for _, result in found))},
-            holds=_verdicts(values, found, lead), beside={f"sweep-{data}": 1},
+            blocks={"refused": page.refused(*(result["out"] for _, result in results))},
+            holds=_verdicts(values, results, lead), beside={f"sweep-{data}": 1},
         )  # fmt: skip
         page.extend(TEMPLATE.render(content))
 
@@ -108,10 +112,10 @@ def _forward_share(result: Result, name: str) -> float | None:
     return seconds["forward"] / sum(seconds.values()) if seconds else None
 
 
-def _products_shares(found: Found) -> dict[str, float]:
+def _products_shares(results: Found) -> dict[str, float]:
     """The matrix products' share of the operations of NumPy's step, by CPU."""
     shares = {}
-    for run, result in found:
+    for run, result in results:
         if nodes := result["nodes"].get("numpy"):
             parts = {k: s.median for k, s in operations(nodes["nodes"]).items() if k not in WITHOUT}
             shares[run.cpu] = parts["matrix products"] / sum(parts.values())
@@ -121,9 +125,9 @@ def _products_shares(found: Found) -> dict[str, float]:
 # Words and claims ---------------------------------------------------------------------------------
 
 
-def _pair(found: Found) -> tuple[Result, str] | None:
+def _pair(results: Found) -> tuple[Result, str] | None:
     """The result in which NumPy and a GPU were measured side by side, and the GPU's best; None without."""
-    for run, result in found:
+    for run, result in results:
         names = [n for n in result["rounds"] if run.where(n) != run.cpu]
         if names and "numpy" in result["rounds"]:
             best = "cupy" if "cupy" in names else min(names, key=lambda n: iteration(result, n).median)
@@ -131,10 +135,10 @@ def _pair(found: Found) -> tuple[Result, str] | None:
     return None
 
 
-def _values(found: Found, lead: sweeps.Lead | None) -> dict[str, Any]:
-    """What the words and the claims name."""
-    every = {run.label(name): iteration(result, name).median for run, result in found for name in result["rounds"]}
-    shares = _products_shares(found)
+def _values(results: Found, lead: sweeps.Lead | None) -> dict[str, Any]:
+    """Values that the words and the claims name."""
+    every = {run.label(name): iteration(result, name).median for run, result in results for name in result["rounds"]}
+    shares = _products_shares(results)
     names = ("lead", "gpu", "gpu_s", "cpu_s", "forward_cpu", "forward_gpu", "gains", "cpu_mb", "gpu_mb", "first",
              "first_s", "last", "last_s", "share_cpu", "share")  # fmt: skip
     values: dict[str, Any] = {
@@ -147,7 +151,7 @@ def _values(found: Found, lead: sweeps.Lead | None) -> dict[str, Any]:
         values |= {"first": first, "first_s": every[first], "last": last, "last_s": every[last]}
     if shares:
         values["share_cpu"], values["share"] = list(shares.items())[-1]
-    if pair := _pair(found):
+    if pair := _pair(results):
         result, gpu = pair
         slow, fast = iteration(result, "numpy").median, iteration(result, gpu).median
         values |= {
@@ -164,9 +168,9 @@ def _gains(result: Result, gpu: str) -> str:
     return ", ".join(f"{kind} {slow[kind].median / fast[kind].median:,.0f}" for kind in OPERATIONS_MS if kind in fast)
 
 
-def _verdicts(values: Mapping[str, Any], found: Found, lead: sweeps.Lead | None) -> dict[str, bool]:
+def _verdicts(values: Mapping[str, Any], results: Found, lead: sweeps.Lead | None) -> dict[str, bool]:
     """Which claims our figures confirm."""
-    shares = list(_products_shares(found).values())
+    shares = list(_products_shares(results).values())
     forward_shares = ((values["forward_cpu"], 0.43), (values["forward_gpu"], 0.39))
     return {
         "lead": 2.8 / 1.5 < (values["lead"] or 0.0) < 2.8 * 1.5, "gains": False, "memory": False, "cnn": False,
@@ -179,9 +183,9 @@ def _verdicts(values: Mapping[str, Any], found: Found, lead: sweeps.Lead | None)
 # Tables and figures -------------------------------------------------------------------------------
 
 
-def _totals(found: Found) -> Rows:
+def _totals(results: Found) -> Rows:
     rows: Rows = []
-    for run, result in found:
+    for run, result in results:
         base = iteration(result, "numpy").median if "numpy" in result["rounds"] else None
         for name, rounds in result["rounds"].items():
             whole, passed = iteration(result, name), forward(result, name)
@@ -198,24 +202,24 @@ def _totals(found: Found) -> Rows:
         rows.append({"candidate": f"published: {name}", "iterations": PUBLISHED_ITERATIONS,
                      "total_s": TOTAL_S[place], **ms})  # fmt: skip
     return rows + [
-        {"candidate": name, "iterations": PUBLISHED_ITERATIONS, "iteration_ms": own,
-         "total_s": PUBLISHED_ITERATIONS * own / 1e3}
-        for name, own in OWN_MS.items()
+        {"candidate": name, "iterations": PUBLISHED_ITERATIONS, "iteration_ms": milliseconds,
+         "total_s": PUBLISHED_ITERATIONS * milliseconds / 1e3}
+        for name, milliseconds in OWN_MS.items()
     ]  # fmt: skip
 
 
-def _iterations(found: Found, values: Mapping[str, Any]) -> list[Panel]:
-    marks = [Mark(run.label(n), iteration(result, n), family(n)) for run, result in found for n in result["rounds"]]
+def _iterations(results: Found, values: Mapping[str, Any]) -> list[Panel]:
+    marks = [Mark(run.label(n), iteration(result, n), family(n)) for run, result in results for n in result["rounds"]]
     marks += [Mark(f"published: {name}", ITERATION_MS["iteration"][i] / 1e3, PUBLISHED)
               for i, name in enumerate(("NumPy", "CuPy"))]  # fmt: skip
     marks += [Mark(name, ms / 1e3, OWN) for name, ms in OWN_MS.items()]
     return [Panel(TEMPLATE.words("finding", values), partial(figures.dots, marks=marks), len(marks))]
 
 
-def _accuracy(found: Found) -> list[Panel]:
+def _accuracy(results: Found) -> list[Panel]:
     """Held-out accuracy against iteration: one line a machine, as candidates agree, and by how much they do."""
     series, ends = {}, []
-    for i, (run, result) in enumerate(found):
+    for i, (run, result) in enumerate(results):
         last = [100 * rows[-1]["val_accuracy"] for rows in result["rounds"].values()]
         ends += [max(last) - min(last)] if last else []
         for rows in list(result["rounds"].values())[:1]:
@@ -229,10 +233,10 @@ def _accuracy(found: Found) -> list[Panel]:
     return [Panel(f"Accuracies of all candidates {apart}", draw)]
 
 
-def _memory(found: Found) -> tuple[Rows, list[str]]:
+def _memory(results: Found) -> tuple[Rows, list[str]]:
     """Rows of the components, and the labels of the candidates."""
-    plan: Mapping[str, int] = next((a["plan"] for _, r in found for a in r["account"].values() if "plan" in a), {})
-    measured = {run.label(name): components_mb(a) for run, result in found for name, a in result["account"].items()}
+    plan: Mapping[str, int] = next((a["plan"] for _, r in results for a in r["account"].values() if "plan" in a), {})
+    measured = {run.label(name): components_mb(a) for run, result in results for name, a in result["account"].items()}
     rows: Rows = []
     for key, text in COMPONENTS.items():
         planned = plan.get(PLANNED.get(key, key))

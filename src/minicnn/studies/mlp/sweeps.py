@@ -62,26 +62,26 @@ class Lead:
 
 def measured(data: str, run: Run) -> dict[Point, dict[str, Spread]]:
     """Seconds of an iteration by point and candidate, as far as they were measured."""
-    found = {at: run.results.get(sweep_name(data, *at)) for at in points(run.setting.sizes)}
-    return {at: {n: Spread.of(s) for n, s in kept["seconds"].items()} for at, kept in found.items() if kept}
+    by_point = {at: run.results.get(sweep_name(data, *at)) for at in points(run.setting.sizes)}
+    return {at: {n: Spread.of(s) for n, s in kept["seconds"].items()} for at, kept in by_point.items() if kept}
 
 
 def lead(data: str, runs: Sequence[Run]) -> Lead | None:
     """The lead of the fastest candidate on a GPU; None where NumPy and a GPU were not swept side by side."""
     for run in runs:
-        found, every = measured(data, run), points(run.setting.sizes)
+        by_point, every = measured(data, run), points(run.setting.sizes)
         ends = min(every), min(every, key=lambda at: (at[0], -at[1])), max(every, key=lambda at: (at[1], at[0]))
-        everywhere = set.intersection(*(set(found.get(at, {})) for at in ends))
+        everywhere = set.intersection(*(set(by_point.get(at, {})) for at in ends))
         there = [name for name in everywhere if on_gpu(name)]
         if there and "numpy" in everywhere:
-            best = min(there, key=lambda name: found[ends[-1]][name].median)
-            return Lead(best, *(found[at]["numpy"].median / found[at][best].median for at in ends))
+            best = min(there, key=lambda name: by_point[ends[-1]][name].median)
+            return Lead(best, *(by_point[at]["numpy"].median / by_point[at][best].median for at in ends))
     return None
 
 
 def swept(data: str, runs: Sequence[Run]) -> list[tuple[Run, Found]]:
     """The machines that were swept, each with what was measured."""
-    return [(run, found) for run in runs if (found := measured(data, run))]
+    return [(run, by_point) for run in runs if (by_point := measured(data, run))]
 
 
 def rows(every: Sequence[tuple[Run, Found]]) -> list[dict[str, Cell]]:
@@ -90,8 +90,8 @@ def rows(every: Sequence[tuple[Run, Found]]) -> list[dict[str, Cell]]:
         {"machine": run.gpu or run.cpu, "units": units, "samples": count, "candidate": run.label(name),
          "ms": spread.scaled(1e3),
          "speedup": times["numpy"].median / spread.median if "numpy" in times else None}
-        for run, found in every
-        for (units, count), times in found.items()
+        for run, by_point in every
+        for (units, count), times in by_point.items()
         for name, spread in times.items()
     ]  # fmt: skip
 
@@ -100,18 +100,18 @@ def panels(every: Sequence[tuple[Run, Found]]) -> list[Panel]:
     """Time against hidden units and against samples, on the last machine."""
     if not every:
         return []
-    run, found = every[-1]
-    most, least = max(count for _, count in found), min(units for units, _ in found)
+    run, by_point = every[-1]
+    most, least = max(count for _, count in by_point), min(units for units, _ in by_point)
     lines: dict[tuple[str, str], figures.Series] = {}
     for title, label, axis in ((f"{most:,} samples", "hidden units", 0), (f"{least:,} hidden units", "samples", 1)):
-        along = sorted(at for at in found if at[1 - axis] == (most, least)[axis])
+        along = sorted(at for at in by_point if at[1 - axis] == (most, least)[axis])
         if len(along) > 1:
             lines[title, label] = {
                 run.label(name): (
-                    [at[axis] for at in along if name in found[at]],
-                    [found[at][name].median for at in along if name in found[at]],
+                    [at[axis] for at in along if name in by_point[at]],
+                    [by_point[at][name].median for at in along if name in by_point[at]],
                     figures.FAMILIES[figures.family(name)],
                 )
-                for name in found[along[-1]]
+                for name in by_point[along[-1]]
             }
     return figures.multiples(lines, log="xy", say=figures.duration) if lines else []

@@ -40,12 +40,12 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
         settings = settings_of(
             "platforms", data, setting.data_dir, epochs=setting.sizes.epochs, samples=setting.sizes.samples or None
         )
-        given = {"settings": asdict(settings), "candidates": setting.candidates}
-        yield Measurement(f"training-{data}", given, partial(_train, settings, setting.candidates, USUAL))
+        inputs = {"settings": asdict(settings), "candidates": setting.candidates}
+        yield Measurement(f"training-{data}", inputs, partial(_train, settings, setting.candidates, USUAL))
         for name, variant in VARIANTS.items() if standing(setting) else ():
-            given = {"settings": asdict(settings), "candidates": standing(setting), "network": variant.network}
+            inputs = {"settings": asdict(settings), "candidates": standing(setting), "network": variant.network}
             run = partial(_train, settings, standing(setting), Work(network=variant.network))
-            yield Measurement(f"{name}-{data}", given, run)
+            yield Measurement(f"{name}-{data}", inputs, run)
 
 
 def standing(setting: Setting) -> tuple[str, ...]:

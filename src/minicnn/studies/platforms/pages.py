@@ -76,41 +76,42 @@ def epoch(rows: Epochs, samples: int = EPOCH) -> Spread:
 def present(page: Page, runs: Sequence[Run]) -> None:
     """All machines beside what was published, the claims, memory, and all epochs, on each data set."""
     for data in runs[0].setting.data:
-        found = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
-        values = _values(found, runs, data)
+        results = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
+        values = _values(results, runs, data)
         content = Content(
-            values, _rows(found, runs, data), panels=_panels(found, values, data),
-            blocks={"refused": page.refused(*(result["out"] for _, result in found))}, holds=_verdicts(values),
+            values, _rows(results, runs, data), panels=_panels(results, values, data),
+            blocks={"refused": page.refused(*(result["out"] for _, result in results))}, holds=_verdicts(values),
         )  # fmt: skip
         page.extend(TEMPLATE.render(content))
 
 
-def _each(found: Found) -> list[tuple[Run, str, Epochs]]:
-    return [(run, name, rows) for run, result in found for name, rows in result["history"].items()]
+def _each(results: Found) -> list[tuple[Run, str, Epochs]]:
+    return [(run, name, rows) for run, result in results for name, rows in result["history"].items()]
 
 
-def _pick(found: Found, name: str, *, gpu: bool | None = None) -> float | None:
+def _pick(results: Found, name: str, *, gpu: bool | None = None) -> float | None:
     """Median seconds of an epoch of a library, on the machine with a GPU if there is one; None without."""
-    for _, candidate, rows in _each(sorted(found, key=lambda pair: pair[0].gpu is None)):
+    for _, candidate, rows in _each(sorted(results, key=lambda pair: pair[0].gpu is None)):
         if candidate.partition(":")[0] == name and gpu in (None, on_gpu(candidate)):
             return epoch(rows).median
     return None
 
 
-def _values(found: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
-    """What the words and the claims name."""
-    each = _each(found)
+def _values(results: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
+    """Values that the words and the claims name."""
+    each = _each(results)
     every = sorted(((epoch(rows).median, run.label(n), n) for run, n, rows in each), key=lambda row: row[0])
-    accuracies = [[100 * rows[-1]["test_accuracy"] for rows in result["history"].values()] for _, result in found]
+    accuracies = [[100 * rows[-1]["test_accuracy"] for rows in result["history"].values()] for _, result in results]
     values: dict[str, Any] = {
         "data": data, "epoch": EPOCH, "nothing": None if every else "", "mps": None, "no_hybrid": "",
-        "apart": max((max(own) - min(own) for own in accuracies if own), default=None),
-        "best": max((max(own) for own in accuracies if own), default=None),
+        "apart": max((max(those) - min(those) for those in accuracies if those), default=None),
+        "best": max((max(those) for those in accuracies if those), default=None),
         "hybrid": next((n for _, _, n in every if HYBRID in n), None),
         "hybrid_s": min((s for s, _, n in every if HYBRID in n and on_gpu(n)), default=None),
-        "numba": _pick(found, "numba"), "numba_cuda": _pick(found, "numba_cuda"),
-        "cpu": _pick(found, "torch.nn", gpu=False), "gpu": _pick(found, "torch.nn", gpu=True),
-        "loader": _pick(found, "torch.nn-loader", gpu=True), "loader_cpu": _pick(found, "torch.nn-loader", gpu=False),
+        "numba": _pick(results, "numba"), "numba_cuda": _pick(results, "numba_cuda"),
+        "cpu": _pick(results, "torch.nn", gpu=False), "gpu": _pick(results, "torch.nn", gpu=True),
+        "loader": _pick(results, "torch.nn-loader", gpu=True),
+        "loader_cpu": _pick(results, "torch.nn-loader", gpu=False),
         "frozen": max((at for run in runs if (at := _last(run, "frozen", data)) is not None), default=None),
         "process_mb": [max(e["peak_mb"] for e in rows) for *_, rows in each],
         "loader_mb": next((mb for _, n, rows in each if n == "torch.nn-loader:cuda"
@@ -127,7 +128,7 @@ def _values(found: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
         (fast, first, name), (slow, last, _) = every[0], every[-1]
         gpu = on_gpu(name)
         peer = next((s for s, _, n in every if n.startswith("torch.nn:") and on_gpu(n) == gpu), None)
-        memory, loader = _pick(found, "torch.nn", gpu=gpu), _pick(found, "torch.nn-loader", gpu=gpu)
+        memory, loader = _pick(results, "torch.nn", gpu=gpu), _pick(results, "torch.nn-loader", gpu=gpu)
         values |= dict(zip(names, (fast, first, slow, last, peer, loader, memory), strict=True))
     return values
 
@@ -157,12 +158,12 @@ def _disturbed(each: Sequence[tuple[Run, str, Epochs]]) -> str:
 # Tables and figures -------------------------------------------------------------------------------
 
 
-def _rows(found: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict[str, Cell]]]:
+def _rows(results: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict[str, Cell]]]:
     summary: list[dict[str, Cell]] = [
         {**_sums(run, name, rows), "time_s": times(rows), "samples_per_s": times(rows, "samples_per_s"),
          "total_s": sum(e["time_s"] for e in rows), "first_s": rows[0]["time_s"],
          "process_mb": max(e["peak_mb"] for e in rows), "device_mb": rows[-1].get("device_mb")}
-        for run, name, rows in _each(found)
+        for run, name, rows in _each(results)
     ]  # fmt: skip
     summary += [
         {"candidate": f"published: {name}", "epochs": 10, "seen": EPOCH, "time_s": p.epoch_s, "samples_per_s": p.rate,
@@ -174,13 +175,13 @@ def _rows(found: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict[s
         {"candidate": name, "seen": EPOCH, "time_s": s, "samples_per_s": EPOCH / s} for name, s in OWN_S.items()
     ]
     every: list[dict[str, Cell]] = [
-        {**row, "candidate": run.label(name)} for run, name, rows in _each(found) for row in rows
+        {**row, "candidate": run.label(name)} for run, name, rows in _each(results) for row in rows
     ]
     return {f"summary-{data}": summary, f"variants-{data}": _variants(runs, data), f"epochs-{data}": every}
 
 
 def _sums(run: Run, name: str, rows: Epochs) -> dict[str, Cell]:
-    """What a training came to."""
+    """Results of a training."""
     accuracies = [100 * row["test_accuracy"] for row in rows]
     return {"candidate": run.label(name), "epochs": len(rows), "seen": seen(rows), "accuracy": accuracies[-1],
             "best": max(accuracies)}  # fmt: skip
@@ -202,8 +203,8 @@ def _variants(runs: Sequence[Run], data: str) -> list[dict[str, Cell]]:
     return table
 
 
-def _panels(found: Found, values: Mapping[str, Any], data: str) -> dict[str, list[Panel]]:
-    each = _each(found)
+def _panels(results: Found, values: Mapping[str, Any], data: str) -> dict[str, list[Panel]]:
+    each = _each(results)
     marks = [Mark(run.label(name), epoch(rows), family(name)) for run, name, rows in each]
     marks += [Mark(f"published: {name}", p.epoch_s, HOLLOW) for name, p in PUBLISHED.items()]
     marks += [Mark(name, seconds, OWN) for name, seconds in OWN_S.items()]
@@ -215,7 +216,7 @@ def _panels(found: Found, values: Mapping[str, Any], data: str) -> dict[str, lis
         draw = partial(figures.dots, marks=memory, say=quantity("MB"))
         panels[f"memory-{data}"] = [Panel("Libraries take most of the memory of a training", draw, len(memory))]
         series = {}
-        for i, (run, result) in enumerate(found):
+        for i, (run, result) in enumerate(results):
             for rows in list(result["history"].values())[:1]:
                 ys = [100 * r["test_accuracy"] for r in rows]
                 label = f"all {len(result['history'])} on {run.gpu or run.cpu}"

@@ -100,32 +100,32 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
     everyone = setting.candidates
     image = (sizes.image, sizes.image, 3)
     sides = {"cpu": sizes.side, "gpu": 4 * sizes.side}
-    given: dict[str, Any] = {"candidates": everyone, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
-    yield Measurement("ceilings", given, partial(ceilings.measure, everyone, sizes.copies, sides, sizes.repeats))
+    inputs: dict[str, Any] = {"candidates": everyone, "copies": sizes.copies, "sides": sides, "repeats": sizes.repeats}
+    yield Measurement("ceilings", inputs, partial(ceilings.measure, everyone, sizes.copies, sides, sizes.repeats))
     two = (sizes.batches[0], sizes.batches[0] * 2)
     for name in NETWORKS:
-        given = {"batches": two, "image": image}
-        yield Measurement(f"counts-{name}", given, partial(_counts, setting.candidates, name, two, image))
+        inputs = {"batches": two, "image": image}
+        yield Measurement(f"counts-{name}", inputs, partial(_counts, setting.candidates, name, two, image))
     data = setting.data[0]
-    given = {"batch": sizes.account_batch, "image": image}
-    yield Measurement("accounts", given, partial(_accounts, sizes.account_batch, image))
+    inputs = {"batch": sizes.account_batch, "image": image}
+    yield Measurement("accounts", inputs, partial(_accounts, sizes.account_batch, image))
     some = tuple(c for c in setting.candidates if c.partition(":")[0] not in sizes.left_out) or setting.candidates
     for name in NETWORKS:
         whole = epoch_batch(sizes, name)
         batches = sizes.batches if name in sizes.swept else (whole,)
-        given = {
+        inputs = {
             "candidates": some, "batches": batches, "rounds": sizes.rounds, "budget_s": sizes.budget_s,
             "data": data,
             "samples": sizes.samples, "tests": sizes.tests, "epoch_batch": whole, "image": image,
         }  # fmt: skip
-        yield Measurement(f"training-{name}", given, partial(_train, sizes, data, setting, some, name, batches, whole))
-    own = [name for name in some if name.partition(":")[0] not in PEERS]
-    for one in [name for name in ENGINES if name in own][:1] or own[:1]:
-        given = {
+        yield Measurement(f"training-{name}", inputs, partial(_train, sizes, data, setting, some, name, batches, whole))
+    ours = [name for name in some if name.partition(":")[0] not in PEERS]
+    for one in [name for name in ENGINES if name in ours][:1] or ours[:1]:
+        inputs = {
             "candidate": one, "batches": sizes.diverging_batches, "rates": sizes.diverging_rates,
             "steps": sizes.diverging_steps, "data": data, "samples": sizes.samples, "image": image,
         }  # fmt: skip
-        yield Measurement("diverging", given, partial(_diverging, sizes, data, setting, one))
+        yield Measurement("diverging", inputs, partial(_diverging, sizes, data, setting, one))
 
 
 def _counts(candidates: tuple[str, ...], name: str, batches: tuple[int, int], image: tuple[int, ...]) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def _train(
     image = (sizes.image, sizes.image, 3)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
         note, classes = images.prepare(Path(folder), data, setting.data_dir, sizes.samples, sizes.tests, image)
-        found = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, whole)
-    return {**found, "data": note, "classes": classes, "epoch_batch": whole}
+        results = training.measure(names, name, Path(folder), batches, sizes.rounds, sizes.budget_s, whole)
+    return {**results, "data": note, "classes": classes, "epoch_batch": whole}
 
 
 def _diverging(sizes: Sizes, data: str, setting: Setting, candidate: str) -> dict[str, Any]:

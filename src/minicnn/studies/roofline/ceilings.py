@@ -35,12 +35,12 @@ CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 def cpu_caches(folder: Path = CPU_CACHES) -> dict[str, int]:
     """Bytes of the first core's data caches by name, as Linux says; empty elsewhere."""
-    found = {}
+    caches = {}
     for cache in sorted(folder.glob("index*")):
         level, kind, size = ((cache / n).read_text("ascii").strip() for n in ("level", "type", "size"))
         if kind != "Instruction":
-            found[f"L{level}"] = int(size.removesuffix("K")) * 1024
-    return found
+            caches[f"L{level}"] = int(size.removesuffix("K")) * 1024
+    return caches
 
 
 def level_of(nbytes: int, caches: Mapping[str, int]) -> str:
@@ -271,5 +271,5 @@ def bandwidth(ceilings: Mapping[str, Any], gpu: bool) -> float:
 
 def launch_s(ceilings: Mapping[str, Any], candidate: str) -> Spread | None:
     """Seconds of an operation on next to nothing, without those in which the library was still starting."""
-    found = ceilings["launches"].get(candidate) or ceilings["launches"].get(backend_of(candidate))
-    return Spread.after_first(found) if found else None
+    launches = ceilings["launches"].get(candidate) or ceilings["launches"].get(backend_of(candidate))
+    return Spread.after_first(launches) if launches else None

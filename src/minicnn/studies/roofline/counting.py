@@ -1,4 +1,4 @@
-"""What a training step computes and moves: counted from its Program, checked against PyTorch's counter."""
+"""Counts of a training step's operations and bytes: from its Program, checked against PyTorch's counter."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def torch_count(name: str, image: Sequence[int] = IMAGE) -> dict[str, float]:
         mask = rest[7]
         return sum(mask[:2]) * 2 * math.prod(dy) * math.prod(w[1:])
 
-    found = {}
+    counts = {}
     for key, mapping in (("backward", {}), ("backward_grouped", {torch.ops.aten.convolution_backward: grouped})):
         with FlopCounterMode(display=False) as counter:
             loss = module(x).sum()
-        found["forward"] = counter.get_total_flops() / 2
+        counts["forward"] = counter.get_total_flops() / 2
         with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
             loss.backward()
-        found[key] = counter.get_total_flops() / 2
-    return found
+        counts[key] = counter.get_total_flops() / 2
+    return counts

@@ -53,13 +53,13 @@ def prepare(
     note, classes = "", counting.CLASSES
     if data != "synthetic":
         try:
-            found = load(data, data_dir, download=False)
-            order = epoch_order(len(found.x_train), shuffle=True, seed=0, epoch=0)[:samples]
+            dataset = load(data, data_dir, download=False)
+            order = epoch_order(len(dataset.x_train), shuffle=True, seed=0, epoch=0)[:samples]
             x, y, x_test, y_test = (
-                found.x_train[order],
-                found.y_train[order],
-                found.x_test[:tests],
-                found.y_test[:tests],
+                dataset.x_train[order],
+                dataset.y_train[order],
+                dataset.x_test[:tests],
+                dataset.y_test[:tests],
             )
         except DataError:
             if data_dir is not None:
@@ -79,7 +79,7 @@ def prepare(
 
 
 def samples(folder: str, _: Settings) -> Samples:
-    """What `prepare` has written."""
+    """Samples that `prepare` has written."""
     x, y, x_test, y_test = (np.load(Path(folder) / f"{name}.npy") for name in ARRAYS)
     test = {f"{axis}_{part}": a for part in ("val", "test") for axis, a in (("x", x_test), ("y", y_test))}
     return Samples({"x_train": x, "y_train": y, **test}, counting.CLASSES)

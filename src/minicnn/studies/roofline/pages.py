@@ -49,7 +49,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         for name in NETWORKS:
             reasons = run.results.get(f"training-{name}", {"refused": {}})["refused"]
             refused += page.refused({f"{c} ({name})": why for c, why in reasons.items()})
-    counted = {n: found for n in NETWORKS for run in runs if (found := run.results.get(f"counts-{n}"))}
+    counted = {n: counts for n in NETWORKS for run in runs if (counts := run.results.get(f"counts-{n}"))}
     swept, where = trained.sweep(every)
     accounts, worst = tables.memory(runs)
     diverging, rates = trained.diverging(runs)
@@ -57,7 +57,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     values = {
         **_answer(every), **_hypotheses(every), **trained.diverging_values(runs), "swept": where, "worst": worst,
         "caches": caches, "data": trained.data(runs), "some": "" if every else None, "none": None if every else "",
-        "counted": next((found["batches"][1] for found in counted.values()), None),
+        "counted": next((counts["batches"][1] for counts in counted.values()), None),
     }  # fmt: skip
     content = Content(
         values,
@@ -76,28 +76,28 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 # Under the roofline -------------------------------------------------------------------------------
 
 
-def _roofline(gpu: bool, own: Sequence[Step]) -> list[Block]:
+def _roofline(gpu: bool, steps: Sequence[Step]) -> list[Block]:
     """The roofline of a place, with the steps of its best candidate; or that it has no ceilings."""
-    run, best = own[0].run, best_of(own)
-    found = run.found("ceilings")
-    rates, moved = (peaks(found, gpu), bandwidth(found, gpu)) if found else ({}, None)
+    run, best = steps[0].run, best_of(steps)
+    ceilings = run.found("ceilings")
+    rates, moved = (peaks(ceilings, gpu), bandwidth(ceilings, gpu)) if ceilings else ({}, None)
     where = (run.gpu or "GPU") if gpu else run.cpu
     values: dict[str, Any] = {"where": where, "file": file_name(where), "best": best, "no_ceilings": ""}
     panels = {}
     if rates and moved:
         used = way_of(best or "")
-        reached = max(s.place[1] for s in own) / rates[used if used in rates else next(iter(rates))]
-        draw = partial(_draw, rates=rates, moved=moved, own=[s for s in own if s.candidate == best], used=used)
+        reached = max(s.place[1] for s in steps) / rates[used if used in rates else next(iter(rates))]
+        draw = partial(_draw, rates=rates, moved=moved, steps=[s for s in steps if s.candidate == best], used=used)
         title = f"{where}: the networks reach up to {reached:.0%} of the products' rate"
         panels[f"roofline-{file_name(where)}"] = [Panel(title, draw, HIGH)]
         values["no_ceilings"] = None
     return TEMPLATE.render(Content(values, panels=panels), "roofline")
 
 
-def _draw(axes: Any, rates: Mapping[str, float], moved: float, own: Sequence[Step], used: str) -> None:
+def _draw(axes: Any, rates: Mapping[str, float], moved: float, steps: Sequence[Step], used: str) -> None:
     blue, grey = figures.FAMILIES[figures.KERNELS], figures.FAMILIES[figures.PUBLISHED]
     points: dict[str, list[Place]] = {}
-    for step in own:
+    for step in steps:
         points.setdefault(TITLES[step.network], []).append(step.place)
     xs = [x for path in points.values() for x, _ in path]
     ys = [y for path in points.values() for _, y in path]
@@ -150,13 +150,13 @@ def _rate(rate: float) -> str:
 
 def _distinct(rates: Mapping[str, float]) -> list[tuple[list[str], float]]:
     """Ways of computing whose rates can be told apart in a figure, the slowest first."""
-    found: list[tuple[list[str], float]] = []
+    groups: list[tuple[list[str], float]] = []
     for way, rate in sorted(rates.items(), key=lambda item: item[1]):
-        if found and rate < 1.1 * found[-1][1]:
-            found[-1] = ([*found[-1][0], way], rate)
+        if groups and rate < 1.1 * groups[-1][1]:
+            groups[-1] = ([*groups[-1][0], way], rate)
         else:
-            found.append(([way], rate))
-    return found
+            groups.append(([way], rate))
+    return groups
 
 
 # What limits a step -------------------------------------------------------------------------------
@@ -167,11 +167,11 @@ def _kernels(step: Step) -> dict[str, float] | None:
     if step.batch != epoch_batch(step.run, step.network):
         return None
     kept = step.run.results[f"training-{step.network}"].get("kernels", {}).get(step.candidate)
-    found, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
-    if not kept or not found:
+    ceilings, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
+    if not kept or not ceilings:
         return None
     kernels = [Kernel(k["flops"], k["bytes"], k["seconds"]) for k in kept]
-    return near(kernels, step.time.median, peaks(found, gpu)[way_of(step.candidate)], bandwidth(found, gpu))
+    return near(kernels, step.time.median, peaks(ceilings, gpu)[way_of(step.candidate)], bandwidth(ceilings, gpu))
 
 
 def _verdicts(every: Sequence[Step]) -> list[dict[str, Cell]]:
@@ -197,7 +197,7 @@ def _verdicts(every: Sequence[Step]) -> list[dict[str, Cell]]:
 
 
 def _answer(every: Sequence[Step]) -> dict[str, Any]:
-    """What the best candidate trains, how near to its ceilings, and what holds it back."""
+    """Sentences on the best candidate: its rate, how near it is to its ceilings, and what holds it back."""
     names = ("best", "where", "batch", "rates", "ratios", "slow", "shares", "no_limit", "untimed", "timed", "near",
              "limited", "judged", "limits")  # fmt: skip
     values: dict[str, Any] = dict.fromkeys(names)
@@ -206,19 +206,19 @@ def _answer(every: Sequence[Step]) -> dict[str, Any]:
     gpu = any(on_gpu(s.candidate) for s in every)
     own = [s for s in every if on_gpu(s.candidate) == gpu]
     best = best_of(own) or ""
-    found = largest(own, best)
-    run = next(iter(found.values())).run
-    values |= {"best": best, "where": run.where(best), "batch": next(iter(found.values())).batch,
-               "rates": ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in found.items())}  # fmt: skip
+    largest_steps = largest(own, best)
+    run = next(iter(largest_steps.values())).run
+    values |= {"best": best, "where": run.where(best), "batch": next(iter(largest_steps.values())).batch,
+               "rates": ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in largest_steps.items())}  # fmt: skip
     if rest := [s for s in every if not on_gpu(s.candidate)] if gpu else []:
         slow = largest(rest, best_of(rest) or "")
         cpu = next(iter(slow.values()))
-        values["ratios"] = [found[n].rate / slow[n].rate for n in found if n in slow]
+        values["ratios"] = [largest_steps[n].rate / slow[n].rate for n in largest_steps if n in slow]
         values["slow"] = cpu.run.label(cpu.candidate)
     if rates := peaks(run.found("ceilings"), gpu) if run.found("ceilings") else {}:
         peak = rates.get(way_of(best)) or next(iter(rates.values()))
-        values["shares"] = [100 * s.place[1] / peak for s in found.values()]
-        verdicts = [v.bottleneck for v in map(verdict_of, found.values()) if v]
+        values["shares"] = [100 * s.place[1] / peak for s in largest_steps.values()]
+        verdicts = [v.bottleneck for v in map(verdict_of, largest_steps.values()) if v]
         limits = [v for v in verdicts if v != NONE]
         if limits:
             named = dict.fromkeys(NAMES[v] for v in limits)
@@ -233,9 +233,9 @@ def _answer(every: Sequence[Step]) -> dict[str, Any]:
 
 
 def _hypotheses(every: Sequence[Step]) -> dict[str, Any]:
-    """What the claims name: the source left its tables empty."""
-    own = sorted((s for s in every if s.network == "resnet18"), key=lambda s: s.rate)
-    cpu, gpu = (next((s for s in reversed(own) if on_gpu(s.candidate) == side), None) for side in (False, True))
+    """Values that the claims name: the source left its tables empty."""
+    resnets = sorted((s for s in every if s.network == "resnet18"), key=lambda s: s.rate)
+    cpu, gpu = (next((s for s in reversed(resnets) if on_gpu(s.candidate) == side), None) for side in (False, True))
     runs = list({id(s.run): s.run for s in every}.values())
     return {
         "cpu_rate": cpu and cpu.rate, "cpu_where": cpu and cpu.run.where(cpu.candidate),

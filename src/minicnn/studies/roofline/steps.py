@@ -60,29 +60,31 @@ def steps(runs: Sequence[Run]) -> Iterator[Step]:
             result = run.results.get(f"training-{name}", {"steps": {}})
             for batch, times in result["steps"].items():
                 for candidate, samples in times.items():
-                    given = Spread.of(result["inputs"][batch][candidate]).median
-                    yield Step(run, name, candidate, int(batch), Spread.of(samples), given)
+                    input_s = Spread.of(result["inputs"][batch][candidate]).median
+                    yield Step(run, name, candidate, int(batch), Spread.of(samples), input_s)
 
 
 def largest(every: Sequence[Step], candidate: str) -> dict[str, Step]:
     """The steps of a candidate by network, at the batch size that all networks have."""
-    found: dict[str, Step] = {}
-    own = [s for s in every if s.candidate == candidate]
-    common = [b for b in {s.batch for s in own} if {s.network for s in own if s.batch == b} == {s.network for s in own}]
-    for step in own:
+    best: dict[str, Step] = {}
+    mine = [s for s in every if s.candidate == candidate]
+    common = [
+        b for b in {s.batch for s in mine} if {s.network for s in mine if s.batch == b} == {s.network for s in mine}
+    ]
+    for step in mine:
         if step.batch == max(common, default=step.batch):
-            found[step.network] = step
-    return found
+            best[step.network] = step
+    return best
 
 
 def at_epoch(every: Sequence[Step]) -> Iterator[Step]:
     """Of each network and candidate on each machine the step in the batch of its epoch, or else in the largest."""
-    found: dict[tuple[int, str, str], list[Step]] = {}
+    groups: dict[tuple[int, str, str], list[Step]] = {}
     for step in every:
-        found.setdefault((id(step.run), step.candidate, step.network), []).append(step)
-    for own in found.values():
-        batch = epoch_batch(own[0].run, own[0].network)
-        yield next((s for s in own if s.batch == batch), max(own, key=lambda s: s.batch))
+        groups.setdefault((id(step.run), step.candidate, step.network), []).append(step)
+    for group in groups.values():
+        batch = epoch_batch(group[0].run, group[0].network)
+        yield next((s for s in group if s.batch == batch), max(group, key=lambda s: s.batch))
 
 
 def best_of(every: Sequence[Step]) -> str | None:
@@ -94,15 +96,15 @@ def best_of(every: Sequence[Step]) -> str | None:
 
 def verdict_of(step: Step) -> Verdict | None:
     """The verdict on a step, from its operations at the ceilings of the way in which its candidate computes."""
-    found, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
-    rates, moved = (peaks(found, gpu), bandwidth(found, gpu)) if found else ({}, None)
+    ceilings, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
+    rates, moved = (peaks(ceilings, gpu), bandwidth(ceilings, gpu)) if ceilings else ({}, None)
     if not rates or not moved:
         return None
     result = step.run.results[f"training-{step.network}"]
     nodes = at_batch(step.run.found(f"counts-{step.network}"), step.batch)
     launched = result["accounts"].get(step.candidate, {}).get("launches")
     launched = result.get("launched", {}).get(step.candidate, launched)
-    launch = launch_s(found, step.candidate)
+    launch = launch_s(ceilings, step.candidate)
     launches = (len(nodes) if launched is None else launched) * (launch.median if launch else 0.0)
     peak = rates.get(way_of(step.candidate)) or next(iter(rates.values()))
     return judge(step.time.median + step.input_s, floor(nodes, peak, moved, launches, step.input_s))

@@ -24,18 +24,18 @@ def ways(runs: Sequence[Run]) -> Rows:
     """Products by way of computing."""
     return [
         {"machine": where, "way": way, "rate": rate / 1e9}
-        for run, found in _measured(runs)
+        for run, ceilings in _measured(runs)
         for gpu, where in ((False, run.cpu), (True, run.gpu or ""))
-        for way, rate in peaks(found, gpu).items()
+        for way, rate in peaks(ceilings, gpu).items()
     ]
 
 
 def launches(runs: Sequence[Run]) -> Rows:
     """The cost of an operation on next to nothing."""
     return [
-        {"candidate": run.label(name), "us": spread.scaled(1e6) if (spread := launch_s(found, name)) else None}
-        for run, found in _measured(runs)
-        for name in found["launches"]
+        {"candidate": run.label(name), "us": spread.scaled(1e6) if (spread := launch_s(ceilings, name)) else None}
+        for run, ceilings in _measured(runs)
+        for name in ceilings["launches"]
     ]
 
 
@@ -43,14 +43,16 @@ def copies(runs: Sequence[Run]) -> tuple[Rows, str]:
     """Copies by working set, and the sizes of the caches in words."""
     rows: Rows = []
     notes = []
-    for run, found in _measured(runs):
-        caches = {name: int(size) for name, size in found["caches"].items()}
-        for name, own_copies in found["copies"].items():
+    for run, ceilings in _measured(runs):
+        caches = {name: int(size) for name, size in ceilings["caches"].items()}
+        for name, own_copies in ceilings["copies"].items():
             call = call_s(own_copies)
             for nbytes, rates in own_copies.items():
                 seconds = [2 * int(nbytes) / rate for rate in rates]
-                own = {"L2": found["l2"][name]} if found["l2"].get(name) else {}
-                level = level_of(2 * int(nbytes), own if on_gpu(name) else caches) if own or not on_gpu(name) else ""
+                cached = {"L2": ceilings["l2"][name]} if ceilings["l2"].get(name) else {}
+                level = (
+                    level_of(2 * int(nbytes), cached if on_gpu(name) else caches) if cached or not on_gpu(name) else ""
+                )
                 if call > median(seconds) / 2:
                     level = f"{level or 'device'}, mostly the call"
                 rows.append({
@@ -59,7 +61,7 @@ def copies(runs: Sequence[Run]) -> tuple[Rows, str]:
                 })  # fmt: skip
         notes += [f"Caches of a core of the machine with {run.cpu}: "
                   + (", ".join(f"{n} {s // 1024:,} KiB" for n, s in caches.items()) or "not known")]  # fmt: skip
-        notes += [f"L2 of the {run.gpu}: {s // 2**20:,} MiB" for s in {s for s in found["l2"].values() if s}]
+        notes += [f"L2 of the {run.gpu}: {s // 2**20:,} MiB" for s in {s for s in ceilings["l2"].values() if s}]
     return rows, "; ".join(notes)
 
 
@@ -118,9 +120,9 @@ def memory(runs: Sequence[Run]) -> tuple[Rows, float]:
     worst = 0.0
     for run in runs:
         for name in NETWORKS:
-            own = run.results.get(f"training-{name}", {}).get("accounts", {})
+            accounts = run.results.get(f"training-{name}", {}).get("accounts", {})
             first = {"numpy": run.results["accounts"][name]} if "accounts" in run.results else {}
-            for candidate, account in {**first, **own}.items():
+            for candidate, account in {**first, **accounts}.items():
                 plan, measured = account["plan_mb"], account["measured_mb"]
                 off = 100 * (plan - measured) / measured
                 worst = max(worst, abs(off))

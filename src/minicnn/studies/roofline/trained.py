@@ -1,4 +1,4 @@
-"""What the networks of the study `roofline` make of the machines in training: steps, sweeps, epochs."""
+"""Training of the networks of the study `roofline` on each machine: steps, sweeps, epochs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = list[dict[str, Cell]]
 
 
 def data(runs: Sequence[Run]) -> str | None:
-    """What each machine was trained on, in sentences."""
+    """Data that each machine was trained on, in sentences."""
     said = dict.fromkeys(
         f"Data on {run.gpu or run.cpu}: {run.results[f'training-{n}']['data']}."
         for run in runs for n in NETWORKS if f"training-{n}" in run.results
@@ -36,8 +36,8 @@ def rates(runs: Sequence[Run], every: Sequence[Step]) -> list[Panel]:
     marks = []
     for run in runs:
         for name in dict.fromkeys(s.candidate for s in every if s.run is run):
-            found = largest([s for s in every if s.run is run], name)
-            marks += [Mark(f"{TITLES[n]}, {run.label(name)}", s.rate, family(name)) for n, s in found.items()]
+            best = largest([s for s in every if s.run is run], name)
+            marks += [Mark(f"{TITLES[n]}, {run.label(name)}", s.rate, family(name)) for n, s in best.items()]
     if marks and any(run.gpu for run in runs):
         marks += [Mark(f"{TITLES[n]}, PyTorch compiled, bfloat16, H200", float(r), TORCH) for n, r in COMPILED.items()]
     draw = partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True)
@@ -47,13 +47,13 @@ def rates(runs: Sequence[Run], every: Sequence[Step]) -> list[Panel]:
 def _lead(every: Sequence[Step]) -> dict[str, Any]:
     """By how much the fastest of ours leads PyTorch's modules, and where."""
     gpu = any(on_gpu(s.candidate) for s in every)
-    own = [s for s in every if on_gpu(s.candidate) == gpu]
-    own = [s for s in own if s.run is own[0].run]
-    best = best_of([s for s in own if family(s.candidate) == KERNELS]) or ""
-    peer = next((s.candidate for s in own if s.candidate.startswith("torch.nn:")), "")
-    ours, theirs = largest(own, best), largest(own, peer)
+    mine = [s for s in every if on_gpu(s.candidate) == gpu]
+    mine = [s for s in mine if s.run is mine[0].run]
+    best = best_of([s for s in mine if family(s.candidate) == KERNELS]) or ""
+    peer = next((s.candidate for s in mine if s.candidate.startswith("torch.nn:")), "")
+    ours, theirs = largest(mine, best), largest(mine, peer)
     ratios = [step.rate / theirs[name].rate for name, step in ours.items() if name in theirs]
-    return {"best": best, "ratios": ratios, "where": own[0].run.where(peer)}
+    return {"best": best, "ratios": ratios, "where": mine[0].run.where(peer)}
 
 
 def machines(every: Sequence[Step]) -> Rows:
@@ -63,9 +63,9 @@ def machines(every: Sequence[Step]) -> Rows:
         row: dict[str, Cell] = {"network": TITLES[name]}
         fastest: dict[str, float] = {}
         for key in ("cpu", "gpu"):
-            own = [s for s in every if s.network == name and on_gpu(s.candidate) == (key == "gpu")]
-            if own:
-                best = max(own, key=lambda step: step.rate)
+            mine = [s for s in every if s.network == name and on_gpu(s.candidate) == (key == "gpu")]
+            if mine:
+                best = max(mine, key=lambda step: step.rate)
                 fastest[key] = best.rate
                 row |= {key: best.run.label(best.candidate), f"{key}_batch": best.batch, f"{key}_rate": best.rate,
                         f"{key}_ms": best.time.scaled(1e3), f"{key}_gflops": best.place[1] / 1e9}  # fmt: skip
@@ -131,33 +131,33 @@ def diverging(runs: Sequence[Run]) -> tuple[Rows, list[str]]:
     heads: dict[str, None] = {}
     rows: dict[tuple[str, int], dict[str, Cell]] = {}
     for run in runs:
-        found = run.results.get("diverging", {"runs": ()})
-        for tried in found["runs"]:
+        results = run.results.get("diverging", {"runs": ()})
+        for tried in results["runs"]:
             rate, losses = f"{tried['rate']:g}", tried["losses"]
             heads[rate] = None
-            row = rows.setdefault((run.label(found["candidate"]), tried["batch"]), {"batch": tried["batch"]})
-            row |= {"candidate": run.label(found["candidate"]), "first": losses[0] if losses else None}
-            ended = len(losses) < found["steps"]
+            row = rows.setdefault((run.label(results["candidate"]), tried["batch"]), {"batch": tried["batch"]})
+            row |= {"candidate": run.label(results["candidate"]), "first": losses[0] if losses else None}
+            ended = len(losses) < results["steps"]
             row[f"rate_{rate}"] = f"no number after step {len(losses)}" if ended else f"{losses[-1]:.3f}"
     return list(rows.values()), list(heads)
 
 
 def diverging_values(runs: Sequence[Run]) -> dict[str, Any]:
-    """What became of the published NaN, of the last machine that tried."""
+    """Values on the published NaN, of the last machine that tried."""
     names = ("nan", "nan_holds", "nan_steps", "nan_rates", "largest_loss", "lost_loss", "decides")
     values: dict[str, Any] = {**dict.fromkeys(names), "no_nan": ""}
-    found = next((run.results["diverging"] for run in reversed(runs) if run.results.get("diverging")), None)
-    if found is None:
+    results = next((run.results["diverging"] for run in reversed(runs) if run.results.get("diverging")), None)
+    if results is None:
         return values
-    whole = {(t["batch"], t["rate"]): len(t["losses"]) == found["steps"] for t in found["runs"]}
+    whole = {(t["batch"], t["rate"]): len(t["losses"]) == results["steps"] for t in results["runs"]}
     batches = sorted({batch for batch, _ in whole})
     said = []
     for batch in batches:
         lost = [rate for (b, rate), kept in whole.items() if b == batch and not kept]
         said.append(f"batch {batch}: " + (f"NaN from a learning rate of {min(lost):g}" if lost else "no NaN"))
     holds = any(whole[batches[0], r] and not kept for (b, r), kept in whole.items() if b == batches[-1])
-    most = max(max(t["losses"], default=0.0) for t in found["runs"])
+    most = max(max(t["losses"], default=0.0) for t in results["runs"])
     values |= {"nan": "; ".join(said), "nan_holds": holds, "no_nan": None}
     if all(whole.values()):
-        return values | {"nan_steps": found["steps"], "nan_rates": [r for _, r in whole], "largest_loss": most}
+        return values | {"nan_steps": results["steps"], "nan_rates": [r for _, r in whole], "largest_loss": most}
     return values | {"lost_loss": most, "decides": "The" if holds else "Not the batch but the"}

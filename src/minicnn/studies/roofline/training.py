@@ -182,9 +182,9 @@ class Runner:
         if isinstance(run, PlannedMemory):
             run(arrays)
             measured = (backend.memory() or 0) - before
-            given = sum(v.nbytes for v in program.inputs if v.kind == "input")  # it keeps a copy of its own
+            inputs = sum(v.nbytes for v in program.inputs if v.kind == "input")  # it keeps a copy of its own
             return {
-                "plan_mb": (run.arena_bytes + given) / MB, "measured_mb": measured / MB, "batch": batch,
+                "plan_mb": (run.arena_bytes + inputs) / MB, "measured_mb": measured / MB, "batch": batch,
                 "launches": run.launched,
             }  # fmt: skip
         program = model.program("train", batch_size=batch)
@@ -196,9 +196,9 @@ class Runner:
     def _program(self, model: Model, batch: int) -> tuple[Program, dict[str, Any]]:
         """A step as a Program, and its inputs on the backend."""
         program = model.program("train", batch_size=batch)
-        given = {name: self._samples[f"{name}_train"][self._rows(0, batch)] for name in "xy"}
-        given["learning_rate"] = np.float32(counting.LEARNING_RATE)
-        return program, step_inputs(model, program, given)
+        data = {name: self._samples[f"{name}_train"][self._rows(0, batch)] for name in "xy"}
+        data["learning_rate"] = np.float32(counting.LEARNING_RATE)
+        return program, step_inputs(model, program, data)
 
     def kernels(self, batch: int, repeats: int) -> list[dict[str, float]] | None:
         """FLOPs, bytes and median seconds of each kernel of a step; None where a backend does not tell."""
@@ -245,16 +245,16 @@ def account_of(launches: Sequence[tuple[Sequence[Node], Sequence[float]]]) -> li
         for node in nodes:
             for value in node.inputs:
                 readers.setdefault(id(value), set()).add(number)
-    found = []
+    accounts = []
     for number, (nodes, seconds) in enumerate(launches):
-        made = {id(value): value for node in nodes for value in node.outputs}
-        read = {id(value): value for node in nodes for value in node.inputs if id(value) not in made}
-        kept = [value for key, value in made.items() if readers.get(key, set()) != {number}]
-        found.append({
+        values = {id(value): value for node in nodes for value in node.outputs}
+        read = {id(value): value for node in nodes for value in node.inputs if id(value) not in values}
+        kept = [value for key, value in values.items() if readers.get(key, set()) != {number}]
+        accounts.append({
             "flops": sum(node.cost.flops for node in nodes), "seconds": float(np.median(seconds)),
             "bytes": sum(value.nbytes for value in (*read.values(), *kept)),
         })  # fmt: skip
-    return found
+    return accounts
 
 
 def _is_operation(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What limits a training step: compute, memory, launches, the input, or none of them; from figures alone."""
+"""Limit of a training step, from figures alone: compute, memory, launches, the input, or none of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def floor(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits a step.
+    """Limit of a step.
 
     Attributes:
         bottleneck: "compute", "memory", "launch" or "input"; "none" where the largest is less than half of the time.
@@ -93,9 +93,9 @@ def near(kernels: Sequence[Kernel], step_s: float, peak: float, bandwidth: float
     take longer in all than the step, in which one begins before the other ends.
     """
     whole = max(step_s, sum(kernel.seconds for kernel in kernels))
-    found = dict.fromkeys(("compute", "memory", NONE), 0.0)
+    shares = dict.fromkeys(("compute", "memory", NONE), 0.0)
     for kernel in kernels:
         needs = {"compute": kernel.flops / peak, "memory": kernel.bytes_moved / bandwidth}
         most = max(needs, key=lambda name: needs[name])
-        found[most if needs[most] >= NEAR * kernel.seconds else NONE] += kernel.seconds / whole
-    return {**found, "between": max(0.0, 1 - sum(found.values()))}
+        shares[most if needs[most] >= NEAR * kernel.seconds else NONE] += kernel.seconds / whole
+    return {**shares, "between": max(0.0, 1 - sum(shares.values()))}

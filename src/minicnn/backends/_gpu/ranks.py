@@ -1,25 +1,46 @@
-"""Steps of ranks with a GPU each: sums whose collectives the GPU runs, as nodes of a Program."""
+"""Steps of ranks with a GPU each: sums that the GPU takes, and all of a step in one CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
-from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.executable import BINDINGS, one_by_one
 from minicnn.backends._gpu.runtime import Launch, stored
 from minicnn.backends._gpu.staging import Upload
+from minicnn.backends.base import Executable
 from minicnn.distribution.nccl import NcclCommunicator
-from minicnn.distribution.passes import ADDED, Shard, summed_loss
-from minicnn.distribution.step import Arrays, ShardedStep, _Partial, _Sums, own_rows
+from minicnn.distribution.running import RankStep
+from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
+from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Group
-from minicnn.program.graph import Node, Program, Spec, Value
+from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.memory import Buffer, assign
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.backend import GpuBackend
+
+
+def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
+    """The step of a rank, as much of it on the GPU as can be; one rank needs no communicator."""
+    group = schedule.group
+    communicator = group.communicator if isinstance(group.communicator, NcclCommunicator) else None
+    # A graph reads weights where they are: each has to be overwritten there.
+    whole = all(schedule.results.get(name) == updated(name) for name in schedule.program.updates)
+    whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
+    if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
+        return RankStep(schedule, backend)
+    # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
+    # between.
+    if communicator is not None and group.shards == group.ranks and not group.deterministic and whole:
+        return _whole(schedule, backend, communicator)
+    if whole:
+        return GraphStep(schedule, backend, communicator)
+    # Where kernels are split, some collectives are the host's.
+    return RankStep(schedule, backend) if communicator is None else DeviceStep(schedule, backend, communicator)
 
 
 def fits(group: Group) -> bool:
@@ -55,38 +76,30 @@ def summed(values: Sequence[Value], group: Group) -> list[Value]:
     return totals
 
 
-def lower(program: Program, group: Group) -> None:
-    """Take the sums of the Program of a shard by collectives that the GPU runs; each rank has one shard."""
+class DeviceStep(RankStep):
+    """A `RankStep` whose sums are Programs of the GPU, with their collectives.
 
-    def rule(node: Node) -> Sequence[Value] | None:
-        # Those that `summed` emits itself have a communicator, and stay.
-        known = node.op.name == "all_reduce" and node.attrs["group"].communicator is None
-        return summed(node.inputs, group) if known else None
-
-    program.replace(rule)
-
-
-class DeviceStep(ShardedStep):
-    """A `ShardedStep` whose sums are Programs of the GPU, with their collectives; see there for the arguments."""
+    Args:
+        schedule: See `RankStep`.
+        backend: See `RankStep`.
+        communicator: What connects the GPUs; None for one rank.
+    """
 
     overlaps = False  # a GPU does what it is given in one order
 
-    def __init__(
-        self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
-        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator | None,
-    ) -> None:  # fmt: skip
-        super().__init__(programs, shards, group, data, cut, backend)
+    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+        super().__init__(schedule, backend)
         self._communicator, self._runtime = communicator, backend.runtime
-        sums: list[_Sums] = []
+        sums: list[Collective] = []
         if communicator is not None:
             # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
-            sums = [each for level, _ in self._collectives for each in level if each.names]
-        compiled = backend.compile_each([self._program(each) for each in sums])
-        self._sums = {each.names[0]: run for each, run in zip(sums, compiled, strict=True)}
+            sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
+        compiled = backend.compile_each([_sums(each) for each in sums])
+        self._sums = {id(each): run for each, run in zip(sums, compiled, strict=True)}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
-        """See `ShardedStep`."""
+        """See `RankStep`."""
         results = super().__call__(arrays)
         self._finish()
         return results
@@ -97,56 +110,42 @@ class DeviceStep(ShardedStep):
             with self._runtime.active():
                 self._communicator.finish(self._runtime)
 
-    def _program(self, sums: _Sums) -> Program:
-        """One that adds up what the ranks give."""
-        program = Program("sums")
-        summands = [program.input(f"given {n}", s.shape, s.dtype) for n, s in zip(sums.names, sums.specs, strict=True)]
-        program.outputs = dict(zip(sums.names, summed(summands, self._group), strict=True))
-        return program
-
-    def _total(self, partial: _Partial) -> Arrays:
-        names = partial.names
-        if not names or self._communicator is None:
-            return super()._total(partial)
-        ((_, totals),) = partial.partial_sums
-        return self._call(self._sums[names[0]], {f"given {n}": a for n, a in zip(names, totals, strict=True)})
+    def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
+        if self._communicator is None:
+            return arrays
+        results = self._call(self._sums[id(collective)], {str(i): a for i, a in enumerate(arrays)})
+        return [results[name] for name in collective.writes]
 
 
 class GraphStep(DeviceStep):
     """A `DeviceStep` as one CUDA graph: the parts of all shards and the sums, the same kernels in the same order.
 
     Weights, state and data sets are read, or overwritten, where they are; all else is copied to where the graph finds
-    it. See `ShardedStep` for the arguments.
+    it. See `DeviceStep` for the arguments.
     """
 
-    def __init__(
-        self, programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Iterable[str],
-        cut: Iterable[str], backend: GpuBackend, communicator: NcclCommunicator | None,
-    ) -> None:  # fmt: skip
-        super().__init__(programs, shards, group, data, cut, backend, communicator)
-        sums = [each for level, _ in self._collectives for each in level if each.names] if len(shards) > 1 else []
-        compiled = backend.compile_each([_additions(each) for each in sums])
-        self._additions = {each.names[0]: run for each, run in zip(sums, compiled, strict=True)}
-        parts = [*self._common, *(part for levels in self._per_shard.values() for pieces in levels for part in pieces)]
-        runs: list[Any] = [part.compiled for part in parts if part.compiled is not None]
-        names = {v.name for program in programs.values() for v in program.inputs}
+    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+        super().__init__(schedule, backend, communicator)
+        adds = [each for each in schedule.instructions if isinstance(each, Add) and not isinstance(each, Collective)]
+        specs = list(dict.fromkeys(each.specs for each in adds))
+        additions = backend.compile_each([_additions(each) for each in specs])
+        self._additions = dict(zip(specs, additions, strict=True))
+        runs: list[Any] = list(self._compiled.values())
+        names = {v.name for v in schedule.program.inputs}
         self._moved = {v.name: v.spec for run in runs for v in run.inputs.moved if v.name in names}
         self._stays = sorted({v.name for run in runs for v in run.inputs.bound if v.name in names})
-        self._in_place = {name for name, _ in self._updates} & {*self._stays}
-        self._captures = all(run.captures for run in (*runs, *self._sums.values(), *compiled))
-        first, last = shards[0], shards[-1]
-        self._whole = replace(first, samples=last.start + last.samples - first.start)  # all of this rank's
+        self._in_place = schedule.program.updates.keys() & {*self._stays}
+        self._captures = all(run.captures for run in (*runs, *self._sums.values(), *additions))
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
-        # The step runs once with placeholders, in the order of `ShardedStep`; what it would have run is captured
-        # afterwards.
+        # The schedule runs once with placeholders; what it would have run is captured afterwards.
         self._tape: list[tuple[Any, Arrays, Arrays]] = []  # an Executable, what it is given, and what it makes
         self._places: dict[int, Any] = {}  # of results, by id
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
-        """See `ShardedStep`."""
+        """See `RankStep`."""
         runtime = self._runtime
         with runtime.active(), self._arena.lock:
             self._bring(arrays)
@@ -156,7 +155,7 @@ class GraphStep(DeviceStep):
                 name: arrays[name] if name in self._in_place else array for name, array in arrays_of_graph.items()
             }
             # Copies, since the next step overwrites them.
-            results |= {name: self._copy(arrays_of_graph[name]) for name, _ in self._results}
+            results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
             self._finish()
         return results
 
@@ -173,11 +172,9 @@ class GraphStep(DeviceStep):
         for name, spec in self._moved.items():
             if name not in arrays:  # the numbers of the rows, which are always the same
                 continue
-            data = arrays[name]
-            if name in self._cut:
-                data = data[own_rows(data, self._whole, self._shards[0]), ...]
+            data, cut = self._schedule.own(name, arrays[name]), name in self._schedule.cut
             if name not in self._fixed:
-                self._fixed[name] = runtime.empty(data.shape if name in self._cut else spec.shape, spec.dtype)
+                self._fixed[name] = runtime.empty(data.shape if cut else spec.shape, spec.dtype)
             target = self._fixed[name]
             row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
             upload.bring(name, data, row, 1, self._backend.owns(data))
@@ -233,17 +230,15 @@ class GraphStep(DeviceStep):
         return run, there(self._returned)
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
-        """Write it down instead, in the order of `ShardedStep`."""
+        """Write it down instead."""
         results: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
         self._tape.append((run, arrays, results))
         return results | run.updated(arrays)
 
-    def _plus(self, sums: _Sums) -> Callable[[list[Any], list[Any]], list[Any]]:
-        def plus(a: list[Any], b: list[Any]) -> list[Any]:
-            operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
-            return list(self._call(self._additions[sums.names[0]], operands).values()) if operands else []
-
-        return plus
+    def _add(self, addition: Add, a: list[Any], b: list[Any]) -> list[Any]:
+        operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
+        results = self._call(self._additions[addition.specs], operands)
+        return [results[str(n)] for n in range(len(a))]
 
 
 @dataclass(frozen=True)
@@ -260,68 +255,35 @@ class _Result:
     spec: Spec
 
 
-def _additions(sums: _Sums) -> Program:
-    """One that adds what two shards give."""
+def _sums(collective: Collective) -> Program:
+    """The Program that adds up what the ranks give."""
+    program = Program("sums")
+    summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
+    program.outputs = dict(zip(collective.writes, summed(summands, collective.group), strict=True))
+    return program
+
+
+def _additions(specs: Sequence[Spec]) -> Program:
+    """The Program that adds what two shards give."""
     program = Program("additions")
-    a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(sums.specs)] for side in "ab")
+    a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(specs)] for side in "ab")
     program.outputs = {str(n): x + y for n, (x, y) in enumerate(zip(a, b, strict=True))}
     return program
 
 
-class WholeStep:
-    """An Executable of the whole step of a rank with one shard: one CUDA graph, the collectives among its launches.
+def _whole(schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator) -> Executable:
+    """The schedule of a rank with one shard as one Program: one CUDA graph, the collectives among its launches."""
+    connect(communicator, backend)
+    program = ProgramWriter(schedule, total=summed).write(watched=True)
+    names, run, runtime = [v.name for v in program.inputs], backend.compile(program), backend.runtime
 
-    Args:
-        program: That of the shard.
-        shard: The shard.
-        group: Who has which shards.
-        cut: Names of the inputs of which the shard is given its rows.
-        backend: What runs it.
-        communicator: Connects the ranks.
-    """
-
-    def __init__(
-        self, program: Program, shard: Shard, group: Group, cut: Collection[str], backend: GpuBackend,
-        communicator: NcclCommunicator,
-    ) -> None:  # fmt: skip
-        self._shard, self._cut = shard, frozenset(cut) - {"rows"}
-        self._inputs = [v.name for v in program.inputs]
-        numbers = np.arange(shard.start, shard.start + shard.samples, dtype=np.int32)
-        self._numbers = {"rows": backend.asarray(numbers)} if "rows" in cut else {}
-        self._communicator, self._runtime = communicator, backend.runtime
-        connect(communicator, backend)
-        total = summed_loss(program)
-        if total is not None and total.node is not None:
-            summands = {id(a): b for a, b in zip(total.node.outputs, total.node.inputs, strict=True)}
-            program.outputs[f"{ADDED}0.0"] = summands[id(total)]
-        lower(program, group)
-        self._run = backend.compile(program)
-
-    def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
-        """Outputs and updates by name; inputs that are updated are donated."""
-        known = {**arrays, **self._numbers}
-        cut = {n: known[n][own_rows(known[n], self._shard, self._shard), ...] for n in self._inputs if n in self._cut}
-        results = self._run({n: cut[n] if n in cut else known[n] for n in self._inputs})
-        with self._runtime.active():
-            self._communicator.finish(self._runtime)
+    def step(arrays: Mapping[str, Any]) -> Arrays:
+        results = run({name: schedule.own(name, arrays[name]) for name in names})
+        with runtime.active():
+            communicator.finish(runtime)
         return results
 
-
-def step(
-    programs: Mapping[int, Program], shards: Sequence[Shard], group: Group, data: Collection[str], cut: Collection[str],
-    backend: Any, communicator: NcclCommunicator | None,
-) -> ShardedStep | WholeStep:  # fmt: skip
-    """The step of a rank, as much of it on the GPU as can be: see `ShardedStep`. One rank needs no communicator."""
-    program = programs[shards[0].samples]
-    # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
-    # between.
-    if communicator is not None and group.shards == group.ranks and not group.deterministic and not program.parts:
-        return WholeStep(program, shards[0], group, cut, backend, communicator)
-    if fits(group) and not program.parts:
-        return GraphStep(programs, shards, group, data, cut, backend, communicator)
-    if fits(group) and communicator is not None:  # where kernels are split, some collectives are the host's
-        return DeviceStep(programs, shards, group, data, cut, backend, communicator)
-    return ShardedStep(programs, shards, group, data, cut, backend)
+    return step
 
 
 def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:
