@@ -134,6 +134,15 @@ def one_torch_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def jax_in_64_bits() -> Iterator[None]:
+    """JAX has float64; the context manager for it is not in every version."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture
 def registry() -> Iterator[None]:
     """Forgets the primitives that a test defines, and their kernels."""
     from minicnn.kernels.elements import ELEMENTS
