@@ -26,13 +26,14 @@ from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor
 from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import by_place, split_off
+from minicnn.loop.held import held_weights
 from minicnn.loop.objective import Objective
 from minicnn.loop.predictions import predict, predict_batch
 from minicnn.loop.sources import Source
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
 from minicnn.loop.training import Training
-from minicnn.loop.written import WrittenStep, held_weights
+from minicnn.loop.written import WrittenStep
 from minicnn.losses import Loss, LossName
 from minicnn.models.called import Called
 from minicnn.models.checks import (
