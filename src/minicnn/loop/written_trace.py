@@ -147,6 +147,8 @@ class WrittenTrace(Trace):
                 constraint = self.declared[path].constraint
                 if constraint is not None:
                     program.updates[path] = constraint(program.updates[path])
+                if self._finite:  # what the step computes from here on, and logs, is finite as well
+                    program.updates[path] = ops.where(self._all_finite(), program.updates[path], parameters[path])
                 self.updates[path] = program.updates[path]
             if name is not None:  # one that may take several steps counts them itself
                 program.updates[counter] = count + 1
@@ -241,6 +243,10 @@ class WrittenTrace(Trace):
             (loss,) = [v for v in loss.node.inputs if v is not alike[0]]
         return (loss, common) if kinds.get(id(loss), "same") != "same" else (loss, [loss])
 
+    def _all_finite(self) -> Value:
+        """Whether all gradients so far are, in float16."""
+        return reduce(lambda a, b: ops.where(a, b, a), self._finite)
+
     def _check_current(self, loss: Value, weights: Sequence[Weight]) -> None:
         changed = [w for w in weights if self.paths[w] in self.updates]
         for weight in changed:
@@ -318,8 +324,7 @@ class WrittenTrace(Trace):
             with program.scope("", "update"):
                 program.updates["step"] = self.step() + 1
             if self._scale is not None and self._finite:
-                finite = reduce(lambda a, b: ops.where(a, b, a), self._finite)
-                skip_unless(program, finite, self._scale, measured)
+                skip_unless(program, self._all_finite(), self._scale, measured)
         return readers
 
     def _scalar(self, name: str, value: Any) -> Value:
