@@ -27,6 +27,7 @@ from sphinx.util.inspect import stringify_signature
 import minicnn
 
 ROOT = Path(__file__).resolve().parents[1]
+LEVELS = 2  # of pages: those of a study are below the studies
 
 project = "minicnn"
 author = "The minicnn developers"
@@ -178,6 +179,12 @@ def trained_in_a_tab(app: Any, failed: Exception | None) -> None:
             shutil.copy(parts / name, runtime)
 
 
+def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Furo's tree of pages, for which Sphinx would copy each section and each name of the API, to leave them out."""
+    whole = context["toctree"]
+    context["toctree"] = lambda **options: whole(**{**options, "maxdepth": LEVELS})
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.add_directive("api", Api)
@@ -187,3 +194,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)
     app.connect("html-collect-pages", source_pages)
+    app.connect("html-page-context", pages_of_the_tree, priority=400)  # before Furo, which asks for it
