@@ -21,7 +21,7 @@ from support.browser import BROWSER, CONTRAST, NO_ALTERNATIVE, OVERFLOW, Browser
 
 WIDTHS = (400, 1280)
 MOST_BYTES = 300_000
-SKIPPED = ("_static", "_sources", "_downloads", "_modules", "source")  # not written by us; printed code
+SKIPPED = ("_static", "_sources", "_downloads", "_modules", "source", "train")  # not ours; code; what needs a server
 DRAWN = "new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
 CUT = """[...document.querySelectorAll('div.highlight pre')].filter(e => e.scrollWidth > e.clientWidth + 1)
 .map(e => e.textContent.split('\\n').sort((a, b) => b.length - a.length)[0].slice(0, 60))"""

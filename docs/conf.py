@@ -85,7 +85,8 @@ class Api(SphinxDirective):
             for n, thing in things.items()
             if callable(thing) and (not homes or getattr(thing, "__module__", "") in homes)
         }
-        lines = [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}.{n}" for n in kinds)]
+        own = [n for n in kinds if getattr(things[n], "__name__", n) == n]  # aliases have an entry alone
+        lines = [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}.{n}" for n in own)]
         for n, kind in kinds.items():
             lines += ["", f".. auto{kind}:: {name}.{n}"]
             lines += ["   :members:"] if kind == "class" else []
