@@ -94,6 +94,7 @@ CANDIDATES = {
     "minicnn cupy, bfloat16": Candidate("minicnn", "cupy", "bfloat16", standard=True, deep=True),
     "minicnn cupy, float16": Candidate("minicnn", "cupy", "float16", deep=True),
     "minicnn numba_cuda": Candidate("minicnn", "numba_cuda"),
+    "minicnn webgpu": Candidate("minicnn", "webgpu"),
     "PyTorch graph": Candidate("torch", "graph", standard=True, deep=True),
     "PyTorch eager": Candidate("torch", "eager"),
     "PyTorch compile": Candidate("torch", "compile"),

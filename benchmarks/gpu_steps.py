@@ -1,6 +1,6 @@
 """Time of training steps on one GPU: kernel by kernel beside its roof, by layer, the whole, and the host's work.
 
-    python benchmarks/gpu_steps.py [--backend cupy|numba_cuda ...] [--precision NAME ...] [--shared KB] [--json FILE]
+    python benchmarks/gpu_steps.py [--backend NAME ...] [--precision NAME ...] [--shared KB] [--json FILE]
                                    [--ablate OPTIONS ...] [--image N] [--classes N] [--batch N] [--whole] [--dry]
                                    [NETWORK ...]
 
@@ -73,7 +73,7 @@ DEEP = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "vgg11")
 
 def network(name: str, options: Options, *, dry: bool) -> Any:
     """The backend of a name; one that runs kernels on the CPU in a dry run."""
-    if not dry:
+    if not dry or name == "webgpu":  # which has an adapter on the CPU
         return backend_class(name)(strict=True, options=options)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from backends.cupy.emulated import EmulatedBackend
@@ -253,7 +253,7 @@ def measure(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join((*SIZES, *DEEP)))
-    parser.add_argument("--backend", action="append", choices=["cupy", "numba_cuda"])
+    parser.add_argument("--backend", action="append", choices=["cupy", "numba_cuda", "webgpu"])
     parser.add_argument("--precision", action="append", choices=["float32", "mixed_bfloat16", "mixed_float16"])
     parser.add_argument("--ablate", action="append", default=[])
     parser.add_argument("--shared", type=int, metavar="KB")

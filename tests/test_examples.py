@@ -150,3 +150,24 @@ def test_all_examples_are_here() -> None:
         "mnist_99.py",
         "transfer_learning.py",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("gan.py", ("--kind", "dcgan"), r"64 digits of dcgan: 0\.\d\d of the ink"),
+        ("gan.py", ("--kind", "wgan-gp"), r"64 digits of wgan-gp: 0\.\d\d of the ink"),
+        ("vae.py", (), r"loss \d+\.\d, reconstruction \d+\.\d, divergence \d+\.\d"),
+        ("contrastive.py", (), r"a linear classifier of its features: test accuracy \d+\.\d\d%"),
+        (
+            "distillation.py",
+            ("--teacher", "two_convs"),
+            r"the student, taught: 5,258 weights, test accuracy \d+\.\d\d%",
+        ),
+    ],
+)
+def test_steps_of_their_own(name: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    small = ("--data", "synthetic_digits", "--samples", "32", "--batch-size", "16", "--epochs", "1")
+    output = run(name, *arguments, *small, "--backend", "numpy", "--picture", str(tmp_path / "digits.png"))
+    assert re.search(said, output)
+    assert (tmp_path / "digits.png").stat().st_size > 100

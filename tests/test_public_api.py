@@ -29,7 +29,8 @@ def test_names_of_minicnn() -> None:
     assert minicnn.__all__ == sorted(minicnn.__all__)
     assert set(minicnn.__all__) == {
         "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_onnx", "from_torch",
-        "get_backend", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
+        "get_backend", "gradients",
+        "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
         "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
     }  # fmt: skip
     for name, value in public(minicnn).items():

@@ -29,19 +29,21 @@ if TYPE_CHECKING:
     from minicnn.backends import get_backend
     from minicnn.interop import from_onnx, from_torch, load_keras
     from minicnn.layers import Input, Layer
+    from minicnn.loop.written_trace import gradients
     from minicnn.models import Model, Sequential
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Input", "Layer", "Model", "Sequential", "callbacks", "constraints", "data", "from_onnx", "from_torch",
-    "get_backend", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics", "models", "ops",
-    "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
+    "get_backend", "gradients", "initializers", "interop", "keras", "layers", "load_keras", "losses", "metrics",
+    "models", "ops", "optimizers", "regularizers", "saving", "schedules", "utils", "zoo",
 ]  # fmt: skip
 
 _HOME = {
     "Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "from_onnx": "interop",
-    "from_torch": "interop", "get_backend": "backends", "load_keras": "interop",
+    "from_torch": "interop", "get_backend": "backends", "gradients": "loop.written_trace",
+    "load_keras": "interop",
 }  # fmt: skip
 
 

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from minicnn.models import Model
 
 
-def describe(model: Model) -> dict[str, Any]:
+def describe(model: Model, *, by_name: bool = False) -> dict[str, Any]:
     """All of a model but its arrays, as plain data.
+
+    Args:
+        model: The model.
+        by_name: Whether the name of its class will do for a model with a `call` or a step of its own.
 
     Raises:
         RuntimeError: If the model is not built.
@@ -27,7 +31,8 @@ def describe(model: Model) -> dict[str, Any]:
     """
     step = model._training.step
     objective, optimizer = step.objective, step.optimizer
-    compiled = None if objective is None or optimizer is None else {
+    written = model._training.written is not None
+    compiled = None if objective is None or optimizer is None or (written and not by_name) else {
         "optimizer": encode(optimizer),
         "losses": [encode(loss) for loss in objective.losses],
         "metrics": [[encode(metric) for metric in metrics] for metrics in objective.metrics],
@@ -36,10 +41,17 @@ def describe(model: Model) -> dict[str, Any]:
     }  # fmt: skip
     if compiled is not None and step.trainable != model._trainable_now():  # which the layers describe
         compiled["trainable"] = list(step.trainable.values())
-    graph = graph_to_config(model._graph)
-    check_size(graph)
+    of_own = model._writes("call") or model._writes_steps()
+    graph: Any = None if of_own else graph_to_config(model._graph)
+    check_size(graph or {"layers": [], "calls": []})
+    own = {} if not of_own else {
+        "model": type(model).__name__
+        if by_name else {"class": type(model).__name__, "config": encode(model.get_config())},
+        "inputs": [] if step.graph is None else [[list(t.sample_shape), t.dtype] for t in model.inputs],
+    }  # fmt: skip
     return {
-        "class": model._described_as,
+        **own,
+        "class": "Written" if of_own else model._described_as,
         "name": model._name,
         "seed": model.seed,
         **({} if model.trainable else {"trainable": False}),
@@ -53,24 +65,28 @@ def describe(model: Model) -> dict[str, Any]:
 def check_model_state(model: Model, state: Any) -> None:
     """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
     batch = _batch(state)
+    written = model._training.written
     metrics: dict[str, tuple[tuple[int, ...], str]] = {}
-    if batch is not None and (batch or _has_totals(state)):
+    if written is None and batch is not None and (batch or _has_totals(state)):
         shards = 1 if model.distribution is None else model.distribution.shards
         training = model._training
         inputs = training.executor.program("evaluate", training.step.feed(max(2, shards))).inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
     optimizer = model.optimizer
-    arrays = arrays_like(expected_arrays(model), frozenset(model._weights))
+    arrays = arrays_like(expected_arrays(model), frozenset(model._weights), more=written is not None)
 
     def steps(value: Any) -> bool:
         return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
 
     def sums(value: Any) -> bool:
-        if not arrays_like(metrics, frozenset(metrics if batch else ()))(value):
+        # What a written step carries and logs is known once it is traced.
+        if not arrays_like(metrics, frozenset(metrics if batch else ()), more=written is not None)(value):
             return False
         return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
 
-    earlier = arrays_like({n: (shape, host_dtype(dtype)) for n, (shape, dtype) in metrics.items()}, frozenset())
+    earlier = arrays_like(
+        {n: (shape, host_dtype(dtype)) for n, (shape, dtype) in metrics.items()}, frozenset(), more=written is not None
+    )
     totals = record(arrays=sums, earlier=earlier, steps=count, counted=count)
 
     def rate(value: Any) -> bool:

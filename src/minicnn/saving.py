@@ -16,7 +16,7 @@ import numpy as np
 import minicnn
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.configured import decode
+from minicnn.configured import decode, rebuild
 from minicnn.description import describe, expected_arrays
 from minicnn.files import (
     Path,
@@ -79,6 +79,8 @@ def model_to_bytes(model: Model) -> bytes:
     variables = model._training.variables
     expected, there = expected_arrays(model), list(variables.cells)
     unknown = set(there) - set(expected) - {"step"}
+    if model._training.written is not None:  # what its step carries is in back-ups
+        expected, unknown = {path: expected[path] for path in model._weights}, set()
     if unknown:
         raise ValueError(
             "An optimizer that is saved has its state in the arrays that state_names() lists. "
@@ -214,11 +216,14 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
     name, seed = about["name"], about["seed"]
     if not (name is None or isinstance(name, str)) or not isinstance(seed, int):
         raise ValueError(f"the name is a string and the seed an integer, not {name!r:.40} and {seed!r:.40}")
-    if about["class"] not in ("Model", "Sequential"):
+    if about["class"] not in ("Model", "Sequential", "Written"):
         raise ValueError(f"a model is a Model or a Sequential, not {about['class']!r:.40}")
-    inputs, outputs = graph_from_config(about["graph"], Budget(classes))
-    made_of = Sequential._of_tensors if about["class"] == "Sequential" else Model
-    model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
+    if about["class"] == "Written":
+        model = _written(about, backend, classes)
+    else:
+        inputs, outputs = graph_from_config(about["graph"], Budget(classes))
+        made_of = Sequential._of_tensors if about["class"] == "Sequential" else Model
+        model = made_of(inputs, outputs, backend=backend, seed=seed, name=name)
     model._trainable = about.get("trainable", True) is not False
     model.class_names = about.get("class_names")
     compiled = about["compile"]
@@ -245,6 +250,20 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
             if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
                 raise ValueError(f"a model is compiled with layers that are trainable or not, not {flags!r:.60}")
             model._training.step.trainable = dict(zip(layers, flags, strict=True))
+    return model
+
+
+def _written(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[str, Any]) -> Model:
+    """A model with a `call` or a step of its own, whose class the caller has given."""
+    model = rebuild(about["model"], {"Graph": Model, **classes})  # models among its arguments predict, too
+    if not isinstance(model, Model):
+        raise ValueError(f"a model is of a class derived from Model, not {type(model).__name__}")
+    model._name, model._training.step.seed = about["name"], about["seed"]
+    if backend is not None:
+        model._training.variables.backend = backend
+    shapes = [(None, *shape) for shape, _ in about["inputs"]]
+    if shapes and not model.built:
+        Model.build(model, shapes if len(shapes) > 1 else shapes[0])
     return model
 
 

@@ -104,12 +104,15 @@ def record(**rules: Rule) -> Rule:
     )
 
 
-def arrays_like(expected: Mapping[str, tuple[tuple[int, ...], Any]], least: frozenset[str] | None = None) -> Rule:
+def arrays_like(
+    expected: Mapping[str, tuple[tuple[int, ...], Any]], least: frozenset[str] | None = None, *, more: bool = False
+) -> Rule:
     """Arrays of these names, shapes and dtypes.
 
     Args:
         expected: Shape and dtype of each array by name.
         least: Names that must be there; all if None.
+        more: Whether there may be others, of any shape.
     """
     needed = frozenset(expected) if least is None else least
     wanted = {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in expected.items()}
@@ -117,10 +120,11 @@ def arrays_like(expected: Mapping[str, tuple[tuple[int, ...], Any]], least: froz
     def rule(value: Any) -> bool:
         return (
             isinstance(value, Mapping)
-            and needed <= set(value) <= set(expected)
-            and all(
-                isinstance(array, np.ndarray) and (array.shape, array.dtype) == wanted[n] for n, array in value.items()
-            )
+            and needed <= set(value)
+            and (more or set(value) <= set(expected))
+            and all(isinstance(n, str) and isinstance(array, np.ndarray) for n, array in value.items())
+            and all((array.shape, array.dtype) == wanted[n] for n, array in value.items() if n in wanted)
+            and all(array.dtype.kind in "fi" for array in value.values())
         )
 
     return rule

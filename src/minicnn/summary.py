@@ -85,13 +85,16 @@ def _layers(model: Model, batch_size: int) -> tuple[list[tuple[str, str, str, st
         flops[owner] = flops.get(owner, 0) + node.cost.flops
     tensors = [*(t for call in model._graph.calls for t in call.inputs), *model.outputs]
     shapes = {model.layer_name(t.source.layer): str(t.shape) for t in tensors if t.source is not None}
+    if not model._graph.calls:  # of a model with a call of its own the last result of each layer
+        last = {node.scope.split("/")[0]: node.outputs[0].shape for node in program.nodes}
+        shapes = {name: str((None, *shape[1:])) for name, shape in last.items()}
     rows = [("layer", "output shape", "params", "FLOPs")]
     for layer in model.layers:
         name = model.layer_name(layer)
         frozen = "" if model.trainable and layer.trainable else ", frozen"
         rows.append(
             (
-                f"{name} ({type(layer).__name__}{frozen})", shapes[name], f"{params.get(name, 0):,}",
+                f"{name} ({type(layer).__name__}{frozen})", shapes.get(name, ""), f"{params.get(name, 0):,}",
                 engineering(flops.get(name, 0)).strip(),
             )
         )  # fmt: skip

@@ -19,6 +19,7 @@ from support.killed import start
 # the kernels of cupy on the host, whose memory accesses are checked, those of numba_cuda in the simulator.
 SMALL = {
     "torch:cpu": (0, 10), "jax:cpu": (71, 1), "array_api_strict": (0, 5), "emulated": (49, 1), "numba_cuda": (4, 1),
+    "webgpu": (3, 1),
 } | ({"numba": (0, 0)} if FULL else {})  # fmt: skip
 PARTS = size(10, 1)
 # Many processes share a GPU and the processor: none takes all of the memory, or a pool of its own to compile with.
@@ -34,7 +35,7 @@ ENVIRONMENT = {
 )
 def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
     if not NAMED and backend != "emulated":  # one that is asked for is there, or the test fails
-        pytest.importorskip(backend.partition(":")[0])
+        pytest.importorskip({"webgpu": "backends.webgpu.running"}.get(backend, backend.partition(":")[0]))
     if (left := seconds_left()) <= 0:
         pytest.skip(f"the time was over before {backend} had its turn")
     first, count = (part * (300 // PARTS), 300 // PARTS) if FULL else SMALL.get(backend, (0, 5))

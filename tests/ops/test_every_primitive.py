@@ -17,12 +17,10 @@ from minicnn.program import Program
 from support.gradcheck import check_gradients, run_checked
 from support.numerics import assert_close
 
-# Integer or boolean results, updates at the end of a step, gradients whose own gradient nobody has needed, and
-# groups that are merged after differentiation.
+# Integer or boolean results, updates at the end of a step, and groups that are merged after differentiation.
 NOT_DIFFERENTIABLE = {
-    "adam_update", "argmax", "equal", "fused", "greater", "greater_equal", "less", "less_equal", "max_gradient",
-    "max_pool2d_gradient", "momentum_update", "normalize_gradient", "one_hot", "random_uniform", "rmsprop_update",
-    "sgd_update", "softmax_cross_entropy_gradient",
+    "adam_update", "argmax", "equal", "fused", "greater", "greater_equal", "less", "less_equal", "momentum_update",
+    "one_hot", "random_uniform", "rmsprop_update", "sgd_update",
 }  # fmt: skip
 ZERO_DERIVATIVE = {"sign"}
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicnn import ops
-from minicnn.program import Program, Value, gradients
+from minicnn.program import Program, Value
 from support import oracles
 from support.gradcheck import check_gradients, run_checked, run_primitive
 from support.numerics import assert_close
@@ -78,13 +78,17 @@ def test_constant_input_gives_the_offset() -> None:
     np.testing.assert_array_equal(y, np.broadcast_to(np.arange(3.0), (4, 3)))
 
 
-def test_only_the_first_result_is_differentiable() -> None:
-    program = Program()
-    x, s, o = program.input("x", (4, 3)), program.input("s", (3,)), program.input("o", (3,))
-    y, mean, variance = ops.normalize(x, s, o, axes=(0,), epsilon=EPSILON)
-    for loss in (ops.sum(mean), ops.sum(y) + ops.sum(variance)):
-        with pytest.raises(TypeError, match=r"Only the first result of normalize.*Compute them with ops\.mean"):
-            gradients(program, loss, [x])
+@pytest.mark.parametrize("unit", [1.0, 4.0])
+def test_mean_and_variance_are_differentiable_as_well(unit: float) -> None:
+    def made(x: Value, scale: Value, offset: Value) -> Value:
+        y, mean, variance = ops.normalize(x, scale, offset, axes=(0,), epsilon=0.1, unit=unit)
+        total: Value = ops.sum(ops.square(y)) + ops.sum(mean * mean) + ops.sum(variance * mean)
+        return total
+
+    check_gradients(made, normal((4, 3), 0), normal((3,), 1), normal((3,), 2), step=3e-6, rtol=1e-6)
+    check_gradients(
+        lambda x: ops.sum(ops.normalize(x, 1.0, 0.0, axes=(0,), epsilon=0.1, unit=unit)[1] ** 2.0), normal((4, 3), 0)
+    )
 
 
 def test_gradient_sums_over_broadcast_axes_only() -> None:

@@ -114,12 +114,10 @@ def test_random_compositions(seed: int, depth: int) -> None:
 
 def test_no_gradient_rule() -> None:
     program = Program("net")
-    x, labels = program.input("x", (3, 2)), program.input("labels", (3,), "int32")
+    x = program.input("x", (3, 2))
     with program.scope("slope"):
-        rows = ops.softmax_cross_entropy_gradient(program.input("dy", (3,)), x, labels)
-    with pytest.raises(
-        TypeError, match=r"reaches softmax_cross_entropy_gradient in 'slope', which has no gradient rule"
-    ):
+        rows = ops.sgd_update(x, x, program.input("rate", ()))
+    with pytest.raises(TypeError, match=r"reaches sgd_update in 'slope', which has no gradient rule"):
         gradients(program, ops.sum(rows), [x])
     # Not differentiated by: no gradient reaches it.
     (d,) = gradients(program, ops.sum(rows * rows), [program.input("other", (2,))])

@@ -8,7 +8,7 @@ from minicnn.backends import get_backend, names
 from minicnn.backends.base import Backend
 
 # Their tests have folders of their own, and the marker `gpu` or a simulator.
-_ON_GPUS = ("cupy", "numba_cuda")
+_ON_GPUS = ("cupy", "numba_cuda", "webgpu")
 ON_CPUS = [name for name in names() if name not in _ON_GPUS]
 
 

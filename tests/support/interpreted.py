@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.lowering import lowered
+from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
 from minicnn.kernels.interpreter import Interpreter
 from minicnn.program import Program
@@ -18,10 +19,10 @@ Array = np.ndarray[Any, Any]
 
 
 def interpreted(
-    program: Program, arrays: Mapping[str, Array], *, fuse: bool = False, threads: int = 8
+    program: Program, arrays: Mapping[str, Array], *, fuse: bool = False, threads: int = 8, plain: Tiles | None = None
 ) -> dict[str, Array]:
-    """Outputs of a Program without templates."""
-    plan = plan_of(program, fuse=fuse, tiled=False)
+    """Outputs of a Program without templates; by tiles, where these are statements of the kernel language."""
+    plan = plan_of(program, fuse=fuse, tiled=False) if plain is None else plan_of(program, plain, fuse=fuse)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
     memory: dict[int, Array] = {}
 

@@ -29,7 +29,7 @@ def patience(seconds: float) -> int:
 @cache
 def _open_mpi() -> bool:
     version = subprocess.run([str(MPIEXEC), "--version"], capture_output=True, text=True, check=False)
-    return "Open MPI" in version.stdout
+    return "Open MPI" in version.stdout or "OpenRTE" in version.stdout  # as it calls itself before version 5
 
 
 def settings(environment: dict[str, str]) -> dict[str, str]:

@@ -27,7 +27,11 @@ def names() -> list[str]:
 def remedy(name: str) -> str:
     """Suggest what somebody may have meant by a name that no backend has: a sentence, or nothing."""
     wanted = name.lower() in ("cuda", "gpu", "nvidia")
-    return " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu." if wanted else meant(name, names())
+    return (
+        " On a GPU of NVIDIA run cupy, numba_cuda, torch:cuda and jax:gpu; on any other, webgpu."
+        if wanted
+        else meant(name, names())
+    )
 
 
 def backend_class(name: str, source: str = "") -> type[Backend]:

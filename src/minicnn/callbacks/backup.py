@@ -107,7 +107,7 @@ class BackupAndRestore(Callback):
 
     def _describe(self) -> dict[str, Any]:
         """Description of what must be the same for a training to go on, as plain data."""
-        about = describe(self.model)
+        about = describe(self.model, by_name=True)
         optimizer = about["compile"]["optimizer"]["config"]
         if not isinstance(optimizer.get("learning_rate"), dict):
             optimizer["learning_rate"] = None  # callbacks may set it: it is a part of the state

@@ -10,23 +10,20 @@ from typing import Any
 
 import click
 
-from minicnn import backends, zoo
+from minicnn import backends, plans, zoo
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.cubin import Resources, resources
-from minicnn.backends._gpu.device import KNOWN, Gpu
-from minicnn.backends._gpu.planning import PlannedStep, planned
 from minicnn.backends.cupy import compiler, nvrtc
-from minicnn.backends.cupy.generation import generate
 from minicnn.cli import plan_tables
 from minicnn.cli.options import NETWORK, Several
 from minicnn.files import write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
-from minicnn.kernels import words
 from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
+from minicnn.plans import GPUS, Gpu, PlannedStep
 from minicnn.program import Node
 
 THIS, ALL = "this", "all"
@@ -49,8 +46,8 @@ class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 @click.command()
 @click.argument("network", type=NETWORK)
 @click.option(
-    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*KNOWN, THIS]), metavar="NAME[,NAME..]",
-    help=f"GPU, or several side by side: {', '.join(KNOWN)}; or {THIS}, the GPU of this machine.",
+    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*GPUS, THIS]), metavar="NAME[,NAME..]",
+    help=f"GPU, or several side by side: {', '.join(GPUS)}; or {THIS}, the GPU of this machine.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
 @click.option(
@@ -82,12 +79,12 @@ def plan(
 ) -> None:  # fmt: skip
     """Plan a training step of NETWORK for a GPU that need not be there. The optimizer is SGD with momentum.
 
-    Prints for each launch of the cupy backend the time that the performance model predicts beside the roof, the least
-    time that the GPU's peak rates allow, the bytes that it moves, its FLOPs and its operations; with --columns also its
-    blocks and threads, its shared memory and registers. Registers are those of the compiled kernel, where NVRTC is
-    installed. Several GPUs are compared layer by layer.
+    Prints for each launch of the cupy backend, or of webgpu on a GPU that is not NVIDIA's, the time that the
+    performance model predicts beside the roof, the least time that the GPU's peak rates allow, the bytes that it moves,
+    its FLOPs and its operations; with --columns also its blocks and threads, its shared memory and registers. Registers
+    are those of the compiled kernel, where NVRTC is installed. Several GPUs are compared layer by layer.
     """
-    gpus = [_this() if name == THIS else KNOWN[name] for name in names]
+    gpus = [_this() if name == THIS else GPUS[name] for name in names]
     if len(gpus) > 1 and (number is not None or path is not None or columns):
         message = "--kernel, --columns and --html are for one GPU. Received: several. Name one."
         raise click.UsageError(message)
@@ -102,7 +99,7 @@ def plan(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
     program = model.program("train", batch_size=batch)
-    steps = [planned(program.copy(), gpu, generate) for gpu in gpus]
+    steps = [plans.plan(program, gpu) for gpu in gpus]
     if number is not None:
         click.echo(_kernel(steps[0], number), nl=False)
         return
@@ -149,13 +146,13 @@ def _kernel(step: PlannedStep, number: int) -> str:
     launch = step.launches[number]
     if launch.source is None:
         return f"launch {number} runs a reference: {launch.groups[0].reference}\n"
-    return words.text(launch.kernel)
+    return plans.in_words(launch)
 
 
 def _this() -> Gpu:
     """The GPU of this machine."""
     reasons = []
-    for name in ("cupy", "numba_cuda"):
+    for name in ("cupy", "numba_cuda", "webgpu"):
         try:
             backend = backends.get_backend(name)
         except (ImportError, RuntimeError, ValueError) as error:
@@ -163,13 +160,13 @@ def _this() -> Gpu:
             continue
         if isinstance(backend, GpuBackend) and backend.gpu is not None:
             return backend.gpu
-    raise click.ClickException(
-        f"--gpu {THIS} needs an NVIDIA GPU. Received: {' '.join(reasons)} Name one: {', '.join(KNOWN)}."
-    )
+    raise click.ClickException(f"--gpu {THIS} needs a GPU. Received: {' '.join(reasons)} Name one: {', '.join(GPUS)}.")
 
 
 def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
     """Resources of each kernel once it is compiled; None, and why, if it cannot be."""
+    if not step.gpu.has_cuda:
+        return [None] * len(step.launches), "Registers are those of kernels that the GPU's driver compiles."
     texts = [launch.source.text for launch in step.launches if launch.source is not None]
     try:
         nvrtc.version()

@@ -27,6 +27,11 @@ Launch = Mapping[str, Any]
 Facts = Mapping[str, Any]
 
 
+def _kind(gpu: Facts) -> str:
+    capability = ".".join(map(str, gpu["capability"]))
+    return f"compute capability {capability}" if any(gpu["capability"]) else "through WebGPU, within its guarantees"
+
+
 def show(plans: Sequence[Facts], by: str, top: int | None, columns: Sequence[str] = ()) -> None:
     """Print plans of one step for one GPU, or for several beside each other.
 
@@ -39,7 +44,7 @@ def show(plans: Sequence[Facts], by: str, top: int | None, columns: Sequence[str
     out = console()
     for facts in plans:
         gpu = facts["device"]
-        out.print(f"{facts['title']}, on {gpu['name']} (compute capability {'.'.join(map(str, gpu['capability']))})")
+        out.print(f"{facts['title']}, on {gpu['name']} ({_kind(gpu)})")
         if len(plans) == 1:
             out.print(_limits(gpu))
         for note in facts["notes"]:

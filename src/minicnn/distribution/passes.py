@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -73,8 +73,11 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
     Returns:
         How many normalisations were changed.
     """
-    if shard.count == 1:
-        return 0
+    return program.replace(in_common(shard, by_shard)) if shard.count > 1 else 0
+
+
+def in_common(shard: Shard, by_shard: Collection[int] = ()) -> Callable[[Node], Sequence[Value] | None]:
+    """The rule by which `synchronize` puts new nodes in the place of a normalisation."""
 
     def rule(node: Node) -> Sequence[Value] | None:
         if node.op.name != "normalize" or not {0, -node.inputs[0].ndim} & set(node.attrs["axes"]):
@@ -97,7 +100,7 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
         y = centred * (small(scale) / ops.sqrt(variance + epsilon)) + offset
         return y, mean, variance
 
-    return program.replace(rule)
+    return rule
 
 
 def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) -> None:
@@ -128,7 +131,7 @@ def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) 
             )
 
 
-def _in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[Value]:
+def in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[Value]:
     """Sums over all shards, in the order in which a step makes the summands: the first may go while it makes others."""
     place = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
     waiting, reduced = list[Value](), dict[int, Value]()
@@ -175,7 +178,7 @@ def reduce_totals(
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
     with program.scope("shards", "backward" if gradients else "forward"):
         common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
-        reduced = iter(_in_buckets(program, shard, [loss, *(new for _, new in added.values()), *common]))
+        reduced = iter(in_buckets(program, shard, [loss, *(new for _, new in added.values()), *common]))
         # After the sum, so that each shard adds plain sums whatever its size.
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale

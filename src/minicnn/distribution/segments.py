@@ -117,7 +117,7 @@ class Segments:
                 dependent.update(map(id, node.outputs))
             elif (
                 repeated
-                or any(id(v) in undecided for v in node.inputs)
+                or any(id(v) in undecided or self._repeats(v) for v in node.inputs)
                 or all(v.kind == "constant" for v in node.inputs)
             ):
                 undecided.update(map(id, node.outputs))
@@ -128,6 +128,10 @@ class Segments:
             elif node.op.name not in COLLECTIVES and id(node.outputs[0]) not in dependent:
                 shared.update(map(id, node.inputs))
         return dependent
+
+    def _repeats(self, value: Value) -> bool:
+        """Whether it is such a constant: the first gradient of a step of one's own, which depends on no sample."""
+        return value.kind == "constant" and value.shape[:1] == (self.samples,)
 
     def differs(self, other: Segments) -> str | None:
         """The difference of two shards that should have the same segments, in words; None if there is none."""

@@ -12,9 +12,9 @@ _MODULES = (
     "models", "ops", "optimizers", "preprocessing", "random", "regularizers", "saving", "utils",
 )  # fmt: skip
 _HOME = {
-    "Initializer": "initializers", "Input": "layers", "InputLayer": "layers", "Layer": "layers", "Loss": "losses",
-    "Metric": "metrics", "Model": "models", "Optimizer": "optimizers", "Regularizer": "regularizers",
-    "Sequential": "models",
+    "GradientTape": "models", "Initializer": "initializers", "Input": "layers", "InputLayer": "layers",
+    "Layer": "layers", "Loss": "losses", "Metric": "metrics", "Model": "models", "Optimizer": "optimizers",
+    "Regularizer": "regularizers", "Sequential": "models",
 }  # fmt: skip
 
 __all__ = sorted([*_MODULES, *_HOME])

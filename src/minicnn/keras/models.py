@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from typing import Any
 
 import numpy as np
 
 import minicnn
-from minicnn import saving
+from minicnn import gradients, ops, saving
 from minicnn.data.forms import Batches
 from minicnn.models import clone_model as clone_model
 
-__all__ = ["Model", "Sequential", "clone_model", "load_model", "save_model"]
+__all__ = ["GradientTape", "Model", "Sequential", "clone_model", "load_model", "save_model"]
 
 
 def file_of(path: Any) -> str:
@@ -57,7 +58,7 @@ class _AsInKeras:
 
         Args:
             optimizer: See there.
-            loss: See there; there is none to be left out.
+            loss: See there; with none a model trains for what its step or its layers say.
             loss_weights: See there.
             metrics: See there.
             weighted_metrics: More metrics, as weights weigh all.
@@ -66,19 +67,33 @@ class _AsInKeras:
             jit_compile: See run_eagerly.
             auto_scale_loss: See run_eagerly.
             options: What minicnn's alone takes.
-
-        Raises:
-            ValueError: If there is no loss.
         """
         if isinstance(loss_weights, str) or (isinstance(loss_weights, list) and loss_weights and isinstance(
             loss_weights[0], str)):  # fmt: skip
             loss_weights, metrics = None, loss_weights  # minicnn's order
-        if loss is None:
-            raise ValueError("A model is compiled with a loss. Received: none. Name one, such as loss='mse'.")
+        loss = [] if loss is None else loss
         both = metrics or []
         if weighted_metrics:
             both = [*(both if isinstance(both, list) else [both]), *weighted_metrics]
         super().compile(optimizer, loss, both, loss_weights=loss_weights, **options)  # type: ignore[misc]
+
+    # Of Keras 2, in a step.
+
+    @property
+    def compiled_loss(self) -> Any:
+        """A function of (y, y_pred, sample_weight=None), whose result has the penalties in it."""
+        return lambda y, y_pred, sample_weight=None, **_: self.compute_loss(None, y, y_pred, sample_weight)  # type: ignore[attr-defined]
+
+    @property
+    def compiled_metrics(self) -> Any:
+        """What updates the metrics of `compile`."""
+        return _CompiledMetrics(self)
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """The metrics of `compile` by name, and the loss."""
+        loss = getattr(self, "_step", None) and self._step._loss  # type: ignore[attr-defined]
+        found = {m.name: m.result() for m in self.metrics}  # type: ignore[attr-defined]
+        return found if loss is None or found["loss"].totals else {**found, "loss": loss}
 
     @functools.wraps(minicnn.Model.fit)
     def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any) -> Any:
@@ -104,7 +119,7 @@ class _AsInKeras:
     def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Data by place; inputs get a last axis of length 1 where the model has one, labels of classes are integers."""
         x, y = super()._placed(x, y)  # type: ignore[misc]
-        if isinstance(x, Batches) or not self.built:  # type: ignore[attr-defined]
+        if isinstance(x, Batches) or self._training.step.graph is None:  # type: ignore[attr-defined]
             return x, y
         many = isinstance(x, list | tuple)
         shapes = [t.sample_shape for t in self.inputs]  # type: ignore[attr-defined]
@@ -124,6 +139,42 @@ class _AsInKeras:
     def load_weights(self, filepath: Any, skip_mismatch: bool = False) -> None:
         """Read weights: see `minicnn.Model.load_weights` and `file_of`."""
         super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
+
+
+class _CompiledMetrics:
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        for metric in self._model.metrics:
+            if metric.name != "loss":
+                metric.update_state(y, y_pred, sample_weight=sample_weight)
+
+
+class GradientTape:
+    """A place in `train_step` where losses are computed: `gradient` is `minicnn.gradients`, and nothing is recorded.
+
+    Args:
+        options: Taken, and without effect: gradients may be taken as often as they are asked for.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+    def __enter__(self) -> GradientTape:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def watch(self, tensor: Any) -> None:
+        """Nothing, as gradients by any Value may be taken."""
+
+    def gradient(self, target: Any, sources: Any) -> Any:
+        """Gradients of a Value, or of the sum of its elements, or of several."""
+        several = target if isinstance(target, list | tuple) else [target]
+        total = functools.reduce(operator.add, [ops.sum(t) if getattr(t, "shape", ()) else t for t in several])
+        return gradients(total, sources)
 
 
 class Model(_AsInKeras, minicnn.Model):  # type: ignore[misc]  # other signatures

@@ -21,6 +21,7 @@ from minicnn.layers.arguments import pair, resolve_padding
 from minicnn.layers.reshaping import resize as _resize
 from minicnn.losses import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
 from minicnn.ops.checks import normalize_axes
+from minicnn.ops.random import SOURCE
 from minicnn.program.graph import Value
 
 
@@ -96,6 +97,7 @@ _named("gelu", lambda x, approximate=True: p.gelu(x, approximate=approximate), "
 _named("softmax", lambda x, axis=-1: p.softmax(_float(x), axis=axis), "exp(x) / sum(exp(x)) along an axis.")
 _named("log_softmax", lambda x, axis=-1: p.log_softmax(_float(x), axis=axis), "The logarithm of `softmax`.")
 _named("clip", lambda x, x_min, x_max: p.minimum(p.maximum(x, x_min), x_max), "Elements kept within bounds.")
+_named("stop_gradient", lambda x: p.stop_gradient(x), "The same numbers as a constant for gradients.")
 _named("zeros_like", lambda x: x * 0, "0 in the shape of another array.")
 _named("ones_like", lambda x: x * 0 + 1, "1 in the shape of another array.")
 _named(
@@ -294,12 +296,18 @@ _named("flip", lambda x, axis: take(x, list(range(x.shape[axis]))[::-1], axis), 
 
 def zeros(shape: Any, dtype: str = "float32") -> Any:
     """An array of 0."""
-    return np.zeros(shape, dtype)
+    return _in_step(np.zeros(shape, dtype))
 
 
 def ones(shape: Any, dtype: str = "float32") -> Any:
     """An array of 1."""
-    return np.ones(shape, dtype)
+    return _in_step(np.ones(shape, dtype))
+
+
+def _in_step(array: np.ndarray[Any, Any]) -> Any:
+    """A constant of the step that is traced, if one is: NumPy adds no Value in place to an array."""
+    step = getattr(getattr(SOURCE.get(), "__self__", None), "_step", None)
+    return array if step is None else step.program.constant(array)
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: str | None = None) -> Any:

@@ -9,7 +9,7 @@ them, while places and indices are those of the first. `i` is the place of the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +38,18 @@ def changed(part: X, change: Callable[[Expr], Expr | None]) -> X:
         return part
     node: Any = part  # a dataclass, as all are
     return replace(node, **{f.name: changed(getattr(node, f.name), change) for f in fields(node)})
+
+
+def parts_of(part: Any, kinds: Any) -> Iterator[Any]:
+    """The parts of some kinds of an expression, a statement or a tuple of such, itself included."""
+    if isinstance(part, kinds):
+        yield part
+    if isinstance(part, tuple):
+        for one in part:
+            yield from parts_of(one, kinds)
+    elif isinstance(part, Syntax):
+        for f in fields(part):  # type: ignore[arg-type]  # a dataclass, as all are
+            yield from parts_of(getattr(part, f.name), kinds)
 
 
 class Syntax:

@@ -43,6 +43,8 @@ from minicnn.kernels.statements import (
     Let,
     Loop,
     Part,
+    Procedure,
+    Run,
     Shared,
     Statement,
     Store,
@@ -119,6 +121,7 @@ class Interpreter:
         self._arrays = {a.name: _Memory(a, arrays[a.name].reshape(-1), shared=False) for a in kernel.arrays}
         self._shared: dict[str, _Memory] = {}
         self._functions: dict[str, Function] = {}
+        self._procedures: dict[str, Procedure] = {}
 
     def run(self) -> None:
         """Run all blocks.
@@ -178,6 +181,11 @@ class Interpreter:
                         self._shared[array.name] = _Memory(array, np.zeros(array.size, array.dtype), shared=True)
                 case Barrier():
                     yield one
+                case Procedure(name):
+                    self._procedures[name] = one
+                case Run(name, arguments):
+                    known = self._procedures[name]
+                    yield from self._statements(known.body, self._inner(known.parameters, arguments, thread))
                 case _:
                     kind = type(one).__name__
                     raise TypeError(f"{kind} is a template, which engines have. Interpret the statements around it.")
@@ -224,10 +232,15 @@ class Interpreter:
 
     def _apply(self, x: Apply, thread: _Thread) -> Any:
         function = self._functions[x.function]
-        inner = replace(thread, names={k: thread.names[k] for k in ("block", "thread", "row")})
-        for parameter, place in zip(function.parameters, x.arguments, strict=True):
-            inner.names[parameter.name] = self._as(parameter.dtype or PLACE, self._value(place, thread), thread)
+        inner = self._inner(function.parameters, x.arguments, thread)
         return self._as(function.dtype, self._value(function.result, inner), inner)
+
+    def _inner(self, parameters: Iterable[Name], arguments: Iterable[Expr], thread: _Thread) -> _Thread:
+        """A thread that knows the values of parameters, and nothing else of where they are handed over."""
+        inner = replace(thread, names={k: thread.names[k] for k in ("block", "thread", "row")})
+        for parameter, value in zip(parameters, arguments, strict=True):
+            inner.names[parameter.name] = self._as(parameter.dtype or PLACE, self._value(value, thread), thread)
+        return inner
 
     def _load(self, x: Load, thread: _Thread) -> Any:
         return self._read(x.array, self._as(WIDE_PLACE, self._value(x.place, thread), thread), thread)

@@ -86,6 +86,23 @@ class Barrier(Statement):
 
 
 @dataclass(frozen=True)
+class Procedure(Statement):
+    """Statements that others run by name; they know their parameters, and no other names from around them."""
+
+    name: str
+    parameters: tuple[Name, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Run(Statement):
+    """The statements of a procedure, for some values of its parameters."""
+
+    procedure: str
+    arguments: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class Template(Statement):
     """Kernel code that each engine has as a template: tiles in shared memory, row-wise regions.
 

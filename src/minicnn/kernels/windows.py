@@ -32,7 +32,7 @@ A, B, H, W, N, C, F, U, V = (Name(name, INDEX) for name in "abhwncfuv")
 Statements = Callable[[Expr], Iterable[Statement]]  # what a loop does, given its variable
 
 
-def _coordinates(names: Sequence[Name], shape: Sequence[int], place: Expr) -> list[Let]:
+def coordinates(names: Sequence[Name], shape: Sequence[int], place: Expr) -> list[Let]:
     """The coordinates of a place in an array of some shape, by these names."""
     lets, inner = list[Let](), 1
     for k, (name, size) in reversed(list(enumerate(zip(names, shape, strict=True)))):
@@ -73,7 +73,7 @@ class Image:
     def coordinates(self, n: Name, h: Name, w: Name, c: Name) -> list[Let]:
         """The coordinates of element i, by these names."""
         names = dict(zip("NHWC", (n, h, w, c), strict=True))
-        return _coordinates([names[axis] for axis in self.data_format], list(self._sizes.values()), I)
+        return coordinates([names[axis] for axis in self.data_format], list(self._sizes.values()), I)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Windows:
             return (self.added(Element(1, self.x.at(n, H, W, c)) * Element(0, self.y.at(n, U, V, F))),)
 
         return self.summed(
-            *_coordinates((A, B, C, F), (rows, columns, self.c, self.y.c), I),
+            *coordinates((A, B, C, F), (rows, columns, self.c, self.y.c), I),
             *loop(N, self.x.n, axis(0, self.y.h, axis(1, self.y.w, term))),
         )
 
@@ -256,8 +256,8 @@ class Windows:
         x = Element(1, Select(reduce(both, inside), place, Number(0, PLACE)) if inside else place)
         return Body(
             (
-                *_coordinates((A, B, F), (rows, columns, self.y.c), I),
-                *_coordinates([name for name, _ in order], [n for _, n in order], R),
+                *coordinates((A, B, F), (rows, columns, self.y.c), I),
+                *coordinates([name for name, _ in order], [n for _, n in order], R),
                 Let(H, self._under(0, U, A)),
                 Let(W, self._under(1, V, B)),
                 Let(value, x * Element(0, self.y.at(N, U, V, F))),

@@ -26,6 +26,8 @@ from minicnn.kernels.statements import (
     Kernel,
     Let,
     Loop,
+    Procedure,
+    Run,
     Shared,
     Store,
     Template,
@@ -85,6 +87,13 @@ class Words(Printer):
 
     def _shared(self, x: Shared) -> str:
         return f"{x.array.name}: {x.array.size} numbers of {x.array.dtype} in shared memory"
+
+    def _procedure(self, x: Procedure) -> str:
+        names = ", ".join(p.name for p in x.parameters)
+        return f"{x.name}({names}):\n{self.inner(x.body)}".rstrip("\n")
+
+    def _run(self, x: Run) -> str:
+        return f"{x.procedure}({', '.join(map(self.text, x.arguments))})"
 
     def _barrier(self, x: Barrier) -> str:
         return "wait for all threads of the block"

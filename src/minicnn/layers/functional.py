@@ -23,18 +23,9 @@ class Functional(Layer):
         name: Name in the model.
 
     Raises:
-        TypeError: If inputs or outputs are something else; where a subclass is defined that overrides `call`.
+        TypeError: If inputs or outputs are something else.
         ValueError: If an output depends on an input that is not given, or two layers have one name.
     """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if cls.call is not Functional.call:
-            raise TypeError(
-                "A model computes what its layers do, in the order of its graph, and is saved as such. Received: "
-                f"{cls.__name__} with a call of its own, which would not be run. Derive it from Layer, which can hold "
-                "other layers."
-            )
 
     _wired: Graph
 
@@ -49,7 +40,8 @@ class Functional(Layer):
 
     @property
     def _default_name(self) -> str:
-        return "model"  # one for all kinds: a nested model is saved as the graph that it is
+        # One for all kinds: a nested model is saved as the graph that it is.
+        return "model" if type(self).call is Functional.call else super()._default_name
 
     @property
     def inputs(self) -> list[SymbolicTensor]:
@@ -124,8 +116,10 @@ class Functional(Layer):
 
     def call(self, inputs: Any) -> Any:
         """Run all layers."""
-        graph = self._graph
-        values = graph.trace(self._tracing(), [inputs] if isinstance(inputs, Value) else list(inputs), self._path)
+        graph, trace = self._graph, self._tracing()
+        first = len(trace.program.nodes)
+        values = graph.trace(trace, [inputs] if isinstance(inputs, Value) else list(inputs), self._path)
+        trace.leave(first, values)
         return values[0] if graph.one_output else values
 
     def _bind(self, trace: Trace, path: str) -> Any:
@@ -136,16 +130,21 @@ class Functional(Layer):
 
     @classmethod
     def _saved_as(cls) -> str:
-        return "Graph"  # a nested model is saved as the graph that it is
+        # A nested model is saved as the graph that it is, one with a call of its own by its class.
+        return "Graph" if cls.call is Functional.call else super()._saved_as()
 
     def get_config(self) -> dict[str, Any]:
-        """Name and structure as plain data."""
+        """Name and structure as plain data; of a model without a graph the arguments of its constructor."""
+        if type(self).call is not Functional.call or self._wired is None:
+            return super().get_config()
         config = {"name": self._name, **graph_to_config(self._graph)}
         return config if self.trainable else config | {"trainable": False}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
         """A model with the structure that `get_config` gave, and new weights."""
+        if "calls" not in config:
+            return super().from_config(config, custom_objects)
         model = cls(*graph_from_config(config, custom_objects), name=config.get("name"))
         model._trainable = config.get("trainable", True) is not False
         return model

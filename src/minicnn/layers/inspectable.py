@@ -27,6 +27,7 @@ class Inspectable(Configured):
 
     # Weights with a regularizer and a constraint, each with the word that the names of these arguments begin with.
     _limited: tuple[tuple[str, str], ...] = ()
+    _of_the_run: tuple[str, ...] = STARTS
     _trainable: bool
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it
@@ -37,7 +38,7 @@ class Inspectable(Configured):
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Remember what is given, because a constructor may take it as `**kwargs` and hand it on."""
         new = super().__new__(cls)
-        new._constructed_with = len(args), tuple(name for name in options if name not in STARTS)
+        new._constructed_with = len(args), tuple(name for name in options if name not in cls._of_the_run)
         return new
 
     @property
@@ -126,6 +127,11 @@ class Inspectable(Configured):
     def non_trainable_weights(self) -> list[Weight]:
         """The weights that training does not change, or that the layer assigns itself."""
         return [weight for weight, trained in self._weights_within(self._trainable).items() if not trained]
+
+    # By the names that Keras 3 has for them.
+    variables = weights
+    trainable_variables = trainable_weights
+    non_trainable_variables = non_trainable_weights
 
     def _weights_within(self, trainable: bool) -> dict[Weight, bool]:
         """Each weight, and whether training changes it."""

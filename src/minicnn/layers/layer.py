@@ -81,7 +81,7 @@ class Layer(Inspectable):
         ...         return inputs * self.gain
     """
 
-    _wired: Graph | None = None  # of a model: what it computes
+    _wired: Graph | None = None  # of a model that is made of layers: what it computes
 
     def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[_Limits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
@@ -205,21 +205,34 @@ class Layer(Inspectable):
             get_constraint(constraint),
         )  # fmt: skip
 
-    def assign(self, weight: str, value: Value) -> None:
+    def assign(self, weight: str | Weight, value: Value) -> None:
         """Replace a weight that is not trainable; later calls, in this step too, see the new value.
 
         Args:
-            weight: Name of the attribute that holds the weight.
+            weight: Name of the attribute that holds the weight. In a step of one's own also a Weight of any layer that
+                the model holds, such as one of a copy that follows another network slowly.
             value: New value, of the weight's shape.
         """
         trace = self._tracing()
-        declared = vars(self._origin or self).get(weight)
-        if not isinstance(declared, Weight) or declared.trainable or value.shape != declared.shape:
+        declared = weight if isinstance(weight, Weight) else vars(self._origin or self).get(weight)
+        trained = isinstance(weight, str) and isinstance(declared, Weight) and declared.trainable
+        if not isinstance(declared, Weight) or trained or value.shape != declared.shape:
             raise ValueError(
                 "assign takes the name of an attribute that holds a weight with trainable=False, and a "
                 f"value of its shape. Received: {weight!r}, which is {declared!r}, and {value!r}."
             )
-        trace.updates[trace.paths[declared]] = value
+        trace.assign(declared, value)
+
+    def add_loss(self, loss: Value) -> None:
+        """Add to the loss that is trained for, in `call`: a scalar, or numbers of the samples, whose mean is taken.
+
+        Only the latter will do where a batch is cut into shards.
+        """
+        self._tracing().losses.append(loss)
+
+    def add_metric(self, value: Value, name: str) -> None:
+        """Log a scalar, or the mean of numbers of the samples, under a name, in `call`: see `add_loss`."""
+        self._tracing().measured.append((name, value))
 
     def random_uniform(self, shape: Sequence[int], *, seed: int | None = None, per_sample: bool | None = True) -> Value:
         """Uniform numbers from [0, 1), new at every step, the same on every backend.
@@ -383,18 +396,19 @@ def document(layer: type[Layer]) -> None:
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:
     """The value of an attribute during a trace: weights become Values and layers callable, in containers too."""
+    path = f"{path}/" if path else ""
     if isinstance(held, Weight):
-        return trace.value(held, f"{path}/{held.name}")
+        return trace.value(held, f"{path}{held.name}")
     if isinstance(held, Layer):
         _check_constructed(held)
         inner = held._shallow()
-        inner._trace, inner._path, inner._origin = trace, f"{path}/{held._name or attribute}", held
+        inner._trace, inner._path, inner._origin = trace, f"{path}{held._name or attribute}", held
         return inner
     if isinstance(held, list | tuple):
-        items = [_bound(v, f"{attribute}_{i}", trace, path) for i, v in enumerate(held)]
+        items = [_bound(v, f"{attribute}_{i}", trace, path[:-1]) for i, v in enumerate(held)]
         return held if all(a is b for a, b in zip(items, held, strict=True)) else type(held)(items)
     if isinstance(held, dict):
-        return {k: _bound(v, f"{attribute}_{k}", trace, path) for k, v in held.items()}
+        return {k: _bound(v, f"{attribute}_{k}", trace, path[:-1]) for k, v in held.items()}
     return held
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,10 @@ class Trace:
         declared: The declarations behind `weights`.
         updates: New values of weights that layers assign, by path.
         batch: Samples of the whole batch, where the step is for a part of one: see `rows`.
-        samples: Samples of the part.
+        samples: Samples of the part, or of the batch.
         by_shard: Ids of the nodes that normalise each part of a batch by itself.
+        losses: What layers add to the loss: see `Layer.add_loss`.
+        measured: What layers log, by name: see `Layer.add_metric`.
     """
 
     program: Program
@@ -47,6 +49,8 @@ class Trace:
     batch: int | None = None
     samples: int = 0
     by_shard: set[int] = field(default_factory=set)
+    losses: list[Value] = field(default_factory=list)
+    measured: list[tuple[str, Value]] = field(default_factory=list)
 
     def value(self, weight: Weight, path: str) -> Value:
         """The Program's input for a weight, declared when first met, or what was assigned to it since."""
@@ -72,6 +76,13 @@ class Trace:
         """The penalties that regularizers of trained weights add to the loss."""
         weights = ((self.declared[path], value) for path, value in self.weights.items() if value.kind == "parameter")
         return [weight.regularizer(value) for weight, value in weights if weight.regularizer is not None]
+
+    def assign(self, weight: Weight, value: Value) -> None:
+        """Replace the number of a weight, for what is traced after this as well."""
+        self.updates[self.paths[weight]] = value
+
+    def leave(self, first: int, results: Sequence[Value]) -> None:
+        """Called when a model's layers have emitted their nodes, from that number on; only the results are read."""
 
     def rows(self) -> Value:
         """Which samples of the whole batch the step is for, int32 (samples,)."""

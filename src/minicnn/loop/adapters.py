@@ -90,6 +90,8 @@ class Standardizer:
         parts: Whether it is given parts of the data: then the weights of a part may all be zero.
         metrics: Metrics of each output, which check floating-point targets as losses do.
         declared: Element type that the model's author gave each input.
+        free: Whether it is for a step of one's own, which takes labels or none, and those of no loss in any form. Then
+            without `inputs` it takes inputs of any shape.
     """
 
     backend: Backend
@@ -101,6 +103,7 @@ class Standardizer:
     parts: bool = False
     metrics: Sequence[Sequence[Metric]] = ()
     declared: Sequence[str] = ()
+    free: bool = False
 
     def __post_init__(self) -> None:
         self._table = None if self.class_weight is None else self._weight_table(self.class_weight)
@@ -114,6 +117,8 @@ class Standardizer:
         """
         shapes = self.inputs
         arrays = [numeric(a, "Inputs") for a in as_list(data, len(shapes))]
+        if self.free and not shapes:
+            shapes = [a.shape[1:] for a in arrays]
         if len(arrays) != len(shapes):
             raise ValueError(
                 f"The model takes {len(shapes)} input array{'s' * (len(shapes) > 1)}. Received: {len(arrays)}. "
@@ -136,7 +141,7 @@ class Standardizer:
                     "A sample has at least one element along each axis. Received: inputs of shape "
                     f"{tuple(array.shape)}. Leave out such samples."
                 )
-        same_length("inputs", *arrays, least=1 if self.losses else 0)
+        same_length("inputs", *arrays, least=1 if self.losses or self.free else 0)
         return arrays
 
     def _inputs(self, arrays: list[Any]) -> list[Array]:
@@ -149,7 +154,7 @@ class Standardizer:
         for array, declared in zip(arrays, self.declared, strict=False):
             if "int" in declared and "float" in dtype_name(array):
                 self._check_whole(array, declared)
-        for array in arrays if self.losses else ():
+        for array in arrays if self.losses or self.free else ():
             if not self._finite(array):
                 warnings.warn(
                     "Inputs are finite numbers, or what depends on them is NaN: the loss, then all weights. Received: "
@@ -223,6 +228,13 @@ class Standardizer:
             result.append(array)
         return result
 
+    def _free(self, data: Any, samples: int) -> list[Array]:
+        """Label arrays of no loss: integers and bools as int32, floating-point numbers in the model's type."""
+        arrays = [numeric(a, "Labels") for a in as_list(data, len(self.outputs))]
+        for array in arrays:
+            same_length("inputs and labels", array, samples=samples)
+        return [on_backend(a, self.backend, self.dtype if "float" in dtype_name(a) else "int32") for a in arrays]
+
     def _class_numbers(self, labels: Any, shape: Shape, ignored: int | None) -> Array:
         if len(labels.shape) == len(shape) + 1 and labels.shape[-1] == 1:  # a column of labels, as Keras allows
             labels = labels[..., 0]
@@ -267,7 +279,7 @@ class Standardizer:
         result = None
         if weight is not None:
             result = on_backend(numeric(weight, "Sample weights"), self.backend, self.dtype)
-            pairs = zip(labels, self.losses, strict=True)
+            pairs = zip(labels, self.losses, strict=True) if self.losses else ()
             places = {tuple(y.shape if loss.integer_labels else y.shape[:-1]) for y, loss in pairs}
             known = sorted({tuple(labels[0].shape[:1]), *(places if len(places) == 1 else ())}, key=len)
             if tuple(result.shape) not in known:
@@ -301,7 +313,9 @@ class Standardizer:
         """One step on arrays whose inputs were `checked`."""
         xs = self._inputs(x)
         samples = int(xs[0].shape[0])
-        ys = self._labels(y, samples) if self.losses else []
+        ys = self._labels(y, samples) if self.losses and (y is not None or not self.free) else []
+        if self.free and not self.losses and y is not None:
+            ys = self._free(y, samples)
         arrays = dict(zip(input_names("x", len(xs)), xs, strict=True))
         arrays |= dict(zip(input_names("y", len(ys)), ys, strict=True))
         weights = self._weights(weight, ys) if ys else None

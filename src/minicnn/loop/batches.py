@@ -45,7 +45,8 @@ class ArraySource(Source):
     ) -> None:
         self._backend = standardizer.backend
         self._stages: dict[Any, Stage] = {}
-        ys = [numeric(a, "Labels") for a in as_list(y, len(standardizer.outputs))] if standardizer.losses else []
+        labelled = standardizer.losses or standardizer.free
+        ys = [numeric(a, "Labels") for a in as_list(y, len(standardizer.outputs))] if labelled and y is not None else []
         ws = [] if weight is None else [numeric(weight, "Sample weights")]
         self._samples = int(xs[0].shape[0])
         self._batch_size, self._last_batch = batch_size, last_batch
@@ -58,7 +59,7 @@ class ArraySource(Source):
             same_length("inputs, labels and weights", *xs, *ys, *ws)
             self._mapped = [[host(a) for a in arrays] for arrays in (xs, ys, ws)]
             return
-        labels = ys[0] if len(ys) == 1 else ys
+        labels = ys[0] if len(ys) == 1 else ys or None
         whole = (standardizer if stays else on_host(standardizer)).run(xs, labels, *ws)
         self._whole, self._arrays = whole.feed, whole.arrays
         self._gather = None if stays else Gatherer(self._arrays)
@@ -92,7 +93,7 @@ class ArraySource(Source):
     def _read(self, rows: Indices) -> tuple[Any, ...]:
         """A batch of memory maps, as a loader gives it."""
         xs, ys, ws = ([picked(array, rows) for array in arrays] for arrays in self._mapped)
-        return xs, ys, *ws
+        return xs, ys or None, *ws
 
     def _chunks(self, batches: Iterable[Indices], gather: Gatherer, longest: int) -> Iterator[Chunk]:
         specs = row_specs(self._arrays)
@@ -190,7 +191,9 @@ class LoaderSource(Source):
                 seen, times = seen + 1, times + (seen >= skip)
             if not times:
                 continue
-            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            if self._standardizer.free and not isinstance(batch, tuple | list):
+                batch = (batch,)
+            if not isinstance(batch, tuple | list) or len(batch) not in (1 if self._standardizer.free else 2, 2, 3):
                 raise ValueError(f"A loader gives (x, y) or (x, y, sample_weight). Received: {_describe(batch)}.")
             yield seen - times, batch, times
         if wanted is not None and seen < wanted:
@@ -355,7 +358,7 @@ def source_of(
             return LoaderSource(standardizer, x.loader, steps, again, distribution)
         source = LoaderSource(standardizer, x.loader, None, again, distribution)
     else:
-        if y is None:
+        if y is None and not standardizer.free:
             raise ValueError("Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None.")
         source = ArraySource(
             standardizer, standardizer.checked(x), y, weight, batch_size=batch_size, last_batch=last_batch

@@ -101,6 +101,7 @@ class Executor:
             rows["index"] = run.index
         with self.variables:
             step, at = self._step(kind, run.feed), 0
+            rows = {name: row for name, row in rows.items() if name in step.inputs}
             while at < run.steps:
                 if totals.room(step.counted) < 1:
                     totals = totals.moved(self.variables.backend.to_numpy)
@@ -178,11 +179,24 @@ class Executor:
             run = distribution.compile(partial(self.step.trace, kind), feed, variables.backend)
         carried = frozenset(n for n in program.updates if n not in zeros)
         draws = any(v.kind == "counter" for v in program.inputs)
+        self._check_carried(program)
         # Carried state that is not there yet starts at zero.
         new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in variables.cells]
         variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
-        counted = program.counted or feed.batch
-        return CompiledStep(run, many, carried, list(program.outputs), zeros, draws, counted)
+        counted, inputs = program.counted or feed.batch, frozenset(v.name for v in program.inputs)
+        return CompiledStep(run, many, carried, list(program.outputs), zeros, draws, counted, inputs)
+
+    def _check_carried(self, program: Program) -> None:
+        for value in program.inputs:
+            cell = self.variables.cells.get(value.name)
+            shape = getattr(None if cell is None else cell.value, "shape", None)
+            carried = value.kind in ("optimizer", "counter")
+            if carried and shape is not None and tuple(shape) != _whole(value, program):
+                raise ValueError(
+                    "What a step carries has the shapes that it had before. Received: "
+                    f"{value.name!r} with shape {shape}, where the step has {value.shape}. Go on with the step that "
+                    "the state is of, or compile the model anew."
+                )
 
 
 @dataclass(frozen=True)
@@ -197,6 +211,7 @@ class CompiledStep:
         zeros: Initial values of the metric totals.
         draws: Whether it takes the number of the step, by which numbers are drawn.
         counted: Most that it adds to a count of a metric.
+        inputs: Names of what its Program takes.
     """
 
     run: Executable
@@ -206,6 +221,7 @@ class CompiledStep:
     zeros: dict[str, HostArray]
     draws: bool
     counted: int
+    inputs: frozenset[str]
 
 
 def _whole(value: Value, program: Program) -> tuple[int, ...]:

@@ -71,6 +71,7 @@ class Objective:
         count = len(outputs)
         losses = _each("loss", loss, outputs)
         losses = losses if isinstance(losses, list) else [losses] * count
+        added_alone = losses == []  # by layers, or by a step of one's own
         entries = _each("metrics", metrics, outputs, ())
         entries = entries if isinstance(entries, list) else [] if entries is None else [entries]
         nested = any(m is None or isinstance(m, list | tuple) for m in entries)
@@ -84,15 +85,18 @@ class Objective:
                 "loss_weights are finite numbers, one for each output by place or by name. Received: "
                 f"{loss_weights!r:.80}. Use 1.0 where a loss is not to be weighted."
             )
-        if not len(losses) == len(per_output) == len(weights) == count:
+        if added_alone:
+            weights = []
+        if not added_alone and not len(losses) == len(per_output) == len(weights) == count:
             raise ValueError(
                 f"loss, metrics and loss_weights have one entry for each of the {count} outputs. Received: "
                 f"{len(losses)} losses, metrics for {len(per_output)}, {len(weights)} weights."
             )
         chosen = [get_loss(v) for v in losses]
+        of_outputs: list[Loss | None] = [*chosen] if chosen else [None] * count
         measured = [
             [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]
-            for ms, own in zip(per_output, chosen, strict=True)
+            for ms, own in zip(per_output, of_outputs, strict=True)
         ]
         names = [""] if count == 1 else [f"{name}_" for name in outputs]
         objective = cls(chosen, [float(w) for w in weights], measured, names)
@@ -119,8 +123,8 @@ class Objective:
 
     def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
         """Names of the logs in their order, and what makes each from its totals."""
-        readers: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [("loss", _mean)]
-        readers += [(f"{prefix}loss", _mean) for prefix in self.names if prefix]
+        readers: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [("loss", read_mean)]
+        readers += [(f"{prefix}loss", read_mean) for prefix in self.names if prefix]
         for prefix, metrics in sorted(zip(self.names, self.metrics, strict=True), key=lambda pair: pair[0]):  # as Keras
             readers += [(f"{prefix}{metric.name}", metric.result) for metric in metrics]
         return readers
@@ -131,12 +135,20 @@ class Objective:
         Args:
             totals: Sums by the names of their Program inputs, "metric/<log>/<key>"; empty if nothing was run.
         """
-        sums: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-        for name, value in totals.items():
-            log, _, key = name.removeprefix(PREFIX).rpartition("/")
-            sums.setdefault(log, {})[key] = value
-        readers = [*self._readers(), (SKIPPED, _count)]
-        return {log: read(sums[log]) for log, read in readers if log in sums}
+        return read_logs(totals, dict(self._readers()))
+
+
+def read_logs(
+    totals: Mapping[str, np.ndarray[Any, Any]], readers: Mapping[str, Callable[[Mapping[str, Any]], Any]]
+) -> dict[str, Any]:
+    """Logs by name, from the sums of a step: by their readers and in their order, others as means."""
+    sums: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+    for name, value in totals.items():
+        log, _, key = name.removeprefix(PREFIX).rpartition("/")
+        sums.setdefault(log, {})[key] = value
+    every = {**readers, SKIPPED: _count}
+    every |= {log: read_mean for log in sums if log not in every}  # what a layer or a step has logged itself
+    return {log: read(sums[log]) for log, read in every.items() if log in sums}
 
 
 class LazyLogs(Mapping[str, Any]):
@@ -197,7 +209,8 @@ def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) 
     return [given.get(name, otherwise) for name in outputs]
 
 
-def _mean(totals: Mapping[str, Any]) -> float:
+def read_mean(totals: Mapping[str, Any]) -> float:
+    """The mean that a total and a count stand for."""
     return float(totals["total"]) / float(totals["count"])
 
 
@@ -205,7 +218,7 @@ def _count(totals: Mapping[str, Any]) -> int:
     return round(float(totals["total"]))
 
 
-def _metric(given: Any, loss: Loss) -> Metric:
+def _metric(given: Any, loss: Loss | None) -> Metric:
     """A metric by name; the accuracy of a single logit has its threshold at 0."""
     if given in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
         return Accuracy(given, threshold=0.0)

@@ -65,8 +65,9 @@ class Supervised:
         """The graph; a RuntimeError if there is none."""
         if self.graph is None:
             raise RuntimeError(
-                "A Sequential knows its shapes once it is built. Received: a model without Input that has seen no "
-                "data. Begin the layers with Input(shape), or call build((None, *shape))."
+                "A model knows its shapes once it is built. Received: a model without Input that has seen no data, or "
+                "with a step of its own and no call. Begin the layers with Input(shape), or call "
+                "build((None, *shape)); of a model with a step alone ask the models that it holds."
             )
         return self.graph
 
@@ -88,7 +89,7 @@ class Supervised:
         graph = self.wired()
         x = tuple(Spec((batch, *t.trial()), t.dtype) for t in graph.inputs)
         y: tuple[Spec, ...] = ()
-        if self.objective is not None:
+        if self.objective is not None and self.objective.losses:
             y = tuple(
                 Spec((batch, *t.trial()[:-1]), "int32") if loss.integer_labels
                 else Spec((batch, *t.trial()), self.dtype)

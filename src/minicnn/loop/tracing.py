@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from minicnn.distribution.split import split_kernels, sum_parts
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.objective import PREFIX, SKIPPED, Objective
+from minicnn.losses import Loss
 from minicnn.losses.base import of_samples
 from minicnn.metrics import Mean
 from minicnn.optimizers import Optimizer
@@ -55,6 +56,11 @@ class Feed:
     weight: tuple[int, ...] | None = None
     gathered: bool = False
     training: bool = False
+
+    def of(self, batch: int) -> Feed:
+        """The same for another number of samples, which are given as they are."""
+        x, y = (tuple(Spec((batch, *spec.shape[1:]), spec.dtype) for spec in specs) for specs in (self.x, self.y))
+        return replace(self, batch=batch, x=x, y=y, gathered=False)
 
 
 @dataclass(frozen=True)
@@ -118,11 +124,11 @@ def trace_step(
     trace = Trace(
         program, training=kind == "train" or feed.training, seed=step.seed, dtype=precision.dtype,
         images=precision.products or precision.dtype, trainable=trainable.get(None, True), noted=trainable,
-        paths=step.paths,
+        paths=step.paths, samples=feed.batch,
     )  # fmt: skip
     if shard is not None:
         trace.batch, trace.samples = shard.batch, shard.samples
-    x, y, weight = _data(program, feed, precision.dtype)
+    x, y, weight = declare_data(program, feed, precision.dtype)
     outputs = step.wired().trace(trace, x)
     if shard is not None:
         outputs = _synchronized(program, shard, outputs, trace)
@@ -134,11 +140,17 @@ def trace_step(
         with program.scope("loss"):
             penalties = trace.penalties()
         # Penalties are no sums over samples: with shards they come after the sum over these.
-        loss = _loss(program, objective, outputs, y, weight, penalties if shard is None else (), shard)
+        with program.scope("loss"):
+            added = [mean_of(loss) for loss in trace.losses]
+        common = [*penalties, *added] if shard is None else added
+        loss = _loss(program, objective, outputs, y, weight, common, shard)
+        with program.scope(METRICS):
+            for log, mean in measured_means(trace).items():
+                accumulate(program, log, totals_of(mean, trace))
         if kind == "train" and optimizer is not None:
             _train(program, trace, loss, optimizer, shard, penalties, scaled=precision.products == "float16")
         elif shard is not None:
-            reduce_totals(program, shard, _sum_of(loss), [])
+            reduce_totals(program, shard, sum_of(loss), [])
             _penalize(program, shard, penalties)
     if precision.products:
         shorten_images(program, precision.products)
@@ -146,7 +158,7 @@ def trace_step(
     return optimize(program), trace.declared
 
 
-def _data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[Value], Value | None]:
+def declare_data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[Value], Value | None]:
     """Inputs of one batch: as they are given, or picked from the whole data set by "index"."""
     specs = [*zip(input_names("x", len(feed.x)), feed.x, strict=True)]
     specs += zip(input_names("y", len(feed.y)), feed.y, strict=True)
@@ -176,30 +188,37 @@ def _loss(
     for output, target, loss, share, metrics, name in zip(
         outputs, y, objective.losses, objective.loss_weights, objective.metrics, objective.names, strict=True
     ):
+        weighted = loss_of_output(program, loss, target, output, weight, shard)
         with program.scope("loss"):
-            first = len(program.nodes)
-            each = of_samples("A loss", loss.name, loss.call(target, output), target, output, weight)
-            if shard is not None:
-                check_samples(program.nodes[first:], shard, type(loss).__name__)
-            weighted = ops.sum(each)
-            counted = loss.counted(target, output)
-            if counted is not None:
-                weighted = weighted * _enlargement(counted, shard)
             parts.append(weighted if share == 1.0 else weighted * share)
         with program.scope(METRICS):
             if len(outputs) > 1:
-                _accumulate(program, f"{name}loss", {"total": weighted, "count": count})
+                accumulate(program, f"{name}loss", {"total": weighted, "count": count})
             for metric in metrics:
                 totals = metric.totals(target, output, ones if weight is None else weight)
-                _accumulate(program, f"{name}{metric.name}", totals)
+                accumulate(program, f"{name}{metric.name}", totals)
                 if not isinstance(metric, Mean):  # it may count every prediction
                     program.counted = max(program.counted, output.size // batch * whole)
     with program.scope("loss"):
         total = reduce(operator.add, [*parts, *(penalty * float(batch) for penalty in penalties)])
         program.outputs["loss"] = mean = total * (1.0 / batch)
     with program.scope(METRICS):
-        _accumulate(program, "loss", {"total": total, "count": count})
+        accumulate(program, "loss", {"total": total, "count": count})
     return mean
+
+
+def loss_of_output(
+    program: Program, loss: Loss, target: Value, output: Value, weight: Value | None, shard: Shard | None
+) -> Value:
+    """The sum of the losses of all samples."""
+    with program.scope("loss"):
+        first = len(program.nodes)
+        each = of_samples("A loss", loss.name, loss.call(target, output), target, output, weight)
+        if shard is not None:
+            check_samples(program.nodes[first:], shard, type(loss).__name__)
+        weighted: Value = ops.sum(each)
+        counted = loss.counted(target, output)
+        return weighted if counted is None else weighted * _enlargement(counted, shard)
 
 
 def _enlargement(counted: Value, shard: Shard | None) -> Value:
@@ -210,15 +229,41 @@ def _enlargement(counted: Value, shard: Shard | None) -> Value:
     return float(every) / ops.maximum(total, 1.0)
 
 
-def _accumulate(program: Program, log: str, totals: dict[str, Value]) -> None:
+def accumulate(program: Program, log: str, totals: Mapping[str, Value]) -> None:
+    """Let a step add to the totals of a log."""
     for key, value in totals.items():
         name = f"{PREFIX}{log}/{key}"
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
 
 
+def mean_of(value: Value) -> Value:
+    """A scalar as it is, the mean of other Values."""
+    return ops.mean(value) if value.shape else value
+
+
+def measured_means(trace: Trace) -> dict[str, Value]:
+    """What layers log, each the mean of all that have the name."""
+    several: dict[str, list[Value]] = {}
+    for log, value in trace.measured:
+        several.setdefault(log, []).append(mean_of(value))
+    return {log: v[0] if len(v) == 1 else reduce(operator.add, v) * (1 / len(v)) for log, v in several.items()}
+
+
+def totals_of(mean: Value, trace: Trace) -> dict[str, Value]:
+    """What a mean over the samples of a step adds to those of an epoch."""
+    samples = float(trace.samples)
+    return {"total": mean * samples, "count": trace.program.constant(samples, trace.dtype)}
+
+
+def sum_of(mean: Value) -> Value:
+    """The sum that a mean was made of by a factor."""
+    return mean if mean.node is None else mean.node.inputs[0]
+
+
 def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trace: Trace) -> list[Value]:
     """Normalise over all shards; the model's outputs are other Values then, and so are the layers' updates."""
-    program.outputs = {str(i): v for i, v in enumerate(outputs)}
+    more = [*trace.losses, *(value for _, value in trace.measured)]
+    program.outputs = {str(i): v for i, v in enumerate([*outputs, *more])}
     program.updates = trace.updates
     check_samples(program.nodes, shard)
     free = [
@@ -227,14 +272,12 @@ def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trac
     ]  # fmt: skip
     split_kernels(program, shard, free)
     synchronize(program, shard, trace.by_shard)
-    outputs, trace.updates = list(program.outputs.values()), program.updates
+    values, trace.updates = list(program.outputs.values()), program.updates
     program.outputs, program.updates = {}, {}
-    return outputs
-
-
-def _sum_of(mean: Value) -> Value:
-    """The sum that a mean was made of by a factor."""
-    return mean if mean.node is None else mean.node.inputs[0]
+    outputs, more = values[: len(outputs)], values[len(outputs) :]
+    trace.losses, rest = more[: len(trace.losses)], more[len(trace.losses) :]
+    trace.measured = [(name, value) for (name, _), value in zip(trace.measured, rest, strict=True)]
+    return list(outputs)
 
 
 def _penalize(program: Program, shard: Shard, penalties: Sequence[Value]) -> Value | None:
@@ -260,11 +303,11 @@ def _train(
             "Training needs at least one trainable weight. Received: a model without. Add a layer that has some, or "
             "set trainable=True on one and compile again."
         )
-    scale = _loss_scale(program) if scaled else None
+    scale = loss_scale(program) if scaled else None
     factor = scale  # of the gradients; a shard differentiates the sum, whose gradients are as large as the mean's so
     if scale is not None and shard is not None:
         factor = scale * (1.0 / shard.batch)
-    summed = loss if shard is None else _sum_of(loss)
+    summed = loss if shard is None else sum_of(loss)
     gradients = differentiate(program, summed if factor is None else summed * factor, list(parameters.values()))
     if shard is not None:
         gradients = reduce_totals(program, shard, summed, gradients, [path in program.parts for path in parameters])
@@ -279,7 +322,7 @@ def _train(
     step, reduced = trace.step(), gradients
     finite = None
     if factor is not None:
-        gradients, finite = _unscaled(program, gradients, factor)
+        gradients, finite = unscaled(program, gradients, factor)
     measured = set(program.updates)
     optimizer.apply(program, parameters, gradients, step)
     for path, value in trace.updates.items():
@@ -291,7 +334,7 @@ def _train(
                 program.updates[path] = constraint(program.updates[path])
         program.updates["step"] = step + 1
     if scale is not None and finite is not None:
-        _skip_unless(program, finite, scale, measured)
+        skip_unless(program, finite, scale, measured)
     if shard is not None and program.parts:
         split = [gradient for path, gradient in zip(parameters, reduced, strict=True) if path in program.parts]
         for path in list(program.parts):
@@ -305,14 +348,14 @@ def _train(
 # Mixed precision training, arXiv:1710.03740, and Keras's LossScaleOptimizer.
 
 
-def _loss_scale(program: Program) -> Value:
+def loss_scale(program: Program) -> Value:
     """The factor of the loss, carried from step to step; state begins at zero, which stands for the first factor."""
     with program.scope("loss"):
         carried = program.input(SCALE, (), "float32", kind="optimizer")
         return ops.where(ops.equal(carried, 0.0), FIRST_SCALE, carried)
 
 
-def _unscaled(program: Program, scaled: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
+def unscaled(program: Program, scaled: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
     """The gradients of the loss itself, and whether all of them are finite."""
     with program.scope("loss_scale", "update"):
         # Zero times infinity or NaN is NaN, anything else zero.
@@ -321,7 +364,7 @@ def _unscaled(program: Program, scaled: Sequence[Value], scale: Value) -> tuple[
         return [g * inverse for g in scaled], ops.equal(zero, 0.0)
 
 
-def _skip_unless(program: Program, finite: Value, scale: Value, measured: set[str]) -> None:
+def skip_unless(program: Program, finite: Value, scale: Value, measured: set[str]) -> None:
     """A step whose gradients are not finite changes nothing but the scale, which is halved, and is counted."""
     with program.scope("loss_scale", "update"):
         for name in [n for n in program.updates if n not in measured]:
@@ -333,4 +376,4 @@ def _skip_unless(program: Program, finite: Value, scale: Value, measured: set[st
         larger = ops.where(grown, scale * 2.0, scale)
         program.updates[SCALE] = ops.where(finite, larger, ops.maximum(scale * 0.5, 1.0))
     with program.scope(METRICS, "update"):
-        _accumulate(program, SKIPPED, {"total": 1.0 - ops.cast(finite, dtype="float32")})
+        accumulate(program, SKIPPED, {"total": 1.0 - ops.cast(finite, dtype="float32")})

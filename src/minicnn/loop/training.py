@@ -30,6 +30,7 @@ from minicnn.loop.step import Supervised
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Run
 from minicnn.loop.variables import Variables
+from minicnn.loop.written import WrittenStep
 from minicnn.program.graph import Program
 from minicnn.schedules import Schedule
 from minicnn.trace import StepTrace, traced
@@ -42,6 +43,7 @@ class Training:
 
     Attributes:
         step: What the model is compiled for: the graph, losses and metrics, the optimizer.
+        written: The step that stands for `step`, where the model's author has written one.
         weights: The weights of the graph by path.
         variables: Their arrays, and the optimizer's.
         executor: What runs the steps; its `step` is what is traced, this one unless another takes its place.
@@ -55,6 +57,7 @@ class Training:
     def __init__(self, backend: str | Backend | None, seed: int) -> None:
         self.step = Supervised(seed)
         self.weights: dict[str, Weight] = {}
+        self.written: WrittenStep | None = None
         self.stop = False
         self.samples_seen = 0
         self.position = (0, 0)
@@ -65,7 +68,7 @@ class Training:
     def _begin(self, backend: str | Backend | None) -> None:
         """Set what a copy has of its own."""
         self.variables = Variables(backend)
-        self.executor = Executor(self.step, self.variables)
+        self.executor = Executor(self.written or self.step, self.variables)
         self._fitting = threading.Lock()
         self._open_logs: Callable[[], LazyLogs | None] = _none  # logs that may still be read
 
@@ -134,7 +137,24 @@ class Training:
         self.executor.forget()
         self.variables.share({path: weight.cell for path, weight in self.weights.items()})
 
-    def compile(self, precision: str, distribution: DataParallel | None, **parts: Any) -> None:
+    def adopt(self, declared: Mapping[str, Weight]) -> None:
+        """Take up further weights by path: of a step that is written, which may reach more than the graph does.
+
+        Raises:
+            ValueError: If one is that of another model.
+        """
+        new = {path: weight for path, weight in declared.items() if path not in self.weights}
+        for path, weight in new.items():
+            if path in self.variables.cells:  # its numbers were restored before it was known
+                weight.cell.put(self.variables.get(path))
+            if weight.cell.value is None:
+                weight.cell.put(partial(_first, weight.initializer, weight.shape, self.step.seed, path))
+        self.weights |= new
+        self.variables.share({path: weight.cell for path, weight in new.items()})
+
+    def compile(
+        self, precision: str, distribution: DataParallel | None, written: WrittenStep | None = None, **parts: Any
+    ) -> None:
         """Set what to train for; `parts` are attributes of the step. Optimizer state begins anew.
 
         Raises:
@@ -152,9 +172,10 @@ class Training:
                 distribution.connect(self.backend)
         for name, value in {"precision": precision, **parts}.items():
             setattr(self.step, name, value)
+        self.written = written
         self.variables.reset(self.step.dtype, self.weights)
         self.executor.forget()
-        self.executor.step, self.executor.distribution = self.step, distribution
+        self.executor.step, self.executor.distribution = self.written or self.step, distribution
         self.position = (0, 0)
 
     def forget(self) -> None:
@@ -165,12 +186,16 @@ class Training:
 
     def trained_paths(self, trainable: Mapping[Any, bool] | None = None) -> list[str]:
         """Paths of the weights that training changes: as compiled, or as it would be with other layers trainable."""
+        if self.step.graph is None:
+            return [path for path, weight in self.weights.items() if weight.trainable]
         program, _ = self.step.declare("predict", self.step.feed(1), trainable=trainable)
         return [v.name for v in program.inputs if v.kind == "parameter"]
 
     def program(self, kind: Any, batch_size: int) -> Program:
         """The Program of a step to be shown: see `DataParallel.program`."""
-        feed, distribution = self.step.feed(batch_size), self.executor.shared(kind)
+        seen = None if self.written is None or kind == "predict" else self.written.seen
+        feed = self.step.feed(batch_size) if seen is None else seen.of(batch_size)
+        distribution = self.executor.shared(kind)
         if distribution is None:
             return self.executor.step.trace(kind, feed)
         return distribution.program(partial(self.executor.step.trace, kind), feed)
@@ -189,13 +214,15 @@ class Training:
 
     def standardizer(self, class_weight: Mapping[int, float] | None = None, *, labelled: bool = True) -> Standardizer:
         """The standardizer of the model's data; without labels for predictions."""
-        graph = self.step.wired()
-        inputs, outputs = ([t.sample_shape for t in tensors] for tensors in (graph.inputs, graph.outputs))
+        free = labelled and self.written is not None
+        graph = self.step.graph if free else self.step.wired()
+        inputs, outputs = ([], []) if graph is None else (graph.inputs, graph.outputs)
         objective = self.step.compiled()[0] if labelled else None
         losses, metrics = ((), ()) if objective is None else (objective.losses, objective.metrics)
         return Standardizer(
-            self.backend, self.variables.dtype, inputs, outputs, losses, plain(class_weight), metrics=metrics,
-            declared=[t.dtype for t in graph.inputs],
+            self.backend, self.variables.dtype, [t.sample_shape for t in inputs], [t.sample_shape for t in outputs],
+            losses, plain(class_weight), metrics=metrics if losses else (), declared=[t.dtype for t in inputs],
+            free=free,
         )  # fmt: skip
 
     def source(
@@ -235,6 +262,8 @@ class Training:
         if kept is not None:  # they may be read later, and the step may overwrite the totals
             kept.read()
         executor = self.executor
+        if self.written is not None:
+            self.written.seen = run.feed
         return executor.train(run, totals, executor.step.rates(executor.steps_taken, run.steps), finite)
 
     def fit(
@@ -301,10 +330,11 @@ class Training:
 
     def trace(self, x: Any, y: Any, weight: Any, kernels: bool) -> StepTrace:
         """Every value of one step on one batch: see `Model.trace`."""
-        kind: Any = "predict" if y is None else "train"
-        run = self.standardizer(labelled=y is not None).batch(x, y, weight)
+        predicts = y is None and self.step.graph is not None
+        kind: Any = "predict" if predicts else "train"
+        run = self.standardizer(labelled=not predicts).batch(x, y, weight)
         arrays = {name: self.variables.get(name) for name in self.variables.cells}
-        if y is not None:
+        if not predicts:
             rates = self.executor.step.rates(self.executor.steps_taken, 1)
             arrays = {name: np.asarray(value) for name, (value,) in rates.items()} | arrays
         arrays |= {name: self.backend.to_numpy(array) for name, array in run.arrays.items()}

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from minicnn import ops
+from minicnn.backends import get_backend
 from minicnn.backends.base import Array, Backend
 from minicnn.configured import Configured
 from minicnn.names import snake_case
-from minicnn.program.graph import Value
+from minicnn.program.graph import Program, Value
+
+HostArray = np.ndarray[Any, Any]
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken, as in Keras.
 EPSILON = 1e-7
@@ -44,6 +50,35 @@ class Loss(Configured):
         if self.ignore_class is None:
             return None
         return 1.0 - ops.cast(ops.equal(y_true, self.ignore_class), dtype=y_pred.dtype)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """The mean over the samples: a scalar Value in a step of one's own, and a number for arrays.
+
+        Args:
+            y_true: Labels or targets; an array may stand beside a Value.
+            y_pred: The model's output.
+            sample_weight: Weight of each sample.
+        """
+        if not isinstance(y_pred, Value):
+            weights = None if sample_weight is None else np.asarray(sample_weight)
+            return self._of_arrays(np.asarray(y_true), np.asarray(y_pred), weights)
+
+        def value(given: Any, dtype: str) -> Value:
+            return given if isinstance(given, Value) else y_pred.program.constant(given, dtype)
+
+        labels = value(y_true, "int32" if self.integer_labels else y_pred.dtype)
+        labels = labels if self.integer_labels else ops.as_float(labels, y_pred.dtype)
+        weight = None if sample_weight is None else value(sample_weight, y_pred.dtype)
+        mean = ops.mean(of_samples("A loss", self.name, self.call(labels, y_pred), labels, y_pred, weight))
+        counted = self.counted(labels, y_pred)
+        return mean if counted is None else mean * (float(counted.size) / ops.maximum(ops.sum(counted), 1.0))
+
+    def _of_arrays(self, y_true: HostArray, y_pred: HostArray, weight: HostArray | None) -> float:
+        program, backend = Program("loss"), get_backend("numpy")
+        given = {"y_pred": y_pred if y_pred.dtype.kind == "f" else y_pred.astype("float32")}
+        predictions = program.input("y_pred", y_pred.shape, given["y_pred"].dtype.name)
+        program.outputs["loss"] = self(y_true, predictions, weight)
+        return float(backend.to_numpy(backend.compile(program)(given)["loss"]))
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
         """Raise a ValueError if targets are outside the loss's domain; called before anything is computed.

@@ -78,7 +78,7 @@ def backend_of(name: str) -> str:
 def on_gpu(name: str) -> bool:
     """Whether a candidate computes on a GPU, a hybrid with its first backend."""
     library, _, device = backend_of(name.partition(HYBRID)[0]).partition(":")
-    return library in ("cupy", "numba_cuda") or device.partition(":")[0] in ("cuda", "gpu", "mps")
+    return library in ("cupy", "numba_cuda", "webgpu") or device.partition(":")[0] in ("cuda", "gpu", "mps")
 
 
 def names() -> list[str]:

@@ -50,7 +50,16 @@ class Metric(Configured):
 
 
 class Mean(Metric):
-    """Base class of metrics that are the weighted mean of a number for each prediction."""
+    """Base class of metrics that are the weighted mean of a number for each prediction.
+
+    Itself it is, in a step of one's own, the mean of what `update_state` is given: a scalar, or numbers of the samples.
+
+    Args:
+        name: Key in the logs.
+    """
+
+    def __init__(self, name: str = "mean") -> None:
+        super().__init__(name)
 
     def each(self, y_true: Value, y_pred: Value) -> Value:
         """The number for each prediction, shape (N,) or (N, ...)."""

@@ -17,23 +17,25 @@ import numpy as np
 from minicnn.arguments import plain
 from minicnn.backends.base import Backend
 from minicnn.callbacks import Callback, Callbacks, History, progress
-from minicnn.data.forms import Batches, as_data
+from minicnn.data.forms import Batches, as_data, as_list, numeric
 from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
 from minicnn.distribution import DataParallel
-from minicnn.layers.functional import Functional
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
-from minicnn.layers.symbolic import SymbolicTensor
+from minicnn.layers.symbolic import Input, SymbolicTensor
 from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import by_place, split_off
+from minicnn.loop.held import held_weights
 from minicnn.loop.objective import Objective
 from minicnn.loop.predictions import predict, predict_batch
 from minicnn.loop.sources import Source
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
 from minicnn.loop.training import Training
+from minicnn.loop.written import WrittenStep
 from minicnn.losses import Loss, LossName
+from minicnn.models.called import Called
 from minicnn.models.checks import (
     as_asked,
     check_counts,
@@ -43,6 +45,7 @@ from minicnn.models.checks import (
     validated,
     with_labels,
 )
+from minicnn.models.steps import Steps
 from minicnn.names import known_name
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.program.graph import Program, Value
@@ -58,8 +61,11 @@ def _of(path: str, doc: str) -> Any:
     return property(attrgetter(f"_training.{path}"), doc=doc)
 
 
-class Model(VisualMethods, Functional):
+class Model(VisualMethods, Steps):
     """A network between symbolic inputs and outputs, with weights, that can be trained; itself a layer.
+
+    A subclass may write `call`, and then needs no symbolic tensors, and what a step does: `train_step`, `test_step`,
+    `compute_loss` and `compute_metrics`.
 
     Args:
         inputs: `Input(...)`, or a list of them; the result of a layer also, to cut a part out of a network.
@@ -71,7 +77,7 @@ class Model(VisualMethods, Functional):
 
     Raises:
         ValueError: If the seed or the backend is unknown, or the layers do not connect inputs and outputs.
-        TypeError: Where a subclass is defined that overrides `call`.
+        TypeError: If there are no inputs and outputs, and no `call` nor a step in a subclass.
 
     Example:
         >>> from minicnn.layers import Dense, Input
@@ -82,11 +88,12 @@ class Model(VisualMethods, Functional):
     """
 
     _described_as = "Model"  # which class a file names
+    _building = False
 
     def __init__(
         self,
-        inputs: SymbolicTensor | Sequence[SymbolicTensor],
-        outputs: SymbolicTensor | Sequence[SymbolicTensor],
+        inputs: SymbolicTensor | Sequence[SymbolicTensor] | None = None,
+        outputs: SymbolicTensor | Sequence[SymbolicTensor] | None = None,
         *,
         backend: str | Backend | None = None,
         seed: int = 0,
@@ -94,12 +101,18 @@ class Model(VisualMethods, Functional):
     ) -> None:
         Layer.__init__(self, name=name)
         self._training = Training(backend, check_seed(seed))
-        self._wire(Graph(inputs, outputs))
+        if inputs is not None or outputs is not None:
+            self._wire(Graph(inputs, outputs))  # type: ignore[arg-type]  # which says what is missing
+        elif not self._writes("call") and not self._writes_steps():
+            raise TypeError(
+                "A Model is made of symbolic tensors, or is a subclass with a call or a step of its own. Received: "
+                f"{type(self).__name__}() without. Give it inputs=Input(...) and outputs=layer(inputs)."
+            )
 
     def _wire(self, graph: Graph) -> None:
         """Take up a graph, whose weights get first numbers."""
         self._training.wire(graph)
-        self._wired, self.built = graph, True
+        self._wired, self.built = None if isinstance(graph, Called) else graph, True  # type: ignore[assignment]  # of layers
         step = self._training.step
         if step.objective is not None:  # a Sequential that has got another layer
             step.trainable = self._trainable_now() | step.trainable
@@ -112,7 +125,47 @@ class Model(VisualMethods, Functional):
     @property
     def _weights(self) -> dict[str, Weight]:
         """Weights by path."""
-        return self._training.weights if self._graph else {}
+        if self._training.step.graph is None and self._predicts():
+            self._graph  # noqa: B018  # which says that there is none yet
+        if self._writes_steps():
+            self._take_up()
+        return self._training.weights
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs: see `Functional`; one of a model without a graph."""
+        return ["output"] if self._training.step.graph is None else super().output_names
+
+    @classmethod
+    def _predicts(cls) -> bool:
+        """Whether it has a graph, sooner or later: a model with a step alone has none."""
+        return cls._writes("call") or not cls._writes_steps()
+
+    def _take_up(self) -> None:
+        """Take up the weights of all that the model holds, of which its step may use more than its graph does."""
+        known = set(self._training.weights.values())
+        self._training.adopt({path: weight for weight, path in held_weights(self) if weight not in known})
+        self.built = True
+
+    def build(self, input_shape: Any) -> None:
+        """Build a model with a `call` of its own for a shape whose first axis is the batch, or for a list of shapes."""
+        if self._training.step.graph is None and self._writes("call") and not self._building:
+            several = isinstance(input_shape, list) and not isinstance(input_shape[0], int | None)
+            tensors = [Input(tuple(shape)[1:]) for shape in (input_shape if several else [input_shape])]
+            self._wire(Called(self, tensors if several else tensors[0]))
+
+    def _build_once(self, input_shape: Any) -> None:
+        if type(self).build is Model.build:  # its layers declare what there is
+            return
+        self._building = True  # a subclass may call build of this class
+        try:
+            super()._build_once(input_shape)
+        finally:
+            self._building = False
+
+    def _held(self) -> list[Any]:
+        held = super()._held()
+        return held if type(self).__init__ is Model.__init__ else [*held, *vars(self).values()]
 
     def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:  # type: ignore[override]  # one list
         """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
@@ -126,6 +179,11 @@ class Model(VisualMethods, Functional):
             Tensors or Values; for arrays what `predict` gives.
         """
         several = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if self._step is not None and not any(isinstance(v, Value) for v in several):
+            raise TypeError(
+                "A model is called on Values in a step. Received: "
+                f"{', '.join(type(v).__name__ for v in several)}. Compute with minicnn.ops there, not on arrays."
+            )
         if self._trace is not None or any(isinstance(v, SymbolicTensor | Value) for v in several):
             return super().__call__(inputs, training=training)
         with self._received(inputs) as (x, _):
@@ -137,10 +195,15 @@ class Model(VisualMethods, Functional):
     seed: int = _of("step.seed", "Seed of the first weights, the shuffles and random layers.")
     backend: Backend = _of("backend", "The backend; decided when first needed.")
     distribution: DataParallel | None = _of("distribution", "How ranks share training and evaluation: see `compile`.")
-    optimizer: Optimizer | None = _of("step.optimizer", "The optimizer; None before `compile`.")
     precision: str = _of("step.precision", "Precision policy: see `compile`.")
     steps_taken: int = _of("executor.steps_taken", "Training steps so far.")
     samples_seen: int = _of("samples_seen", "Samples of the epoch that is under way.")
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer; None before `compile`. In a step it has `apply(gradients, weights)`."""
+        optimizer = self._training.step.optimizer
+        return optimizer if self._step is None else self._stepping()  # type: ignore[return-value]  # as one
 
     @property
     def stop_training(self) -> bool:
@@ -286,7 +349,7 @@ class Model(VisualMethods, Functional):
 
         Args:
             x: Inputs of one batch, shape (N, ...).
-            y: Labels; without them it is a prediction.
+            y: Labels; without them it is a prediction, but for a model without a graph.
             sample_weight: Weight of each sample.
             kernels: The backend's kernels compute it, with every result among those to be stored; otherwise the
                 references do, node by node on the backend's arrays, also where the backend would merge nodes. On
@@ -321,17 +384,34 @@ class Model(VisualMethods, Functional):
     def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Inputs and labels by place, if they are given by name; loaders as such."""
         if isinstance(x, Mapping):
-            x = by_place("inputs", x, [""] if self._wired is None else [t.name or "" for t in self._wired.inputs])
+            x = by_place(
+                "inputs", x, [""] if self._training.step.graph is None else [t.name or "" for t in self.inputs]
+            )
         return as_data(x), by_place("labels", y, self.output_names) if isinstance(y, Mapping) else y
 
     def _build_for(self, x: Any) -> None:
         """Build a model whose input shape is not known before there are data."""
+        if self._training.step.graph is not None or not self._writes("call"):
+            return
+        if isinstance(x, Batches):
+            if not hasattr(x.loader, "__getitem__"):
+                raise ValueError(
+                    "A model with a call of its own is built from the first arrays it sees. Received: a loader. Call "
+                    "build((None, *shape)) before."
+                )
+            batch = x.loader[0]
+            x = batch[0] if isinstance(batch, tuple) else batch
+        several = isinstance(x, list | tuple) and len(as_list(x)) > 1
+        shapes = [(None, *numeric(a, "Inputs").shape[1:]) for a in as_list(x)]
+        Model.build(self, shapes if several else shapes[0])
 
     @contextmanager
     def _received(self, x: Any, y: Any = None) -> Iterator[tuple[Any, Any]]:
         """Data by place, while the device of the backend, which they may choose, is the current one."""
         x, y = self._placed(x, y)
         self._build_for(x)
+        if self._writes_steps():
+            self._take_up()  # now, and not within the step, in which the locks of all its weights are held
         self._training.choose_backend(x, y)
         with self.backend.active():
             yield x, y
@@ -339,9 +419,7 @@ class Model(VisualMethods, Functional):
     def compile(
         self,
         optimizer: str | Optimizer | type[Optimizer] = "sgd",
-        loss: LossName | str | Loss | Callable[..., Any] | Sequence[Any] | Mapping[str, Any] = (
-            "sparse_categorical_crossentropy"
-        ),
+        loss: LossName | str | Loss | Callable[..., Any] | Sequence[Any] | Mapping[str, Any] | None = None,
         metrics: Any = (),
         *,
         loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
@@ -354,6 +432,8 @@ class Model(VisualMethods, Functional):
         Args:
             optimizer: Name or Optimizer.
             loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
+                None is "sparse_categorical_crossentropy", and no loss for a model with a step of its own. An empty list
+                is for a model whose layers add all there is to the loss.
             metrics: Names, Metrics or functions; for several outputs a dictionary by name, or a list with an entry for
                 each, of one, a list of them, or None; any other list is of all outputs. A loss stands for its mean.
                 Sample weights weigh metrics too: Keras calls these weighted metrics.
@@ -372,12 +452,17 @@ class Model(VisualMethods, Functional):
         """
         known_name("precision", precision, PRECISIONS)
         distribution = check_distribution(distribution, accumulate)
+        if loss is None:
+            loss = [] if self._writes_steps() else "sparse_categorical_crossentropy"
         objective = Objective.of(loss, metrics, loss_weights, self.output_names)
+        written = None
+        if self._writes_steps() or not objective.losses:
+            written = WrittenStep(self, self._training.step, self._training.adopt)
         self._training.compile(
-            precision, distribution, objective=objective, optimizer=get_optimizer(optimizer),
+            precision, distribution, written, objective=objective, optimizer=get_optimizer(optimizer),
             trainable=self._trainable_now(), warned=False,
         )  # fmt: skip
-        if self.built:
+        if self._training.step.graph is not None and objective.losses:
             objective.check_outputs(self._graph.outputs)
 
     def fit(
@@ -457,7 +542,7 @@ class Model(VisualMethods, Functional):
                 )
             if validation_split and y is not None:
                 (x, y, sample_weight), validation_data = split_off(
-                    x, y, sample_weight, validation_split, len(self.inputs), len(self.outputs)
+                    x, y, sample_weight, validation_split, *self._counts()
                 )
             source = training.source(
                 x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch, again=True,
@@ -489,8 +574,12 @@ class Model(VisualMethods, Functional):
                 )
         return history
 
+    def _counts(self) -> tuple[int, int]:
+        """Numbers of input and output arrays."""
+        return (1, 1) if self._training.step.graph is None else (len(self.inputs), len(self.outputs))
+
     def train_on_batch(
-        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None, *,
+        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None, *,
         return_dict: bool = False,
     ) -> Any:  # fmt: skip
         """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
@@ -544,7 +633,7 @@ class Model(VisualMethods, Functional):
             print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
         return as_asked(logs, return_dict)
 
-    def test_on_batch(self, x: Any, y: Any, sample_weight: Any = None, *, return_dict: bool = False) -> Any:
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, *, return_dict: bool = False) -> Any:
         """Loss and metrics on one batch, as `evaluate` gives them."""
         training = self._training
         training.step.compiled()

@@ -113,12 +113,19 @@ class Sequential(Model):
             self._wire(Graph(self.inputs[0], self._graph.calls[-1].inputs[0]))
         return layer
 
-    @property
-    def output_names(self) -> list[str]:
-        """Name of the output: that of the last layer."""
-        return super().output_names if self.built else ["output"]
-
     _described_as = "Sequential"
+
+    @classmethod
+    def _predicts(cls) -> bool:
+        return True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls._writes("call"):
+            raise TypeError(
+                "A Sequential computes what its layers do, one after the other. Received: "
+                f"{cls.__name__} with a call of its own, which would not be run. Derive it from Model."
+            )
 
     @classmethod
     def _of_tensors(

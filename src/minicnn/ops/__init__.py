@@ -64,7 +64,7 @@ from minicnn.ops.pooling import average_pool2d, average_pool2d_gradient, max_poo
 from minicnn.ops.primitive import REGISTRY, Cost, Primitive, primitive
 from minicnn.ops.random import random_uniform
 from minicnn.ops.reduction import argmax, broadcast_to, max, max_gradient, mean, sum, sum_to_shape
-from minicnn.ops.shapes import reshape
+from minicnn.ops.shapes import reshape, stop_gradient
 from minicnn.ops.strategies import unrolled as unrolled  # it states what convolutions cost
 from minicnn.ops.transforms import affine_transform, affine_transform_gradient
 from minicnn.ops.updates import adam_update, momentum_update, rmsprop_update, sgd_update
@@ -158,6 +158,7 @@ __all__ = [
     "softplus",
     "sqrt",
     "square",
+    "stop_gradient",
     "subtract",
     "sum",
     "sum_to_shape",

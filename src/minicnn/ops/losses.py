@@ -6,6 +6,9 @@ from minicnn.ops.activations import log_softmax, softmax
 from minicnn.ops.checks import require_float, same_dtype
 from minicnn.ops.manipulation import one_hot
 from minicnn.ops.primitive import Array, Namespace, primitive
+from minicnn.ops.reduction import broadcast_to
+from minicnn.ops.reduction import sum as sum_
+from minicnn.ops.shapes import reshape
 from minicnn.program.graph import Node, Spec, Value
 
 
@@ -78,3 +81,14 @@ def _(dy: Spec, logits: Spec, labels: Spec) -> Spec:
             f"Received: {dy}, {logits} and {labels}."
         )
     return logits
+
+
+@softmax_cross_entropy_gradient.gradient
+def _(node: Node, gradient: Value) -> list[Value | None]:
+    dy, logits, labels = node.inputs
+    ones = broadcast_to(dy.program.constant(1.0, dy.dtype), shape=dy.shape)
+    alone = softmax_cross_entropy_gradient(ones, logits, labels)
+    # softmax(logits), but 0 where the label is outside.
+    p = alone + one_hot(labels, classes=logits.shape[-1], dtype=logits.dtype)
+    spread = p * (gradient - sum_(gradient * p, axes=-1, keepdims=True))
+    return [sum_(gradient * alone, axes=-1), spread * reshape(dy, shape=(*dy.shape, 1)), None]

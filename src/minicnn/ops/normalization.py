@@ -9,6 +9,7 @@ arXiv:1502.03167, layer arXiv:1607.06450, group arXiv:1803.08494.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -17,7 +18,8 @@ from minicnn.ops.arrays import copy_of
 from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float, same_dtype
 from minicnn.ops.elementwise import abs, add, greater, maximum, sqrt, square, where
 from minicnn.ops.primitive import Array, Namespace, primitive
-from minicnn.ops.reduction import Axes, sum
+from minicnn.ops.reduction import Axes, broadcast_to, sum, sum_to_shape
+from minicnn.ops.reduction import mean as ops_mean
 from minicnn.program.graph import Node, Spec, Value
 
 AxesTuple = tuple[int, ...]
@@ -104,16 +106,19 @@ def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float, un
 
 
 @normalize.gradient
-def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None) -> list[Value]:
-    if dy is None or dmean is not None or dvariance is not None:
-        raise TypeError(
-            "Only the first result of normalize can be differentiated. Received a gradient of its mean or variance. "
-            "Compute them with ops.mean where the loss needs them."
-        )
+def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None) -> list[Value | None]:
     x, scale, _ = node.inputs
     _, mean, variance = node.outputs
-    dx, dscale, doffset = normalize_gradient(dy, x, scale, mean, variance, **node.attrs)
-    return [dx, dscale, doffset]
+    found: list[Value | None] = [None, None, None]
+    if dy is not None:
+        found = list(normalize_gradient(dy, x, scale, mean, variance, **node.attrs))
+    of_x = [] if found[0] is None else [found[0]]
+    each, unit = mean.size / x.size, node.attrs["unit"]
+    if dmean is not None:
+        of_x.append(broadcast_to(dmean * each, shape=x.shape))
+    if dvariance is not None:  # which is in squares of the unit
+        of_x.append((x - mean) * (dvariance * (2.0 * each / unit**2)))
+    return [reduce(operator.add, of_x), *found[1:]]
 
 
 @primitive(flops=14)
@@ -152,3 +157,43 @@ def _(
     if dy.shape != x.shape:
         raise ValueError(f"normalize_gradient takes dy of the shape of x. Received: {dy} and {x}.")
     return x, scale, scale
+
+
+@normalize_gradient.gradient
+def _(node: Node, ddx: Value | None, ddscale: Value | None, ddoffset: Value | None) -> list[Value | None]:
+    # By the chain rule through u, g, their means and 1 / sqrt(variance + epsilon), as they stand in the docstring.
+    dy, x, scale, mean, variance = node.inputs
+    axes, unit = node.attrs["axes"], node.attrs["unit"]
+
+    def mean_of(v: Value) -> Value:
+        found: Value = ops_mean(v, axes=axes, keepdims=True)
+        return found
+
+    def sum_of(v: Value) -> Value:
+        found: Value = sum(v, axes=axes, keepdims=True)
+        return found
+
+    shifted = variance + node.attrs["epsilon"] / unit**2
+    inverse = (1.0 / unit) / sqrt(shifted)
+    u, g = (x - mean) * inverse, dy * scale
+    of_u, of_dy, of_inverse, of_scale = list[Value](), list[Value](), list[Value](), None
+    if ddx is not None:
+        w, share = ddx * inverse, mean_of(g * u)
+        across = mean_of(w * u)
+        of_g = w - mean_of(w) - u * across
+        of_u.append(-(g * across + w * share))
+        of_dy.append(of_g * scale)
+        of_inverse.append(sum_of(ddx * (g - mean_of(g) - u * share)))
+        of_scale = sum_to_shape(of_g * dy, shape=scale.shape)
+    if ddscale is not None:
+        of_u.append(dy * ddscale)
+        of_dy.append(u * ddscale)
+    if ddoffset is not None:
+        of_dy.append(broadcast_to(ddoffset, shape=dy.shape))
+    found: list[Value | None] = [reduce(operator.add, of_dy), None, of_scale, None, None]
+    if of_u:
+        total = reduce(operator.add, of_u)
+        of_inverse.append(sum_of(total * (x - mean)))
+        found[1], found[3] = total * inverse, -sum_of(total * inverse)
+        found[4] = reduce(operator.add, of_inverse) * inverse / shifted * -0.5
+    return found

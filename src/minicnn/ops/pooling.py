@@ -14,6 +14,7 @@ from minicnn.ops.arrays import copy_of, full, masked
 from minicnn.ops.checks import require_float, require_ndim, same_dtype
 from minicnn.ops.convolution import NO_PADDING
 from minicnn.ops.primitive import Array, Namespace, Primitive, primitive
+from minicnn.ops.reduction import broadcast_to
 from minicnn.ops.windows import Axes, Padding, Pair, Window, fold, image_size, pad_image
 from minicnn.program.graph import Node, Spec, Value
 
@@ -248,3 +249,20 @@ _per_window(max_pool2d, 1, -1)
 _per_window(max_pool2d_gradient, 1, 0)
 _per_window(average_pool2d, 1, -1)
 _per_window(average_pool2d_gradient, 1, 0)
+
+
+@max_pool2d_gradient.gradient
+def _(node: Node, gradient: Value) -> list[Value | None]:
+    # It is linear in dy; which element of a window it goes to does not depend on x, as long as there is one maximum.
+    window = {name: node.attrs[name] for name in ("kernel", "strides", "padding", "data_format")}
+    if window["kernel"] != window["strides"] or window["padding"] != NO_PADDING:
+        raise TypeError(
+            "Gradients of gradients go through a max-pooling whose windows do not overlap. Received: kernel "
+            f"{window['kernel']} with strides {window['strides']} in {node.scope!r}. Let the strides be "
+            "the kernel, without padding, or take average_pool2d."
+        )
+    dy, x, y = node.inputs
+    ones = broadcast_to(dy.program.constant(1.0, dy.dtype), shape=dy.shape)
+    picked = gradient * max_pool2d_gradient(ones, x, y, **node.attrs)
+    elements = float(window["kernel"][0] * window["kernel"][1])
+    return [average_pool2d(picked, **window) * elements, None, None]

@@ -118,6 +118,15 @@ def _largest_in_columns(rows: Array, xp: Namespace) -> Array:
     return xp.argmax(xp.reshape(columns, (rows.shape[1], rows.shape[0])), axis=1)
 
 
+@max_gradient.gradient
+def _(node: Node, gradient: Value) -> list[Value | None]:
+    # It is linear in dy, and where the maximum is does not depend on x, as long as there is one.
+    dy, x, y = node.inputs
+    ones = broadcast_to(dy.program.constant(1.0, dy.dtype), shape=dy.shape)
+    picked = gradient * max_gradient(ones, x, y, **node.attrs)
+    return [sum(picked, axes=node.attrs["axes"], keepdims=node.attrs["keepdims"]), None, None]
+
+
 @max_gradient.shape
 def _(dy: Spec, x: Spec, y: Spec, *, axes: Axes, keepdims: bool) -> Spec:
     gone = normalize_axes("max_gradient", axes, x.ndim)

@@ -30,6 +30,13 @@ def _(node: Node, dy: Value) -> Value:
     return reshape(dy, shape=node.inputs[0].shape)
 
 
+def stop_gradient(x: Value) -> Value:
+    """The same numbers as a constant: no gradient goes through it."""
+    stopped: Value = reshape(x, shape=x.shape)
+    stopped.program.stopped.add(id(stopped))
+    return stopped
+
+
 def reshape_to(x: Value, shape: tuple[int, ...]) -> Value:
     """Value x with another shape, emitting nothing if it has that shape already."""
     return x if x.shape == shape else reshape(x, shape=shape)

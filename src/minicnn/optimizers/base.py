@@ -11,7 +11,7 @@ from typing import TypedDict
 from minicnn import ops
 from minicnn.configured import Configured
 from minicnn.ops.normalization import factor_for_squares
-from minicnn.program.graph import Program, Value
+from minicnn.program.graph import Kind, Program, Value
 from minicnn.schedules import Schedule, is_rate
 
 
@@ -65,10 +65,18 @@ class Optimizer(Configured):
         self.weight_decay = weight_decay or 0.0
         self.clipvalue, self.clipnorm, self.global_clipnorm = clipvalue, clipnorm, global_clipnorm
 
+    # Name of a further optimizer of a step: the attribute of the model that holds it.
+    _name: str | None = None
+
     @property
     def name(self) -> str:
         """Name in the Program."""
-        return type(self).__name__.lower()
+        return self._name or type(self).__name__.lower()
+
+    @property
+    def rate_name(self) -> str:
+        """Name of the input that is its learning rate."""
+        return "learning_rate" if self._name is None else f"{self._name}/learning_rate"
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 0.
@@ -102,22 +110,22 @@ class Optimizer(Configured):
         """
         with program.scope(self.name, "update"):
             # An input, not a constant: a schedule changes it in every step, and the step is compiled once.
-            rate = program.input("learning_rate", (), next(iter(parameters.values())).dtype)
+            rate = _latest(program, self.rate_name, (), next(iter(parameters.values())).dtype, "input")
             # All gradients at once, as their common norm needs them all.
             clipped = self._clip(list(gradients))
             states = [
                 [
-                    program.input(name, parameter.shape, parameter.dtype, kind="optimizer")
+                    _latest(program, name, parameter.shape, parameter.dtype, "optimizer")
                     for name in self.state_names(path, parameter.shape)
                 ]
                 for path, parameter in parameters.items()
             ]
             updated = self.update_all(list(parameters.values()), clipped, states, rate, step)
-            for path, state, (new_parameter, *new_state) in zip(parameters, states, updated, strict=True):
+            for (path, parameter), (new_parameter, *new_state) in zip(parameters.items(), updated, strict=True):
                 program.updates[path] = new_parameter
                 # By name, so that a saved state finds its weight whatever the order of the layers.
-                for value, new in zip(state, new_state, strict=True):
-                    program.updates[value.name] = new
+                for name, new in zip(self.state_names(path, parameter.shape), new_state, strict=True):
+                    program.updates[name] = new
 
     def update_all(
         self, parameters: Sequence[Value], gradients: Sequence[Value], states: Sequence[list[Value]], rate: Value,
@@ -141,6 +149,16 @@ class Optimizer(Configured):
             # Each by its own norm; `global_clipnorm` scales all alike, which keeps the direction of the step.
             return [_scaled([g], self.clipnorm)[0] for g in gradients]
         return gradients if self.global_clipnorm is None else _scaled(gradients, self.global_clipnorm)
+
+
+def _latest(program: Program, name: str, shape: Sequence[int], dtype: str, kind: Kind) -> Value:
+    """An input of the step, which an earlier update in it may have replaced."""
+    if name in program.updates:
+        return program.updates[name]
+    try:
+        return program.value(name)
+    except KeyError:
+        return program.input(name, shape, dtype, kind=kind)
 
 
 def _scaled(gradients: Sequence[Value], limit: float) -> list[Value]:

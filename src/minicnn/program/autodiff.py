@@ -14,7 +14,8 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
     Args:
         program: The Program that owns the values.
         loss: A scalar, shape ().
-        wrt: Values to differentiate by, usually the trainable parameters.
+        wrt: Values to differentiate by, usually the trainable parameters. What an optimizer has made of them in the
+            same Program is a constant, as is what `ops.stop_gradient` gives.
 
     Returns:
         One Value each, of the same shape; zeros where the loss does not depend on it.
@@ -35,11 +36,11 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
                 f"{value.program.name!r} for {program.name!r}. Trace the loss and its inputs in one Program."
             )
     # Only what lies between the weights and the loss gets a backward node: data and labels need none.
-    active = _depends_on(program.nodes, wrt)
+    active = depends_on(program, wrt)
     gradient_of: dict[int, Value] = {id(loss): program.constant(1.0, loss.dtype)}
     # A copy, since the backward nodes are appended to the same list.
     for node in reversed(program.nodes.copy()):
-        if not any(id(v) in active for v in node.outputs):
+        if node.phase == "update" or not any(id(v) in active for v in node.inputs):
             continue
         incoming = [gradient_of.get(id(v)) for v in node.outputs]
         # The loss does not depend on any of the results.
@@ -56,11 +57,13 @@ def gradients(program: Program, loss: Value, wrt: Sequence[Value]) -> list[Value
         return [_found_or_zero(program, gradient_of, value) for value in wrt]
 
 
-def _depends_on(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[int]:
+def depends_on(program: Program, wrt: Sequence[Value]) -> set[int]:
+    """Ids of the floating-point Values that gradients with respect to the given ones go through."""
     active = {id(v) for v in wrt}
-    for node in nodes:
-        if any(id(v) in active for v in node.inputs):
-            active.update(id(v) for v in node.outputs if "float" in v.dtype)
+    for node in program.nodes:
+        # An optimizer's step is assigned, as by Keras, and not part of what is differentiated.
+        if node.phase != "update" and any(id(v) in active for v in node.inputs):
+            active.update(id(v) for v in node.outputs if "float" in v.dtype and id(v) not in program.stopped)
     return active
 
 

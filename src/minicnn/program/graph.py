@@ -126,6 +126,19 @@ class Value(Operators):
             "Use ops.where for an elementwise choice."
         )
 
+    def __float__(self) -> float:
+        raise TypeError(
+            f"The elements of {self!r} are not known while the Program is traced, so it is no number of Python. "
+            "Compute with it by minicnn.ops; what a step returns is read from the logs."
+        )
+
+    __int__ = __index__ = __float__  # none of them returns
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"A Value without axes has no length. Received: {self!r}.")
+        return self.shape[0]
+
 
 @dataclass(eq=False)
 class Node:
@@ -172,6 +185,8 @@ class Program:
         parts: Names of carried inputs that are one of several parts of an array, cut along the last axis, and how many
             there are.
         counted: Most that one step adds to a count among the updates.
+        tracing: The `Trace` of which it is the Program, for those who hold a Value alone; None without.
+        stopped: Ids of Values that are constants for gradients: see `minicnn.ops.stop_gradient`.
     """
 
     def __init__(self, name: str = "program", *, most_nodes: int = MOST_NODES) -> None:
@@ -188,6 +203,8 @@ class Program:
         self.samples: int | None = None
         self.parts: dict[str, int] = {}
         self.counted = 0
+        self.tracing: Any = None
+        self.stopped: set[int] = set()
 
     # Building -----------------------------------------------------------------------------------
 

@@ -150,12 +150,20 @@ def _in_place(program: Program, last_read: dict[int, int]) -> set[int]:
     return result
 
 
-def assign(buffers: list[Buffer]) -> list[Buffer]:
+def assign(buffers: list[Buffer], piece: int | None = None) -> list[Buffer]:
     """Offsets by the greedy-by-size rule: largest first, into the tightest gap that is free for its lifetime.
 
     (Y. Pisarchyk, J. Lee, Efficient memory management for deep neural net inference, arXiv:2001.03288.)
+
+    Args:
+        buffers: The buffers, whose offsets do not count.
+        piece: Bytes of a piece of the memory, where that comes in pieces: no buffer begins in one and ends in another.
     """
     placed: list[Buffer] = []
+
+    def start(cursor: int, nbytes: int) -> int:
+        return cursor if piece is None or cursor % piece + nbytes <= piece else -(-cursor // piece) * piece
+
     # Large ones first, as small ones fit into the gaps that these leave.
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.first)):
         # Only buffers that live at the same time can be in the way.
@@ -164,11 +172,12 @@ def assign(buffers: list[Buffer]) -> list[Buffer]:
         )
         best, best_gap, cursor = None, 0, 0
         for rival in rivals:
+            cursor = start(cursor, buffer.nbytes)
             gap = rival.offset - cursor
             if gap >= buffer.nbytes and (best is None or gap < best_gap):
                 best, best_gap = cursor, gap
             cursor = max(cursor, rival.offset + _aligned(rival.nbytes))
-        offset = cursor if best is None else best
+        offset = start(cursor, buffer.nbytes) if best is None else best
         placed.append(Buffer(buffer.name, buffer.kind, buffer.nbytes, buffer.first, buffer.last, offset))
     return sorted(placed, key=lambda b: (b.first, b.offset))
 

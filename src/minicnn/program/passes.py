@@ -54,7 +54,7 @@ def fold_constants(program: Program) -> int:
     return program.replace(rule)
 
 
-def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
+def pool_before_relu(program: Program, results: Sequence[Value], first: int = 0) -> int:
     """Swap a relu with the max-pooling that alone reads it; returns how often.
 
     The maximum of max(x, 0) is max(maximum of x, 0), so the order makes no difference to the result nor, bit
@@ -63,11 +63,14 @@ def pool_before_relu(program: Program, results: Sequence[Value]) -> int:
     Args:
         program: Program with its forward nodes only.
         results: Values that are needed as they are.
+        first: Number of the first node that is looked at.
     """
     readers = Readers(program)
     needed = {id(v) for v in results}
     swapped = 0
     for i, pool in enumerate(program.nodes):
+        if i < first or not pool.inputs:
+            continue
         active = pool.inputs[0]
         relu = active.node
         if pool.op.name != "max_pool2d" or relu is None or relu.op.name != "relu":

@@ -191,7 +191,7 @@ def costs_on(gpu: Gpu) -> Models:
 
     Products of fragments take as long as its tensor cores are slow, all else stays.
     """
-    fitted, constants, slower = fitted_on(gpu), {}, FITTED.tensor / gpu.tensor
+    fitted, constants, slower = fitted_on(gpu), {}, FITTED.tensor / (gpu.tensor or FITTED.tensor)
     kinds = get_type_hints(Models)
     for name in (field.name for field in fields(Models)):
         one = kinds[name](**fitted.get(name, _stored()[FITTED.name][name])["constants"])

@@ -17,7 +17,7 @@ class Gpu:
     """A GPU as the choice of tiles sees it. Sizes are bytes, rates are per second."""
 
     name: str
-    capability: tuple[int, int]
+    capability: tuple[int, int]  # of NVIDIA's; (0, 0) for others
     multiprocessors: int  # which run blocks side by side
     shared_unasked: int  # shared memory that a block may have without asking for it
     shared_block: int  # most shared memory of a block, static and dynamic together
@@ -35,6 +35,11 @@ class Gpu:
     bandwidth: float  # bytes between the memory and the GPU
     l2: int  # size of the L2 cache
     memory: int  # size of the memory
+
+    @property
+    def has_cuda(self) -> bool:
+        """True if it is NVIDIA's; others are reached through WebGPU."""
+        return self.capability > (0, 0)
 
     @property
     def architecture(self) -> str:

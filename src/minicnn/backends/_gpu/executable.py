@@ -42,13 +42,14 @@ class StepExecutable:
     def __init__(self, backend: GpuBackend, program: Program) -> None:
         self._backend, self._program, self._runtime = backend, program, backend.runtime
         self.inputs = inputs = Inputs.of(program)  # before its plan rewrites it
+        runtime = self._runtime
         self._queued, self._copied = inputs.queued, inputs.copied
         self._totals, self._bound = inputs.totals, inputs.bound
         # Planning rewrites the Program in place.
         self._plan = backend.plan(program)
-        self._placement = place(self._plan)
+        self._placement = place(self._plan, runtime.piece)
 
-        queued, runtime = {id(v) for v in self._queued}, self._runtime
+        queued = {id(v) for v in self._queued}
         self._sources: list[Source | FusionGroup] = [
             launch[0] if launch[0].reference else backend.generate(self._plan, launch, queued, backend.block)
             for launch in self._plan.launches

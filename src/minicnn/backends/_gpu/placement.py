@@ -26,8 +26,16 @@ class Placement:
     copies: list[tuple[Value, Value]]
 
 
-def place(plan: Plan) -> Placement:
-    """Find a place for every value that a plan stores."""
+def place(plan: Plan, piece: int | None = None) -> Placement:
+    """Find a place for every value that a plan stores.
+
+    Args:
+        plan: The plan.
+        piece: Bytes of the largest piece of memory that can be had, if that is limited.
+
+    Raises:
+        ValueError: If a value is larger than that.
+    """
     program, end = plan.program, len(plan.launches)
     in_place: dict[int, Value] = {}
     first: dict[int, int] = {}
@@ -46,7 +54,14 @@ def place(plan: Plan) -> Placement:
     # Results are read after the step.
     last |= {id(plan.root(v)): end for v in program.results}
     names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}
-    buffers = assign([Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()])
+    for value in stored.values():
+        if piece is not None and value.nbytes > piece:
+            raise ValueError(
+                f"An array of a step fits into one binding of the GPU: {piece:,} bytes. Received: {value.name}, "
+                f"{value.spec}, of {value.nbytes:,} bytes. Use a smaller batch_size."
+            )
+    sizes = [Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()]
+    buffers = assign(sizes, piece)
     offsets = {b.name: b.offset for b in buffers}
     size = max((b.offset + -(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in buffers), default=0)
     replaced = [(program.value(name), value) for name, value in program.updates.items()]

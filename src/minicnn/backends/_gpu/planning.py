@@ -11,7 +11,6 @@ from minicnn.backends._gpu.cubin import Resources
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, whole
-from minicnn.backends._gpu.inlining import CONVOLUTIONS
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.options import Options
@@ -20,6 +19,7 @@ from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.rewriting import products_in, rewrite
 from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
+from minicnn.backends._gpu.tile_families import ConvolutionTile, WeightGradientTile
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
@@ -112,7 +112,9 @@ class PlannedStep:
         return self.carried + self.inputs + self.arena
 
 
-def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | None = None) -> PlannedStep:
+def planned(
+    program: Program, gpu: Gpu, generate: Generate, options: Options | None = None, tiles: Tiles | None = None
+) -> PlannedStep:
     """Plan a step; the Program is rewritten in place.
 
     Args:
@@ -120,11 +122,12 @@ def planned(program: Program, gpu: Gpu, generate: Generate, options: Options | N
         gpu: The GPU that it is for.
         generate: What writes kernels in the language of an engine.
         options: As the engine's.
+        tiles: Where tiles come from; those of the CUDA engines by default.
     """
     options = options or Options()
     # Counted before rewriting, which may remove operations: the rate of a step is that of what the user asked for.
     flops, inputs = program.flops, Inputs.of(program)
-    tiles = tiles_of(program, tiles_on(gpu, options))
+    tiles = tiles_of(program, tiles or tiles_on(gpu, options))
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
@@ -161,7 +164,7 @@ def _cycles(group: FusionGroup, gpu: Gpu) -> float:
     """Cycles that the model of its tile says; 0 if there is none."""
     if group.tile is None:
         return 0.0
-    plain = group.anchor.op.name in CONVOLUTIONS and not group.on_tensor_cores
+    plain = isinstance(group.tile, ConvolutionTile | WeightGradientTile)
     return without_tensor_cores(group.anchor, group.tile, gpu) if plain else group.tile.score
 
 

@@ -44,6 +44,7 @@ class Runtime(Protocol):
     Attributes:
         gpu: What is known of the device; None in a simulator.
         captures: Whether launches can be captured into graphs.
+        piece: Bytes of the largest piece of memory, if larger memory comes in several; no array lies in two.
         advance: Kernel that adds its second argument to the int32 that its first points to.
         collect: Kernels that copy `count` bytes, and words of four bytes, to row `cursor[0] + offset` of an array:
             kernel(from, to, count, cursor, offset).
@@ -53,6 +54,8 @@ class Runtime(Protocol):
     def gpu(self) -> Gpu | None: ...
     @property
     def captures(self) -> bool: ...
+    @property
+    def piece(self) -> int | None: ...
     @property
     def advance(self) -> KernelText: ...
     @property

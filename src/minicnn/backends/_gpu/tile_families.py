@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from minicnn.kernels.reductions import Sharing
+from minicnn.kernels.tiles import TileShape
+
 Arguments: TypeAlias = tuple[int | bool, ...]
 RUN = 8  # channels of a thread of depthwise tiles, which are 16 bytes
 
@@ -63,6 +66,11 @@ class ReductionTile(Tile):
     def arguments(self) -> Arguments:
         """See `Tile.arguments`."""
         return self.results, self.terms, self.splits, self.columns, self.rows, self.terms_first
+
+    @property
+    def sharing(self) -> Sharing:
+        """Division of the terms among threads, as the kernel language has it."""
+        return Sharing(self.results, self.terms, self.columns, self.rows, self.splits, self.terms_first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,3 +327,14 @@ class DepthwiseWeightGradientTile(DepthwiseTile):
     def arguments(self) -> Arguments:
         """See `Tile.arguments`."""
         return *super().arguments, self.tap_rows, self.splits
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainTile(Tile):
+    """Tile of a product that is in the kernel language.
+
+    Attributes:
+        shape: Its sizes.
+    """
+
+    shape: TileShape

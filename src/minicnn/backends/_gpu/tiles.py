@@ -32,6 +32,7 @@ class Tiles:
         side_by_side: Whether short operations share a launch with others that have larger blocks.
         most_together: Groups that a launch may have.
         stores_short: Whether values may be stored in 16 bits.
+        plain: Whether tiles are statements of the kernel language, rather than templates of the engine.
     """
 
     gpu: Gpu
@@ -44,6 +45,7 @@ class Tiles:
     side_by_side: ClassVar[bool] = False
     most_together: ClassVar[float] = math.inf
     stores_short: ClassVar[bool] = True
+    plain: ClassVar[bool] = False
 
     def unsupported(self, node: Node) -> str | None:
         """Why there is no kernel for a node, if so; where there is none, its reference runs."""

@@ -27,6 +27,7 @@ class CupyRuntime:
         number: Number of the device.
     """
 
+    piece = None
     captures = True
     advance, collect = ADVANCE, COLLECT
 

@@ -36,6 +36,7 @@ class NumbaCudaRuntime:
     """
 
     # The simulator runs Python functions, of which there is nothing to record.
+    piece = None
     captures = not SIMULATED
     advance = KernelText(ADVANCE, ("int32*", "int32"), 1)
     collect = (_collect("uint8"), _collect("uint32"))

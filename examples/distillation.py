@@ -1,0 +1,71 @@
+"""Distillation (arXiv:1503.02531): a small network learns from what ResNet-18 thinks of each image.
+
+Run `python examples/distillation.py`. The same small network, trained on the labels alone, is beside it.
+"""
+
+from typing import Any
+
+import numpy as np
+from on_digits import digits, draw, grid, options
+
+from minicnn import Input, Model, Sequential, gradients, ops, zoo
+from minicnn.layers import Conv2D, Dense, Flatten, MaxPooling2D, Rescaling
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.metrics import Accuracy
+from minicnn.optimizers import Adam
+
+LOSS = SparseCategoricalCrossentropy(from_logits=True)
+
+
+def student(backend: str) -> Sequential:
+    """A network of 5,258 weights."""
+    layers = [Rescaling(1 / 255), Conv2D(8, 3, activation="relu"), MaxPooling2D(), Conv2D(16, 3, activation="relu")]
+    images = Input((28, 28, 1), dtype="uint8")
+    return Sequential([images, *layers, MaxPooling2D(), Flatten(), Dense(10)], backend=backend)
+
+
+class Distiller(Model):
+    """A student that learns from labels and from a teacher, which stays as it is."""
+
+    def __init__(self, student: Sequential, teacher: Model, temperature: float = 4.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.student, self.teacher, self.temperature = student, teacher, temperature
+        self.accuracy = Accuracy()
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """A tenth of the loss is that of the labels, the rest how far both networks' softened answers are apart."""
+        images, labels = data
+        taught = ops.softmax(self.teacher(images, training=False) / self.temperature)
+        answers = self.student(images, training=True)
+        own = ops.log_softmax(answers / self.temperature)
+        apart = -ops.mean(ops.sum(taught * own, axes=1)) * self.temperature**2
+        loss = 0.1 * LOSS(labels, answers) + 0.9 * apart
+        weights = self.student.trainable_weights
+        self.optimizer.apply(gradients(loss, weights), weights)
+        self.accuracy.update_state(labels, answers)
+        return {"loss": loss, "accuracy": self.accuracy.result()}
+
+
+def main() -> None:
+    """Train teacher, student and the student alone as the command line says."""
+    args = options("Teach a small network.", 3, teacher=["resnet18", "two_convs"])
+    images = digits(args)
+    x, y = images.x_train[: args.samples], images.y_train[: args.samples]
+    form: Any = {"num_classes": 10, "input_shape": (28, 28, 1), "preprocessing": [Rescaling(1 / 255)]}
+    teacher = zoo.get_model(args.teacher, input_dtype="uint8", backend=args.backend, **form)
+    alone, taught = student(args.backend), student(args.backend)
+    for network in (teacher, alone):
+        network.compile(Adam(1e-3), LOSS, ["accuracy"])
+        network.fit(x, y, args.batch_size, args.epochs)
+    model = Distiller(taught, teacher, backend=args.backend)
+    model.compile(Adam(1e-3))
+    model.fit(x, y, args.batch_size, args.epochs)
+    for name, network in ((args.teacher, teacher), ("the student, taught", taught), ("the student alone", alone)):
+        right = np.argmax(network.predict(images.x_test, 500), axis=1) == images.y_test
+        print(f"{name}: {network.count_params():,} weights, test accuracy {right.mean():.2%}")
+    unsure = np.sort(taught.predict(images.x_test, 500), axis=1)
+    draw(args.picture, grid(images.x_test[np.argsort(unsure[:, -1] - unsure[:, -2])[:64]] / 255, 16))
+
+
+if __name__ == "__main__":
+    main()

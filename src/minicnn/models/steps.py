@@ -1,0 +1,157 @@
+"""What a training and an evaluation step do, for subclasses of Model to write anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from minicnn.layers.functional import Functional
+from minicnn.layers.layer import Layer
+from minicnn.loop.held import Measured, Stepping, bind_held
+from minicnn.loop.written_trace import WrittenTrace, gradients
+from minicnn.metrics import Mean
+from minicnn.program.graph import Value
+
+if TYPE_CHECKING:
+    from minicnn.layers.trace import Trace
+    from minicnn.loop.training import Training
+
+
+class Steps(Functional):
+    """The methods of a model that are traced into its steps, with `self` as it is in them.
+
+    Layers and models that `self` holds are called on Values there, weights that it holds are Values, its optimizers
+    have `apply(gradients, weights)`, and its metrics `update_state` and `result`.
+    """
+
+    _training: Training
+    _step: WrittenTrace | None = None  # the one that is traced
+    _measured: list[Measured] | None = None  # its metrics
+    _of_the_run = (*Functional._of_the_run, "backend", "seed")
+
+    def train_step(self, data: Any) -> Mapping[str, Any]:
+        """One step of the training; as it is here it computes what a model without a step of its own does.
+
+        It is run once for each size of batches, and its Program from then on, so that what it does to attributes of
+        `self` is lost: state is held in weights that are not trainable, and replaced by `assign`.
+
+        Args:
+            data: What `fit` was given of one batch, as Values: x, (x, y) or (x, y, sample_weight); lists for several
+                inputs or outputs.
+
+        Returns:
+            Logs by name: scalars, of which the logs of an epoch are the means over its samples, or results of metrics.
+        """
+        x, y, weight = unpack(data)
+        y_pred = self(x, training=True)
+        self._traced_step()._loss = loss = self.compute_loss(x, y, y_pred, weight)
+        weights = self.trainable_weights
+        self._stepping().apply(gradients(loss, weights), weights)
+        return self.compute_metrics(x, y, y_pred, weight)
+
+    def test_step(self, data: Any) -> Mapping[str, Any]:
+        """One step of the evaluation: see `train_step`; weights stay as they are."""
+        x, y, weight = unpack(data)
+        y_pred = self(x, training=False)
+        self._traced_step()._loss = self.compute_loss(x, y, y_pred, weight, training=False)
+        return self.compute_metrics(x, y, y_pred, weight)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Value | None = None,
+        training: bool = True,
+    ) -> Value:  # fmt: skip
+        """The loss that the model was compiled for, with penalties of weights and what layers add; in a step.
+
+        Args:
+            x: Inputs.
+            y: Labels; a list for several outputs.
+            y_pred: Outputs.
+            sample_weight: Weight of each sample.
+            training: Whether it is a training step.
+
+        Raises:
+            ValueError: If there is nothing of all that.
+        """
+        return self._traced_step().loss(y, y_pred, sample_weight)
+
+    def compute_metrics(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Value | None = None
+    ) -> dict[str, Any]:
+        """Logs: the loss that `compute_loss` gave last, and the metrics that the model was compiled with; in a step."""
+        trace = self._traced_step()
+        objective, logs = trace.supervised.compiled()[0], dict[str, Any]()
+        if trace._loss is not None:
+            logs["loss"] = trace._loss
+        targets, outputs = (list(v) if isinstance(v, list | tuple) else [v] for v in (y, y_pred))
+        for metrics, name, target, output in zip(objective.metrics, objective.names, targets, outputs, strict=False):
+            for metric in metrics:
+                measured = logs[f"{name}{metric.name}"] = Measured(metric, trace)
+                measured.update_state(target, output, sample_weight=sample_weight)
+        return logs
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The mean loss and the metrics that the model was compiled with; in a step such as can be updated."""
+        objective = self._training.step.objective
+        several = [] if objective is None else [metric for metrics in objective.metrics for metric in metrics]
+        every: list[Any] = [Mean("loss"), *several]
+        if self._step is None:
+            return every
+        self._measured = self._measured or [Measured(metric, self._step) for metric in every]
+        return list(self._measured)
+
+    @property
+    def losses(self) -> list[Value]:
+        """In a step: penalties of the weights of layers that were called, and what these have added."""
+        trace = self._traced_step()
+        return [*trace.penalties(), *trace.losses]
+
+    # In a step ------------------------------------------------------------------------------------
+
+    def value_of(self, weight: Any) -> Value:
+        """The number of a weight of any layer that the model holds, at this point of the step."""
+        return self._traced_step().current(weight)
+
+    def _traced_step(self) -> WrittenTrace:
+        if self._step is None:
+            raise RuntimeError(
+                "compute_loss, compute_metrics, losses and value_of belong inside train_step and test_step. Received: "
+                f"a call outside, on {self.name!r}. Give evaluate the data, or read weights by get_weights."
+            )
+        return self._step
+
+    def _stepping(self) -> Stepping:
+        trace = self._traced_step()
+        return Stepping(trace.supervised.compiled()[1], trace)
+
+    def _in_step(self, trace: WrittenTrace) -> Any:
+        """The model as `self` is in a step."""
+        bound = Layer._bind(self, trace, "")
+        bound._step = trace
+        for name, held in vars(self).items():
+            of_step = bind_held(held, name, trace)
+            if of_step is not None:
+                setattr(bound, name, of_step)
+        return bound
+
+    def _bind(self, trace: Trace, path: str) -> Any:
+        # As a layer it is what its graph or its `call` says.
+        return super()._bind(trace, path) if type(self).call is Functional.call else Layer._bind(self, trace, path)
+
+    @classmethod
+    def _writes_steps(cls) -> bool:
+        """Whether a subclass has a step of its own, or a part of one."""
+        return cls._writes("train_step", "test_step", "compute_loss", "compute_metrics")
+
+    @classmethod
+    def _writes(cls, *names: str) -> bool:
+        """Whether a subclass has methods of these names of its own."""
+        return any(getattr(cls, name) is not getattr(Steps, name) for name in names)
+
+
+def unpack(data: Any) -> tuple[Any, Any, Any]:
+    """Inputs, labels and sample weights of what a step is given; None for what there is not."""
+    if isinstance(data, tuple):
+        x, y, weight = (*data, None, None)[:3]
+        return x, y, weight
+    return data, None, None

@@ -1,0 +1,176 @@
+"""Training on webgpu: steps against NumPy, many at once, the same bits, resuming, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backends.webgpu.running  # noqa: F401 - skips all of this where there is no adapter
+from backends.cupy.networks import NETWORKS, data
+from minicnn import Sequential, layers, ops, zoo
+from minicnn.backends import get_backend
+from minicnn.backends._gpu.options import Options
+from minicnn.backends.webgpu.arrays import Array
+from minicnn.backends.webgpu.backend import WebGpuBackend
+from minicnn.data import load
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import Adam
+from minicnn.program import Program
+from support.kernel_check import step_of, train_by_steps, train_network
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_step_is_that_of_numpy(network: str) -> None:
+    program, given = step_of(network)
+    expected = get_backend("numpy").compile(program())(given)
+    backend = WebGpuBackend(strict=True)
+    found = backend.compile(program())({k: backend.asarray(a) for k, a in given.items()})
+    for name, array in expected.items():
+        np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_follows_numpy_and_is_the_same_twice(network: str) -> None:
+    (losses, weights), (again, same) = (train_network("webgpu", network, epochs=2) for _ in range(2))
+    expected, _ = train_network("numpy", network, epochs=2)
+    np.testing.assert_allclose(losses["loss"], expected["loss"], rtol=1e-4)
+    assert losses == again
+    for key, array in weights.items():
+        np.testing.assert_array_equal(array, same[key])
+
+
+def test_many_steps_at_once_are_those_one_by_one() -> None:
+    one, several = (train_by_steps("webgpu", "mlp", 21, at_once=at_once) for at_once in (False, True))
+    assert one[1] == several[1]
+    for key, array in one[0].items():
+        np.testing.assert_array_equal(array, several[0][key])
+
+
+def test_recorded_steps_are_those_launched_one_by_one() -> None:
+    backends = (WebGpuBackend(), WebGpuBackend(options=Options(graph=False)))
+    recorded, launched = (train_network(backend, "mlp", epochs=1) for backend in backends)
+    assert recorded[0] == launched[0]
+
+
+def test_predictions_and_evaluation() -> None:
+    x, y = data()
+    models = [NETWORKS["mlp"](backend) for backend in ("webgpu", "numpy")]
+    found, expected = (m.predict(x[:11], batch_size=4) for m in models)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    scores = [m.evaluate(x, y, batch_size=16, return_dict=True) for m in models]
+    assert scores[0]["accuracy"] == scores[1]["accuracy"]
+    np.testing.assert_allclose(scores[0]["loss"], scores[1]["loss"], rtol=1e-5)
+
+
+def test_data_that_do_not_fit_are_streamed() -> None:
+    streamed = WebGpuBackend(options=Options(data_bytes=100))
+    losses = [train_network(backend, "mlp", epochs=2)[0]["loss"] for backend in (streamed, "webgpu")]
+    assert losses[0] == losses[1]
+
+
+def augmented(backend: Any) -> Sequential:
+    """Augmentation and dropout before a dense layer."""
+    model = Sequential(
+        [
+            layers.Input((12, 12, 1), dtype="uint8"), layers.Rescaling(1 / 255), layers.RandomFlip(seed=1),
+            layers.RandomTranslation(0.1, 0.1, seed=2), layers.Flatten(), layers.Dropout(0.3, seed=3), layers.Dense(5),
+        ],
+        backend=backend, seed=4,
+    )  # fmt: skip
+    model.compile("adam", SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def test_augmentation_and_dropout_draw_what_numpy_draws() -> None:
+    x, y = data()
+    losses = [
+        augmented(name).fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"] for name in ("webgpu", "numpy")
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_a_fit_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    x, y = data()
+
+    def losses(model: Any, **epochs: int) -> list[float]:
+        result: list[float] = model.fit(x, y, batch_size=16, verbose=0, **epochs).history["loss"]
+        return result
+
+    whole, first = augmented("webgpu"), augmented("webgpu")
+    expected = losses(whole, epochs=3)
+    begun = losses(first, epochs=1)
+    first.save(tmp_path / "model")
+    resumed = Sequential.load(tmp_path / "model", backend="webgpu")
+    assert begun + losses(resumed, epochs=3, initial_epoch=1) == expected
+
+
+def test_every_node_has_a_kernel_and_launches_are_timed() -> None:
+    model = NETWORKS["lenet"](WebGpuBackend(strict=True))
+    rows = model.backend.explain(model.program("train", batch_size=8))
+    assert any("tiles of conv2d" in text for _, text in rows)
+    assert not [text for _, text in rows if text.startswith("reference")]
+
+
+def test_a_node_without_a_kernel_runs_its_reference_among_kernels() -> None:
+    program = Program()
+    x, w = program.input("x", (2, 3)), program.input("w", (2, 3), kind="parameter")
+    y = x * 2.0
+    none = ops.slice_(y, bounds=((0, 0), (0, 3)))
+    program.outputs = {"y": ops.concat(none, y, axis=0) + 1.0, "x": x}
+    program.updates = {"w": ops.concat(none, w, axis=0)}
+    backend = get_backend("webgpu")
+    given = np.arange(6, dtype="float32").reshape(2, 3)
+    results = backend.compile(program)({"x": given, "w": backend.asarray(-given)})
+    np.testing.assert_array_equal(backend.to_numpy(results["y"]), given * 2 + 1)
+    np.testing.assert_array_equal(backend.to_numpy(results["w"]), -given)
+
+
+def test_training_with_references_alone_follows_numpy() -> None:
+    x, y = (a[:4] for a in data())
+    models = [NETWORKS["mlp"](backend) for backend in (WebGpuBackend(reference_only=True), "numpy")]
+    losses = [[m.train_on_batch(x, y, return_dict=True)["loss"] for _ in range(2)] for m in models]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_what_wgsl_lacks_is_refused_by_name() -> None:
+    backend = get_backend("webgpu")
+    for dtype in ("float64", "int64"):
+        with pytest.raises(TypeError, match=f"WGSL has no others. Received: {dtype}. Convert it"):
+            backend.asarray(np.zeros(3, dtype))
+    model = Sequential([layers.Input((4,)), layers.Dense(2)], backend="webgpu")
+    with pytest.raises(ValueError, match=r"float32.*Received.*float64"):
+        model.compile("sgd", "mse", precision="float64")
+
+
+@pytest.mark.no_cover
+def test_platforms_learns_digits_without_a_gpu() -> None:
+    """The software adapter takes seconds for what shows that a user without a GPU gets a trained network."""
+    digits = load("synthetic_digits", n_train=6000, n_test=500)
+    model = zoo.get_model("platforms", num_classes=10, preprocessing=[layers.Rescaling(1 / 255)], input_dtype="uint8",
+                          backend="webgpu")  # fmt: skip
+    model.compile(Adam(0.005), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    model.fit(digits.x_train, digits.y_train, batch_size=50, epochs=2, verbose=0)
+    assert model.evaluate(digits.x_test, digits.y_test, batch_size=250, verbose=0, return_dict=True)["accuracy"] >= 0.97
+
+
+def test_arrays() -> None:
+    backend = get_backend("webgpu")
+    host = np.arange(30, dtype="uint8").reshape(6, 5)
+    array = backend.asarray(host)
+    assert isinstance(array, Array)
+    assert (array.shape, array.dtype, array.device, len(array)) == ((6, 5), "uint8", "adapter:0", 6)
+    np.testing.assert_array_equal(array[1:4], host[1:4])  # which begins within a word
+    np.testing.assert_array_equal(array[-1], host[-1])
+    np.testing.assert_array_equal(array[:, 1], host[:, 1])
+    np.testing.assert_array_equal(array + 1, host + 1)
+    array[2:4] = host[:2]
+    array[5] = array[0]
+    host[2:4], host[5] = host[:2].copy(), host[0]
+    np.testing.assert_array_equal(array, host)
+    with pytest.raises(IndexError, match="Rows of an array of webgpu are written from one on"):
+        array[:, 1] = 0
+    assert float(backend.asarray(np.float32(2.5))) == 2.5
