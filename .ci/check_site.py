@@ -22,6 +22,7 @@ from support.browser import BROWSER, CONTRAST, NO_ALTERNATIVE, OVERFLOW, Browser
 WIDTHS = (400, 1280)
 MOST_BYTES = 300_000
 SKIPPED = ("_static", "_sources", "_downloads", "_modules", "source")  # not written by us; printed code
+DRAWN = "new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
 CUT = """[...document.querySelectorAll('div.highlight pre')].filter(e => e.scrollWidth > e.clientWidth + 1)
 .map(e => e.textContent.split('\\n').sort((a, b) => b.length - a.length)[0].slice(0, 60))"""
 
@@ -35,9 +36,11 @@ def pages(folder: Path) -> list[Path]:
 def faults(chromium: Browser, page: Path) -> list[str]:
     """What is wrong with a page."""
     found: list[str] = []
+    chromium.open(page)
     for dark in (False, True):
         for width in WIDTHS:
-            chromium.open(page, width=width, dark=dark)
+            chromium.show(width=width, dark=dark)
+            chromium.run(DRAWN)
             where = f"{width} pixels, {'dark' if dark else 'light'}"
             found += [f"{where}: sticks out: {what}" for what in chromium.run(OVERFLOW)]
             found += [f"{where}: contrast: {what}" for what in chromium.run(CONTRAST)]

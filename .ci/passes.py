@@ -7,9 +7,9 @@ As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has two o
     --left-by FILE    leave out the tests that have run by this record, but for those with the marker `environment`
 
 As a program it says which tests take longest, and compares the tests that none of the passes has run with a list. Where
-they differ it fails:
+they differ it fails, and where a test took more than LONG processor seconds in all its cases that no other list names:
 
-    python passes.py --list FILE [--repeated RECORD] RECORD ...
+    python passes.py --list FILE [--slow FILE] [--repeated RECORD] RECORD ...
 
 A repeated pass has the conditions of the first record, so that a test that it skips and the first has run counts as one
 that none has run.
@@ -29,6 +29,9 @@ import pytest
 
 SOMETIMES = "sometimes "  # begins a line for what some machines have
 SLOWEST = 20  # tests that are named
+# Processor seconds for which a test needs a line of its own in the list. The list has tests from half of it on: beside
+# other programs, which share caches and memory, the same work takes up to 1.6 times as long.
+LONG = 15
 SECONDS = "processor seconds"
 BEGUN = pytest.StashKey[float]()
 Skips = dict[str, str]  # name of a test, or of a module that skips itself: the reason, "" if it has run
@@ -124,15 +127,21 @@ def read(file: str) -> Skips:
     return skips
 
 
-def slowest(files: list[str]) -> list[str]:
-    """A line for each pass, and one for each of the tests that take most processor time, all their cases together."""
-    lines, tests = [], Counter[str]()
+def processor_times(files: list[str]) -> tuple[dict[str, float], Counter[str]]:
+    """Processor seconds of each pass, and of each test in the pass in which it took most, all its cases together."""
+    passes, tests = dict[str, float](), Counter[str]()
     for file in files:
-        seconds = json.loads(Path(file).read_text("utf-8"))["seconds"]
-        lines.append(f"{sum(seconds.values()):6.0f} s of a processor: {Path(file).stem}")
+        seconds, here = json.loads(Path(file).read_text("utf-8"))["seconds"], Counter[str]()
         for name, taken in seconds.items():
-            tests[name.partition("[")[0]] += taken
-    return [*lines, *(f"{taken:6.0f} s: {name}" for name, taken in tests.most_common(SLOWEST))]
+            here[name.partition("[")[0]] += taken
+        passes[Path(file).stem] = sum(seconds.values())
+        tests |= here
+    return passes, tests
+
+
+def listed(file: str) -> list[str]:
+    """Lines of a list."""
+    return [line for line in Path(file).read_text("utf-8").splitlines() if line and not line.startswith("#")]
 
 
 def never_run(records: list[Skips], repeated: Skips) -> set[str]:
@@ -148,18 +157,31 @@ def main() -> None:
     """Compare, and end with 1 and a line for each difference if there is one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", required=True)
+    parser.add_argument("--slow")
     parser.add_argument("--repeated")
     parser.add_argument("records", nargs="+")
     given = parser.parse_args()
-    print("\n".join(slowest([*given.records, *filter(None, [given.repeated])])))
+    passes, tests = processor_times([*given.records, *filter(None, [given.repeated])])
+    for name, taken in passes.items():
+        print(f"{taken:6.0f} s of a processor: {name}")
+    for name, taken in tests.most_common(SLOWEST):
+        print(f"{taken:6.0f} s: {name}")
+    wrong = []
+    known = set(listed(given.slow)) if given.slow else set(tests)
+    if slow := sorted(name for name, taken in tests.items() if taken > LONG and name not in known):
+        wrong += [f"{given.slow} names the tests that take more than {LONG} processor seconds. Received:"]
+        wrong += [f"{tests[name]:.0f} s: {name}" for name in slow]
+        wrong += ["Make it cheaper, as CONTRIBUTING says, or name it there."]
     found = never_run([read(file) for file in given.records], read(given.repeated) if given.repeated else {})
-    lines = [line for line in Path(given.list).read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    lines = listed(given.list)
     names = {line.removeprefix(SOMETIMES) for line in lines}
     print(f"{len(found & names)} of {len(names)} listed")
-    wrong = [f"new: {line}" for line in sorted(found - names)]
-    wrong += [f"vanished: {line}" for line in lines if not line.startswith(SOMETIMES) and line not in found]
+    differing = [f"new: {line}" for line in sorted(found - names)]
+    differing += [f"vanished: {line}" for line in lines if not line.startswith(SOMETIMES) and line not in found]
+    if differing:
+        wrong += [f"{given.list} names the tests that no pass runs. Received:", *differing]
     if wrong:
-        sys.exit("\n".join([f"{given.list} names the tests that no pass runs. Received:", *wrong]))
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -1,36 +1,51 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
 import contextlib
+import importlib
+import inspect
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from inspect import Signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 from sphinx import addnodes
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import stringify_signature
 
 import minicnn
 
 ROOT = Path(__file__).resolve().parents[1]
+LEVELS = 2  # of pages: those of a study are below the studies
 
 project = "minicnn"
 author = "The minicnn developers"
 project_copyright = author
 release = version = minicnn.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 exclude_patterns = ["_build", "studies/notes"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autosummary_generate = False
 suppress_warnings = ["ref.python"]  # classes of one name in two modules: an annotation says which it is by its module
 napoleon_custom_sections = ["Input shape", "Output shape"]
 default_role = "literal"  # docstrings write `code` with single backticks
@@ -40,6 +55,43 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_js_files = ["pages.js"]
 html_title = f"minicnn {version}"
+
+
+# Whether the site has a page that trains in a browser tab: it needs onnxruntime-web from npm, in the folder
+# node_modules that MINICNN_NODE_MODULES names, and onnx and onnxruntime.
+TAB = "MINICNN_NODE_MODULES" in os.environ and all(map(find_spec, ("onnx", "onnxruntime")))
+if TAB:
+    tags.add("tab")  # type: ignore[name-defined]  # noqa: F821  # Sphinx gives it to this file
+
+
+class Api(SphinxDirective):
+    """A table of a package's public classes and functions, and then an entry for each.
+
+    `.. api:: minicnn.layers pooling core` takes those that are defined in these modules of the package, without modules
+    all. Data, such as a table of names, have no entry.
+    """
+
+    required_arguments, optional_arguments, final_argument_whitespace = 1, 1, True
+    option_spec: ClassVar = {"without": directives.unchanged, "exclude-members": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """See docutils."""
+        name, *modules = " ".join(self.arguments).split()
+        package, without = importlib.import_module(name), self.options.get("without", "").split(", ")
+        homes = [f"{name}.{module}" for module in modules]
+        things = {n: getattr(package, n) for n in package.__all__ if n not in without}
+        kinds = {
+            n: "class" if inspect.isclass(thing) else "function"
+            for n, thing in things.items()
+            if callable(thing) and (not homes or getattr(thing, "__module__", "") in homes)
+        }
+        lines = [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}.{n}" for n in kinds)]
+        for n, kind in kinds.items():
+            lines += ["", f".. auto{kind}:: {name}.{n}"]
+            lines += ["   :members:"] if kind == "class" else []
+            if kind == "class" and "exclude-members" in self.options:
+                lines.append(f"   :exclude-members: {self.options['exclude-members']}")
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
 def plain_text(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -88,30 +140,58 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
             yield source_page(path), {"title": title, "body": f"<h2>{title}</h2>{code}"}, "page.html"
 
 
-def written_by_a_page(app: Any, failed: Exception | None) -> None:
-    """The file that the first blocks of a page write, put beside the page, so that it is what readers get as well."""
+WRITTEN = {"read-a-training-step.md": "step.html", "gallery.md": "draw.html"}  # files that blocks of pages write
+
+
+def written_by_pages(app: Any, failed: Exception | None) -> None:
+    """The files that the first blocks of pages write, put beside the pages, so that readers get just them."""
     if failed or app.builder.format != "html":
         return
-    text, here = (ROOT / "docs" / "read-a-training-step.md").read_text("utf-8"), Path.cwd()
-    namespace: dict[str, Any] = {"__name__": "page"}
+    for page, name in WRITTEN.items():
+        (Path(app.outdir) / name).write_text(written((ROOT / "docs" / page).read_text("utf-8"), name), "utf-8")
+
+
+def written(text: str, name: str) -> str:
+    """The file of a name that the first blocks of a page write."""
+    here, namespace = Path.cwd(), {"__name__": "page"}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
                 with contextlib.redirect_stdout(None):
                     exec(block, namespace)
-                if (written := Path("step.html")).exists():
-                    (Path(app.outdir) / written.name).write_text(written.read_text("utf-8"), "utf-8")
-                    return
+                if Path(name).exists():
+                    return Path(name).read_text("utf-8")
         finally:
             os.chdir(here)
-    raise RuntimeError("A block of read-a-training-step.md writes step.html. Received: none that does.")
+    raise RuntimeError(f"A block of a page writes {name}. Received: none that does.")
+
+
+def trained_in_a_tab(app: Any, failed: Exception | None) -> None:
+    """The page that trains a network in a tab: see `TAB`."""
+    if TAB and not failed and app.builder.format == "html":
+        folder = Path(app.outdir) / "train"
+        subprocess.run([sys.executable, str(ROOT / "examples/browser/build.py"), str(folder)], check=True)
+        parts = Path(os.environ["MINICNN_NODE_MODULES"]) / "onnxruntime-web" / "dist"
+        runtime = folder / "node_modules" / "onnxruntime-web" / "dist"
+        runtime.mkdir(parents=True, exist_ok=True)
+        for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
+            shutil.copy(parts / name, runtime)
+
+
+def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Furo's tree of pages, for which Sphinx would copy each section and each name of the API, to leave them out."""
+    whole = context["toctree"]
+    context["toctree"] = lambda **options: whole(**{**options, "maxdepth": LEVELS})
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("build-finished", written_by_a_page)
+    app.add_directive("api", Api)
+    app.connect("build-finished", written_by_pages)
+    app.connect("build-finished", trained_in_a_tab)
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)
     app.connect("html-collect-pages", source_pages)
+    app.connect("html-page-context", pages_of_the_tree, priority=400)  # before Furo, which asks for it

@@ -35,6 +35,7 @@ JUMP = 1.1  # ratio from which a change counts
 SPAN = 3  # commits whose least counts, on each side of a jump
 LEAST = 5  # commits of a panel
 MOST = 8  # lines of a panel
+LABELS = 14  # of commits below an axis
 MARKS = ("<!-- jumps:begin -->", "<!-- jumps:end -->")
 # Benchmarks that are drawn, and what a panel of them shows.
 TITLES = {
@@ -199,7 +200,9 @@ def draw(axes: Any, history: Sequence[Commit], title: str, lines: Sequence[str])
           upward=(min(finite) / room, max(finite) * room ** (3 if ends else 1)), ticks=list(at.values()))  # fmt: skip
     for drawn in axes.lines:
         drawn.set(marker="o", markersize=3)
-    axes.set_xticks(list(at.values()), [history[i].name for i in places], rotation=90, fontsize=6.5)
+    shown = -(-len(places) // LABELS)  # every so many has its name
+    names = ["" if number % shown else history[i].name for number, i in enumerate(places)]
+    axes.set_xticks(list(at.values()), names, rotation=90, fontsize=9)
     for jump in jumps(history):
         if jump.key[0] == title and jump.key[1] in lines:
             axes.axvline(at[jump.place], color=GRID, linewidth=3, zorder=0)
@@ -207,7 +210,7 @@ def draw(axes: Any, history: Sequence[Commit], title: str, lines: Sequence[str])
         axes.axvline(at[new] - 1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
         for side, i, offset in (("right", old, -4), ("left", new, 4)):
             axes.annotate(vectors(history[i].cpu), (at[new] - 1, 0.92), (offset, 0), xycoords=("data", "axes fraction"),
-                          textcoords="offset points", ha=side, fontsize=8)  # fmt: skip
+                          textcoords="offset points", ha=side)  # fmt: skip
 
 
 def figure(machine: str, history: Sequence[Commit]) -> Figure:
@@ -216,7 +219,7 @@ def figure(machine: str, history: Sequence[Commit]) -> Figure:
         Panel(headline(history, title, lines), partial(draw, history=history, title=title, lines=lines))
         for title, lines in panels(history).items()
     ]
-    return Figure(f"history-{machine}", MACHINES.get(machine, machine), parts, columns=1)
+    return Figure(f"history-{machine}", MACHINES.get(machine, machine), parts)
 
 
 def table(machines: Mapping[str, Sequence[Commit]], reasons: Sequence[Mapping[str, str]]) -> str:

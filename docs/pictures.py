@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from minicnn import Sequential, data, zoo
-from minicnn.backends._gpu.device import KNOWN
-from minicnn.backends._gpu.planning import PlannedStep, planned
-from minicnn.backends.cupy.generation import generate
 from minicnn.html import COLOURS, escape
 from minicnn.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
+from minicnn.plans import PlannedStep, plan
 from minicnn.program.explorer.layout import draw
 
 FIGURES = Path(__file__).resolve().parent / "figures"
@@ -152,8 +150,84 @@ def window_picture() -> str:
     return svg("A window of an image times a kernel is summed to one element of the result", 710, 350, "".join(body))
 
 
+def padding_picture() -> str:
+    """Step 6: where three pixels fit on an axis of seven."""
+    n, k, side, left, gap = 7, 3, 26, 46, 7
+    body, y = [], 0.0
+    for padding, stride in ((0, 1), (1, 1), (0, 2), (1, 2)):
+        places = range(0, n + 2 * padding - k + 1, stride)
+        said = f"{'1 zero at each end' if padding else 'no padding'}, stride {stride}: {len(places)} places"
+        body.append(text(10, y + 16, said, "bold"))
+        top = y + 26
+        for i in range(-padding, n + padding):
+            x, inside = left + side * i, 0 <= i < n
+            look = 'fill="var(--card)" stroke="var(--soft)"' if inside else 'fill="none" stroke="var(--line)"'
+            dash = "" if inside else ' stroke-dasharray="3 3"'
+            body.append(f'<rect x="{x}" y="{top}" width="{side}" height="{side}" {look}{dash}/>')
+            body.append(text(x + side / 2, top + 17, i + 1 if inside else 0, "" if inside else "soft", "middle"))
+        for row, place in enumerate(places):
+            x, below = left + side * (place - padding), top + side + 8 + gap * row
+            line = f'x1="{x + 2}" x2="{x + k * side - 2}" y1="{below}" y2="{below}"'
+            body.append(f'<line {line} stroke="var(--blue)" stroke-width="3"/>')
+            middle = x + k * side / 2
+            body.append(f'<circle cx="{middle:g}" cy="{below}" r="4" style="fill:var(--orange)"/>')
+        y = top + side + 8 + gap * len(places) + 8
+    body.append(text(10, y + 12, "A bar is a window of 3, the dot the result that it gives.", "soft"))
+    return svg("Windows of three pixels on an axis of seven, by padding and stride", 340, y + 24, "".join(body))
+
+
+def normalization_picture() -> str:
+    """Step 9: two channels of four samples, before and after."""
+    before = np.array([[2.0, 110.0], [4.0, 90.0], [6.0, 100.0], [8.0, 60.0]])
+    mean, deviation = before.mean(axis=0), before.std(axis=0)
+    after = (before - mean) / deviation
+    side, top, right = 56, 62, 300
+    fills = [["rgba(0,114,178,.16)", "rgba(176,74,0,.16)"]] * 4
+    body = [text(76, 18, "before", "bold"), text(right, 18, "after", "bold")]
+    for x, table, form in ((76, before, "{:.0f}"), (right, after, "{:.2f}")):
+        body += [
+            text(x + side * (j + 0.5), 40, "channel", "soft", "middle") for j, name in enumerate(("channel", "channel"))
+        ]
+        body += [text(x + side * (j + 0.5), 54, j, "soft", "middle") for j in range(2)]
+        body.append(numbers(table, x, top, side, form, fills))
+    body += [text(70, top + side * (i + 0.5) + 4, f"image {i}", "soft", "end") for i in range(4)]
+    body.append(arrow((76 + 2 * side + 16, top + 2 * side), (right - 16, top + 2 * side)))
+    for row, (name, values) in enumerate((("mean", mean), ("deviation", deviation))):
+        y = top + 4 * side + 24 + 20 * row
+        body.append(text(70, y, name, "soft", "end"))
+        body += [text(76 + side * (j + 0.5), y, f"{value:.1f}", "mono", "middle") for j, value in enumerate(values)]
+        body += [text(right + side * (j + 0.5), y, f"{row:.1f}", "mono", "middle") for j in range(2)]
+    return svg("Two channels of four images before and after normalisation", 440, top + 4 * side + 60, "".join(body))
+
+
+def learning_picture() -> str:
+    """Step 10: gradient descent on a parabola, at four rates."""
+    body = []
+    for number, (rate, said) in enumerate(((0.1, "slow"), (1.0, "at once"), (1.9, "swinging"), (2.1, "away"))):
+        x, y, wide, high = 20 + 220 * (number % 2), 34 + 190 * (number // 2), 190, 130
+
+        def place(w: float, x: float = x, y: float = y, wide: float = wide, high: float = high) -> tuple[float, float]:
+            return x + wide * (w + 1.8) / 3.6, y + high * (1 - w * w / 3.24)
+
+        steps = [(1 - rate) ** n for n in range(6)]
+        points = [place(w) for w in steps]
+        curve = "M" + " L".join("{:.1f} {:.1f}".format(*place(w)) for w in np.linspace(-1.8, 1.8, 37))
+        path = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+        body.append(text(x, y - 12, f"rate {rate}: {said}", "bold"))
+        body.append(f'<path d="{curve}" fill="none" stroke="var(--soft)" stroke-width="1.5"/>')
+        body.append(f'<path d="{path}" fill="none" stroke="var(--orange)" stroke-width="1"/>')
+        body += [
+            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{size}" style="fill:var(--{tone})"/>'
+            for (a, b), (size, tone) in zip(points, [(6, "blue"), *[(4.5, "orange")] * 5], strict=True)
+        ]
+        body.append(text(x + wide / 2, y + high + 18, "weight w", "soft", "middle"))
+    note = "Upwards the loss; the large dot is the beginning."
+    body.append(text(20, 400, note, "soft"))
+    return svg("Five steps on a parabola with four learning rates", 450, 412, "".join(body))
+
+
 def small_model() -> Sequential:
-    """The network of step 6, without what makes its graph long."""
+    """The network of step 7, without what makes its graph long."""
     layers = [Input((28, 28, 1)), Conv2D(8, 3, activation="relu"), MaxPooling2D(), Flatten(), Dense(10)]
     model = Sequential(layers)
     model.compile(SGD(0.1), SparseCategoricalCrossentropy(from_logits=True))
@@ -161,7 +235,7 @@ def small_model() -> Sequential:
 
 
 def program_picture(kind: Any) -> str:
-    """Steps 6 and 7: a Program as a graph."""
+    """Steps 7 and 8: a Program as a graph."""
     body = draw(small_model().program(kind, batch_size=64))
     inner = body.partition(">")[2].removesuffix("</svg>")
     width, height = (float(n) for n in body.partition('viewBox="0 0 ')[2].partition('"')[0].split())
@@ -174,7 +248,7 @@ def step_on(name: str) -> PlannedStep:
     """The training step of two convolutions, planned for a GPU."""
     model = zoo.get_model("two_convs", preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
     model.compile(SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
-    return planned(model.program("train", batch_size=64), KNOWN[name], generate)
+    return plan(model.program("train", batch_size=64), name)
 
 
 def roofline(step: PlannedStep, x: float, y: float, wide: float, high: float, marks: bool = True) -> str:
@@ -214,7 +288,7 @@ def roofline(step: PlannedStep, x: float, y: float, wide: float, high: float, ma
 
 
 def roofline_picture() -> str:
-    """Step 10: where the launches of a step lie below the roofs of two GPUs."""
+    """Step 13: where the launches of a step lie below the roofs of two GPUs."""
     body = []
     for name, left in (("h200", 70), ("rtx4060", 470)):
         step = step_on(name)
@@ -270,9 +344,12 @@ def pictures() -> dict[str, str]:
         "overview": overview(),
         "step-01-image": image_picture(),
         "step-02-window": window_picture(),
-        "step-06-program": program_picture("predict"),
-        "step-07-training-step": program_picture("train"),
-        "step-10-roofline": roofline_picture(),
+        "step-06-padding": padding_picture(),
+        "step-07-program": program_picture("predict"),
+        "step-08-training-step": program_picture("train"),
+        "step-09-normalization": normalization_picture(),
+        "step-10-learning": learning_picture(),
+        "step-13-roofline": roofline_picture(),
     }
 
 

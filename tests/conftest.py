@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.campaign import EVERY_CASE
+
 # Libraries read these variables when they are loaded, and processes that tests start inherit them.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if WORKER:  # workers share the cores, and the memory of a GPU, of which JAX would take three quarters at once
@@ -44,8 +46,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Drawing an example has no deadline, either: other programs may keep the cores busy.
 any_time = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("dev", any_time, max_examples=20)
-settings.register_profile("ci", any_time, max_examples=40, derandomize=True)
+settings.register_profile("dev", any_time, max_examples=10)
+settings.register_profile("ci", any_time, max_examples=20, derandomize=True)
 settings.register_profile("nightly", any_time, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -61,11 +63,8 @@ OPTIONAL = ("array_api_strict", "jax", "mlx", "numba", "torch")
 FIRST = 2
 
 
-EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give the markers `quick`, `further` and `no_cover`, and leave out cases of tests with the marker `sampled`."""
+    """Give the markers `quick`, `further` and `no_cover`, and leave out what is for the night."""
     if not EVERY_CASE and not any("::" in argument for argument in config.args):
         left = left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
@@ -83,12 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Cases of tests with the marker `sampled(n)`, of which n run that are spread evenly over all."""
+    """By day: tests with the marker `night`, and of those with `sampled(n)` all but n cases, spread evenly over all."""
+    left = {item for item in items if item.get_closest_marker("night")}
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left = set[pytest.Item]()
     for cases in tests.values():
         marker = cases[0].get_closest_marker("sampled")
         count = min(marker.args[0], len(cases)) if marker else len(cases)
@@ -132,6 +131,15 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def jax_in_64_bits() -> Iterator[None]:
+    """JAX has float64; the context manager for it is not in every version."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The pages tell the truth: their code runs and prints what they show, and what they name exists.
 
-Those of the ten steps run as notebooks: see tests/test_notebooks.py.
+Those of the steps run as notebooks: see tests/test_notebooks.py.
 
 A `python` block runs after the blocks above it on the same page, in an empty folder. A `text` block right below it is
 what it prints; "..." there stands for anything. `<!-- needs: torch -->` above a block skips the rest of the page
@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 import minicnn
-from minicnn import backends, callbacks, data, layers, losses, metrics, ops, optimizers, schedules, zoo
+from minicnn import backends, callbacks, data, layers, losses, metrics, optimizers, schedules, zoo
 from minicnn.cli import cli
 from minicnn.exercises.table import EXERCISES
 from support.scripts import ROOT, script
@@ -166,15 +167,32 @@ NAMED = {
     "docs/backends.md": backends.names(),
     "docs/getting-started.md": zoo.names(),
     "docs/exercises.md": list(EXERCISES),
-    "docs/api/ops.md": [n for n in ops.__all__ if isinstance(getattr(ops, n), ops.Primitive)],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("page", NAMED)
 def test_a_page_names_all_that_there_is(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
-    missing = [name for name in NAMED[page] if not re.search(rf"(`|minicnn\.ops\.){name}\b", text)]
+    missing = [name for name in NAMED[page] if not re.search(rf"`{name}\b", text)]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "package", ["layers", "losses", "metrics", "optimizers", "callbacks", "ops", "interop", "data"]
+)
+def test_every_public_name_is_on_a_page_of_the_reference(package: str) -> None:
+    named = [
+        found[1].split()
+        for page in (ROOT / "docs/api").glob("*.md")
+        for found in re.finditer(rf"^\.\. api:: minicnn\.{package}\b(.*)$", page.read_text("utf-8"), re.M)
+    ]
+    module = import_module(f"minicnn.{package}")
+    things = [getattr(module, name) for name in module.__all__]
+    homes = {
+        thing.__module__ for thing in things if callable(thing) and thing.__module__.startswith(f"minicnn.{package}.")
+    }
+    if not any(modules == [] for modules in named):  # then it is all of the package
+        assert homes == {f"minicnn.{package}.{name}" for modules in named for name in modules}
 
 
 def test_the_figure_of_launches_is_what_the_plan_says() -> None:

@@ -160,6 +160,7 @@ def attempt(path: Path) -> str:
     return str(said)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("kind", ["Model", "Sequential"])
 @pytest.mark.parametrize(("make", "said"), GRAPHS.values(), ids=GRAPHS)
 def test_descriptions_that_would_never_end(make: Callable[[], Any], said: str, kind: str, tmp_path: Path) -> None:

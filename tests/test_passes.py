@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,18 +51,19 @@ def passed(name: str, *options: str, **environment: str) -> dict[str, str]:
 
 def compared(*arguments: str) -> tuple[int, list[str]]:
     """Exit code and lines of a comparison with the list `skipped`."""
-    command = [sys.executable, str(PASSES), "--list", "skipped", *arguments]
+    command = [sys.executable, str(PASSES), "--list", "skipped", "--slow", "slow", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
-def test_of_a_sampled_test_cases_run_that_are_spread_over_all(tmp_path: Path) -> None:
+def test_by_day_cases_run_that_are_spread_over_all_and_none_of_the_night(tmp_path: Path) -> None:
     file = tmp_path / "test_sampled.py"
     file.write_text(
         "import pytest\n"
         "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('n', range(7))\ndef test_n(n): pass\n"
         "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('n', range(2))\ndef test_few(n): pass\n"
         "@pytest.mark.parametrize('n', range(4))\ndef test_all(n): pass\n"
+        "@pytest.mark.night('test_sampled.py::test_all')\ndef test_at_night(): pass\n"
     )
 
     def collected(name: str = "", **environment: str) -> list[str]:
@@ -69,12 +71,26 @@ def test_of_a_sampled_test_cases_run_that_are_spread_over_all(tmp_path: Path) ->
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE", "MINICNN"))}
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+        return [line.partition("::")[2] for line in done.stdout.splitlines() if line.startswith(f"{file.name}::")]
 
     few, every = [f"test_few[{n}]" for n in range(2)], [f"test_all[{n}]" for n in range(4)]
     assert collected() == ["test_n[0]", "test_n[2]", "test_n[4]", *few, *every]
-    assert collected(MINICNN_EVERY_CASE="1") == [*(f"test_n[{n}]" for n in range(7)), *few, *every]
+    assert collected(MINICNN_EVERY_CASE="1") == [
+        *(f"test_n[{n}]" for n in range(7)), *few, *every, "test_at_night",
+    ]  # fmt: skip
     assert collected("::test_n[5]") == ["test_n[5]"]
+
+
+def test_what_runs_at_night_alone_names_what_runs_by_day() -> None:
+    root = Path(__file__).parents[1]
+    places = [
+        place for path in sorted((root / "tests").rglob("*.py")) if path != Path(__file__)
+        for place in re.findall(r'(?:night\(|BY_DAY = )"([^"]+)"', path.read_text("utf-8"))
+    ]  # fmt: skip
+    assert places
+    for place in places:
+        file, _, test = place.partition("::")
+        assert re.search(rf"^def {test}\(", (root / file).read_text("utf-8"), re.M), place
 
 
 def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +112,7 @@ def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: 
 
     listed = [f"{name}: {NONE_IS}" for name in ("test_cases.py::test_library", "test_one.py", "test_two.py")]
     Path("skipped").write_text("\n".join(["# why", "", *listed]))
+    Path("slow").write_text("")
     code, said = compared("first", "second")
     assert (code, said[-1]) == (0, "3 of 3 listed")
     assert [line.partition("s of a processor: ")[2] for line in said[:2]] == ["first", "second"]
@@ -115,3 +132,19 @@ def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: 
     Path("skipped").write_text("\n".join([*listed, f"sometimes {never}"]))
     code, said = compared("first", "second")
     assert (code, said[-1]) == (0, "3 of 4 listed")
+
+
+def test_a_test_that_takes_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("skipped").write_text("")
+    Path("slow").write_text("# why\ntest_cases.py::test_known\n")
+    cases = {f"test_cases.py::test_many[{n}]": 6.0 for n in range(3)}
+    seconds = {"test_cases.py::test_known": 90.0, "test_cases.py::test_some": 14.0, **cases}
+    Path("one").write_text(json.dumps({"skips": dict.fromkeys(seconds, ""), "seconds": seconds}))
+    Path("two").write_text(json.dumps({"skips": {}, "seconds": {"test_cases.py::test_some": 14.0}}))  # another pass
+    code, said = compared("one", "two")
+    assert (code, said[-2:]) == (1, [
+        "18 s: test_cases.py::test_many", "Make it cheaper, as CONTRIBUTING says, or name it there.",
+    ])  # fmt: skip
+    Path("slow").write_text("test_cases.py::test_known\ntest_cases.py::test_many\n")
+    assert compared("one", "two")[0] == 0

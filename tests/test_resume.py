@@ -168,6 +168,7 @@ def test_interrupted_and_resumed_ends_with_the_same_bits(
     check(name, backend, breaks, save_freq)
 
 
+@pytest.mark.night("tests/test_saving.py::test_every_backend_goes_on_bit_for_bit")
 @few
 @given(breaks=st.lists(interruptions, max_size=3), save_freq=st.sampled_from(["epoch", 1, 2, 3, 5]))
 def test_interrupted_and_resumed_on_jax(breaks: list[Interrupt], save_freq: Any) -> None:

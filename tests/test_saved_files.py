@@ -228,6 +228,20 @@ def test_headers_of_all_evil(saved: bytes, place: Path) -> None:
         assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"PK\x03\x04\x14\x00\x00\x00", "it is a zip archive, .* Read it with minicnn.load_keras, or"),
+        (b"\x89HDF\r\n\x1a\n", "it is an HDF5 file, as Keras writes. Read it with minicnn.load_keras"),
+    ],
+)
+def test_files_of_other_libraries_are_told_by_their_beginning(start: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "theirs"
+    path.write_bytes(start + bytes(1000))
+    with pytest.raises(SavedModelError, match=said):
+        load_model(path)
+
+
 def test_doubled_names_are_told(saved: bytes, place: Path) -> None:
     header, body = header_of(saved)
     entry = f'"dense/bias": {json.dumps(header["dense/bias"])}'

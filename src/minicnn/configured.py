@@ -36,6 +36,7 @@ def register(*kinds: type[Any]) -> None:
 class Configured(metaclass=PlainArguments):
     """Base class of what keeps each argument of its constructor as an attribute of the same name."""
 
+    _of_the_run: tuple[str, ...] = ()  # arguments that are not saved
     # What the constructor was given: how many arguments by their place, and the names of the others.
     _constructed_with: tuple[int, tuple[str, ...]] = (0, ())
 
@@ -72,7 +73,7 @@ class Configured(metaclass=PlainArguments):
             )
         named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         config = {}
-        for name in dict.fromkeys([*named, *names]):
+        for name in dict.fromkeys(name for name in [*named, *names] if name not in self._of_the_run):
             if not hasattr(self, _kept_as(self, name)):
                 raise TypeError(
                     "What is saved keeps each argument of its constructor as an attribute of the same name. "

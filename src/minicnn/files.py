@@ -273,9 +273,22 @@ def _content(path: Path) -> bytes:
             raise _too_large(path, size) from error
 
 
+# Files of other libraries by their first bytes, which as the length of a header would be out of bounds.
+_OTHERS = {
+    b"PK\x03\x04": (
+        "a zip archive, as Keras and PyTorch write",
+        "Read it with minicnn.load_keras, or weights of PyTorch with minicnn.interop.load_torch_weights",
+    ),
+    b"\x89HDF": ("an HDF5 file, as Keras writes", "Read it with minicnn.load_keras"),
+}
+
+
 def _check_header(path: Path, start: bytes, size: int) -> None:
     """Refuse a safetensors file by its first 8 bytes, the length of its header, and its own length."""
     header = int.from_bytes(start, "little")
+    for magic, (what, remedy) in _OTHERS.items():
+        if start.startswith(magic):
+            raise SavedModelError(path, f"it is {what}", remedy)
     if len(start) < 8 or not 2 <= header <= min(size - 8, 2 * MOST_TEXT):
         wrong = f"it is damaged, or no safetensors file (a header of {header} bytes in a file of {size})"
         raise SavedModelError(path, wrong)

@@ -255,7 +255,7 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
 
 def _written(about: Mapping[str, Any], backend: Backend | None, classes: Mapping[str, Any]) -> Model:
     """A model with a `call` or a step of its own, whose class the caller has given."""
-    model = rebuild(about["model"], classes)
+    model = rebuild(about["model"], {"Graph": Model, **classes})  # models among its arguments predict, too
     if not isinstance(model, Model):
         raise ValueError(f"a model is of a class derived from Model, not {type(model).__name__}")
     model._name, model._training.step.seed = about["name"], about["seed"]

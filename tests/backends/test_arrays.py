@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -166,13 +165,8 @@ def test_jax_refuses_float64_rather_than_losing_digits(jax: Any) -> None:
         get_backend("jax").asarray(np.ones(3), "float64")
 
 
-@pytest.fixture
-def x64(jax: Any) -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
-
-
-def test_jax_in_64_bit_mode(x64: None) -> None:
+@pytest.mark.usefixtures("jax_in_64_bits")
+def test_jax_in_64_bit_mode() -> None:
     backend = get_backend("jax")
     array = backend.asarray([1.0, 1.0 + 2.0**-50], "float64")
     np.testing.assert_array_equal(backend.to_numpy(array), [1, 1 + 2.0**-50])

@@ -21,8 +21,9 @@ import pytest
 
 from minicnn import Model, Sequential, data
 from minicnn.demo import Demo, serve
-from minicnn.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D, Rescaling
+from minicnn.layers import Conv2D, Dense, Flatten, GroupNormalization, Input, MaxPooling2D, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.tolerance import tolerance
 from support.browser import CONTRAST, NO_ALTERNATIVE, OVERFLOW, Browser, browser, needs_browser
 from support.command_line import error_of, minicnn
 
@@ -195,6 +196,45 @@ def test_every_width_and_light(chromium: Browser, port: int, width: int, dark: b
     for check in (OVERFLOW, CONTRAST, NO_ALTERNATIVE):
         assert chromium.run(check) == []
     assert chromium.run("document.title") == "minicnn: digits <b>"
+
+
+@needs_browser
+def test_a_file_alone_answers_as_the_server_does(chromium: Browser, saved: Path, tmp_path: Path) -> None:
+    page = tmp_path / "digits.html"
+    minicnn("demo", str(saved), "--html", str(page))
+    chromium.open(page)
+    draw(chromium, (0.5, 0.2), (0.5, 0.35), (0.5, 0.5), (0.5, 0.65), (0.5, 0.8))
+    chromium.wait("!asking && best.textContent.startsWith('digit 1 ')")
+    drawn = np.asarray(chromium.run("Array.from(pixels())"), np.uint8).reshape(28, 28, 1)
+    expected = Demo(Model.load(saved), NAMES).answer(drawn, 7, "first")
+    found = chromium.run("computed(pixels(), 7, 'first')")
+    rtol, atol = tolerance("float32", reduction_length=16 * 9)
+    assert found["probabilities"] == pytest.approx(expected["probabilities"], rel=rtol, abs=atol)
+    assert {name: found[name] for name in ("target", "layer", "caption")} == {
+        name: expected[name] for name in ("target", "layer", "caption")
+    }
+    assert pixels_of(chromium, found["overlay"]) == pytest.approx(pixels_of(chromium, expected["overlay"]), abs=1)
+    assert chromium.complaints == []
+    assert {url.partition(":")[0] for url in chromium.asked} <= {"file", "data"}, "it asks no network"
+
+
+def pixels_of(chromium: Browser, png: str) -> list[int]:
+    """The colours of a picture, as the browser shows it."""
+    script = (
+        "(async text => { const i = new Image(); i.src = 'data:image/png;base64,' + text; await i.decode();"
+        "const c = document.createElement('canvas'); c.width = i.width; c.height = i.height;"
+        "const p = c.getContext('2d'); p.drawImage(i, 0, 0);"
+        "return Array.from(p.getImageData(0, 0, i.width, i.height).data) })"
+    )
+    return list(chromium.run(f"{script}('{png}')"))
+
+
+def test_a_model_that_a_page_cannot_compute_is_refused(tmp_path: Path) -> None:
+    layers = [Input((8, 8, 1)), Conv2D(2, 3), GroupNormalization(2), Flatten(), Dense(2)]
+    Sequential(layers).save(tmp_path / "groups")
+    said = error_of(minicnn("demo", str(tmp_path / "groups"), "--html", str(tmp_path / "page.html")), 1)
+    assert "by the elements of its values. Received: normalize" in said
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_the_command_serves_until_it_is_interrupted(saved: Path) -> None:

@@ -59,6 +59,7 @@ def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> No
     close(models[1], models[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", ["numba", "jax"])
 def test_compiled_steps_with_split_kernels(backend: str) -> None:
     x, y = data()

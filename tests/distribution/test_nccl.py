@@ -172,7 +172,8 @@ def same(backend: Any, nccl: Any, make: Callable[..., Any], shards: int, steps: 
                 np.testing.assert_allclose(array, alone[path], rtol=5e-3, atol=1e-3, err_msg=path)
 
 
-@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("shards", [4, 1])
 def test_steps_in_the_simulator(shards: int) -> None:
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     from minicnn.backends.numba_cuda.shim import SIMULATED

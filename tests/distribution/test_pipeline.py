@@ -33,6 +33,7 @@ def on_ranks(count: int, work: Any, cuts: Any = CUTS) -> list[Any]:
     return ThreadRanks(count).run(lambda c: work(Pipeline(cuts, shards=SHARDS, communicator=c)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optimizer", [SGD(0.05, momentum=0.9), Adam(0.01, global_clipnorm=0.5)], ids=["sgd", "adam"])
 def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
     """Of more than four ranks there are several pipelines, of which the last batch leaves some without a shard."""

@@ -25,7 +25,7 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks() -> None:
         "staged": Pipeline(STAGES, shards=4),
     }  # fmt: skip
     alone = {name: trained(name, "torch", distribution, 2) for name, distribution in given.items()}
-    for ranks in (2, 3) if FULL else (3,):
+    for ranks in (2, 3) if FULL else (2,):
         made = results(torchrun(ranks, "train", "torch", "2", *given, "fast"), ranks)
         # gloo's own sums, which are in no tree.
         assert made.pop("fast")[1] == pytest.approx(trained("fast", "torch", DataParallel(ranks), 2)[1])
@@ -56,21 +56,17 @@ def test_ranks_that_nccl_does_not_connect() -> None:
         assert not ranks.takes(SimpleNamespace(name="numpy", device="cpu"))
 
 
-def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
-    start, timeout = time.monotonic(), patience(4)
-    done = torchrun(2, "hang", "4", TIMEOUT=str(timeout))
-    assert done.returncode != 0
-    assert f"within timeout={timeout} seconds. Received by rank" in done.stderr
-    assert "no answer from rank 1" in done.stderr
-    assert time.monotonic() - start < 11 * timeout
-
-
-@pytest.mark.parametrize("how", ["raise", "kill"] if FULL else ["raise"])
+@pytest.mark.parametrize("how", ["hang", "raise", "kill"] if FULL else ["hang"])
 def test_a_restart_by_the_launcher_resumes_the_training(how: str, tmp_path: Path) -> None:
-    """One rank fails at one step of the first attempt; the others end, and all are started again."""
-    done = torchrun(2, how, "4", str(tmp_path / "backup"), restarts=1)
+    """One rank hangs or fails at one step of the first attempt; the others end, and all are started again."""
+    start, timeout = time.monotonic(), patience(4)
+    done = torchrun(2, how, "4", str(tmp_path / "backup"), restarts=1, TIMEOUT=str(timeout))
     undisturbed = normalized("numpy", DataParallel(8))
     undisturbed.fit(*data(), 12, 3, verbose=0)
     assert done.stdout.split() == [digest(undisturbed)], done.stderr
     if how == "raise":
         assert "OSError: the disk is gone" in done.stderr
+    if how == "hang":
+        assert f"within timeout={timeout} seconds. Received by rank" in done.stderr
+        assert "no answer from rank 1" in done.stderr
+        assert time.monotonic() - start < 22 * timeout  # of two attempts

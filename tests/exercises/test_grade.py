@@ -68,6 +68,7 @@ def test_an_error_is_told_with_its_line(graded: Graded) -> None:
     assert graded("convolution", text).outcomes[0].text.startswith("ValueError: half \\ud800 (line 2)")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("library", ["array_api_strict", "torch", "jax"])
 def test_the_same_on_the_arrays_of_other_libraries(library: str, graded: Graded, solution: Solution) -> None:
     pytest.importorskip(library)

@@ -108,6 +108,7 @@ def called(function: Callable[..., Any], case: Call, library: str = "numpy", loo
     return Library(library).call(module, "f", case.arguments, dict(case.options), looked_at, "submission.py")  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch", "jax"])
 def test_arrays_go_to_a_library_and_back(library: str) -> None:
     pytest.importorskip(library)

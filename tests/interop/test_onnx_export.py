@@ -113,6 +113,7 @@ AUGMENTATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layer", AUGMENTATIONS, ids=lambda layer: type(layer).__name__)
 def test_augmentation(layer: layers.Layer, tmp_path: Path) -> None:
     copy = type(layer).from_config(layer.get_config())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_api_compat import numpy as xp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def single(array: Array) -> Array:
 
 def check(op: Any, *arrays: Array, terms: int = 1, **attrs: Any) -> None:
     arrays = tuple(map(single, arrays))
-    expected = op.reference(*arrays, xp=np, **attrs)
+    expected = op.reference(*arrays, xp=xp, **attrs)
     expected = expected if isinstance(expected, tuple) else (expected,)
     for found, right in zip(call(op, *arrays, **attrs), expected, strict=True):
         assert found.dtype == right.dtype

@@ -92,6 +92,7 @@ def names(network: str) -> list[str]:
 
 
 # Others have more of the blocks that one of these has.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS if NIGHT else sorted(NETWORKS.keys() - {"vgg16", "resnet50"}))
 def test_networks_of_the_zoo_compute_what_the_modules_do(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

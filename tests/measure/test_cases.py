@@ -76,6 +76,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CASES, "mlp", replace(CASES["mlp"], batch=16))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["platforms", "mlp"])
 def test_peers_on_the_cpu_are_checked_and_timed(scripts: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +91,7 @@ def test_peers_on_the_cpu_are_checked_and_timed(scripts: Any, name: str, monkeyp
         assert row["loss"] == pytest.approx(found["torch"]["loss"], rel=peers.LOSS_RTOL)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["platforms", "mlp"])
 def test_peers_of_a_gpu_agree_in_a_dry_run(scripts: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def model_on(backend: Any) -> Sequential:
     return model
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("library", ["numpy", "torch", pytest.param("emulated cupy", marks=needs_gxx)])
 @pytest.mark.parametrize("backend", ["numpy", "numba"])
 def test_two_backends_train_as_one(library: str, backend: str) -> None:

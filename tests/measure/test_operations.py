@@ -42,6 +42,7 @@ def test_each_node_of_a_step_is_timed_while_the_step_runs() -> None:
     assert "functions" not in vars(model.backend), "the backend itself is not changed"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["numba", "jax"])
 def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(name)
@@ -111,6 +112,7 @@ def test_the_time_of_a_kernel_is_divided_among_its_nodes_by_operations_and_bytes
     assert all(n.seconds[0] > 0 for n in found if n.op == "relu"), "what is merged into a convolution is not free"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("network", "work"), [("mlp", Work(scaled=True)), ("platforms", USUAL), ("kernels", Work(scaled=True))]
 )

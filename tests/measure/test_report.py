@@ -232,18 +232,42 @@ def test_lines_of_several_panels_have_one_upward_axis() -> None:
 
 
 def test_names_at_the_ends_of_lines_do_not_lie_on_each_other() -> None:
+    from matplotlib.text import Text
+
     series = {f"line {i}": ([1, 2], [1.0, 10.0 + 0.001 * i], "#0072B2") for i in range(6)} | {
         "low": ([1, 2], [1, 1], "#D55E00")
     }
     axes = drawn(lambda axes: figures.paths(axes, series, "x", "y"))
-    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
+    boxes = sorted((Text.get_window_extent(text) for text in axes.texts), key=lambda box: box.y0)  # without its line
     assert len(boxes) == 7
     assert all(below.y1 <= above.y0 + 2 for below, above in pairwise(boxes))
     short: dict[str, Any] = {f"point {i}": ([1], [2.0 + 0.001 * i], "#0072B2") for i in range(3)}
     axes = drawn(lambda axes: figures.paths(axes, series | short, "x", "y"))
-    boxes = sorted((t.get_window_extent() for t in axes.texts if "point" in t.get_text()), key=lambda box: box.y0)
+    boxes = sorted((Text.get_window_extent(t) for t in axes.texts if "point" in t.get_text()), key=lambda box: box.y0)
     assert len(boxes) == 3
     assert all(below.y1 <= above.y0 + 2 for below, above in pairwise(boxes)), "of lines that end early, too"
+    right = axes.get_window_extent().x1
+    assert all(Text.get_window_extent(text).x0 > right for text in axes.texts), "no name lies on a line"
+    tones = [line.get_color() for line in axes.lines]
+    assert len(set(tones)) == min(len(tones), len(figures.PALETTE)), "lines can be told apart"
+
+
+def test_dots_of_a_group_are_a_panel_of_few_rows_with_the_axis_of_all() -> None:
+    fast = [Mark(f"fast {i}", 0.001 * (i + 1), figures.KERNELS, "GPU") for i in range(12)]
+    panels = figures.grouped([Mark("slow", 9.0, figures.TORCH, "CPU"), *fast], "time of a step")
+    assert [(panel.title, panel.bars) for panel in panels] == [("GPU, the first 8 of 12", 8), ("CPU", 1)]
+    first, second = (drawn(panel.draw) for panel in panels)
+    assert first.get_xlim() == second.get_xlim()
+    assert first.get_xlabel() == "time of a step"
+    assert [label.get_text() for label in second.get_yticklabels()] == ["slow"]
+
+
+def test_the_leader_is_the_best_at_the_most_points() -> None:
+    lines: dict[str, figures.Series] = {
+        "a": {"one": ([1, 2], [1.0, 4.0], "#0072B2"), "two": ([1, 2, 3], [2.0, 3.0, 3.0], "#D55E00")}
+    }
+    assert figures.leader(lines.values()) == "two is the fastest at 2 of 3 points"
+    assert figures.leader(lines.values(), more_is_better=True) == "two is the fastest at 2 of 3 points"
 
 
 def test_an_axis_of_less_than_a_decade_has_numbers() -> None:

@@ -97,10 +97,15 @@ def assert_agree(found: Array, wanted: Array, terms: int) -> None:
         assert abs(a - b) <= atol + rtol * abs(b), (step, a, b)
 
 
-# Those that compile take the two networks that have most kinds of operations between them.
+# Those that compile take a small one by day. The other two have most kinds of operations between them.
+BY_DAY = "tests/models/test_agreement.py::test_a_hundred_steps"
 TRAINED = [(name, "torch") for name in sorted(NETWORKS)] + [
-    pytest.param(name, backend, marks=pytest.mark.no_cover)
-    for name in ("normalized", "kernels") for backend in ("numba", "jax")
+    pytest.param(name, backend, marks=[pytest.mark.no_cover, *marks])
+    for name, backend, marks in (
+        ("mlp", "numba", []), ("normalized", "jax", []),
+        *((name, "numba", [pytest.mark.night(BY_DAY)]) for name in ("kernels", "normalized")),
+        ("kernels", "jax", [pytest.mark.night(BY_DAY)]),
+    )
 ]  # fmt: skip
 
 

@@ -41,7 +41,8 @@ network = partial(
 
 def shuffled(n: int, seed: int, epoch: int) -> Array:
     """The order that fit promises: a Philox permutation that seed and epoch determine."""
-    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(n)
+    key = np.array([seed, epoch], np.uint64)  # of a list with a large number NumPy 2.0 makes floats
+    return np.random.Generator(np.random.Philox(key=key)).permutation(n)
 
 
 class HandWritten:

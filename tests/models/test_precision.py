@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,13 +18,6 @@ X, Y = blobs(24, 5, 3)
 
 
 network = partial(two_layers, features=5, hidden=16, optimizer=partial(Adam, 0.01))
-
-
-@pytest.fixture
-def x64() -> Iterator[None]:
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
-        yield
 
 
 def check_float64(backend: str) -> None:
@@ -45,7 +37,8 @@ def test_float64(backend: str) -> None:
     check_float64(backend)
 
 
-def test_float64_on_jax(x64: None) -> None:
+@pytest.mark.usefixtures("jax_in_64_bits")
+def test_float64_on_jax() -> None:
     check_float64("jax")
 
 

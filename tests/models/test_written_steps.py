@@ -15,7 +15,7 @@ from minicnn.layers import Dense, Layer
 from minicnn.metrics import Mean
 from minicnn.optimizers import SGD, Adam
 from minicnn.program import Value
-from support.distributed import SHARDS, on_ranks
+from support.distributed import SHARDS, HalfBackend, on_ranks
 from support.numerics import assert_close
 from support.written_steps import LABELS, SAMPLES, WEIGHTS, Spelled, adversaries, classifier, fitted
 
@@ -117,6 +117,19 @@ def test_other_precisions(precision: str) -> None:
     expected, _ = fitted(adversaries(), SAMPLES)
     logs, _ = fitted(adversaries(backend, precision=precision), SAMPLES)
     np.testing.assert_allclose(logs["penalty"], expected["penalty"], rtol=1e-5 if precision == "float64" else 0.05)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 4}], ids=["whole", "accumulate"])
+def test_losses_are_scaled_in_float16_and_steps_left_out_that_are_not_finite(options: dict[str, Any]) -> None:
+    expected, _ = fitted(adversaries(), SAMPLES)
+    model = adversaries(HalfBackend(), precision="mixed_float16", **options)
+    with np.errstate(all="ignore"):  # the first factor may be too large
+        logs, weights = fitted(model, SAMPLES)
+        assert sum(logs["skipped_steps"]) < 4
+        np.testing.assert_allclose(logs["penalty"], expected["penalty"], rtol=0.2)  # after a step that is left out
+        model.fit(SAMPLES[:16] * np.float32(1e30), batch_size=16, verbose=0)
+    for path, array in weights.items():
+        np.testing.assert_array_equal(model.get_weights()[path], array, err_msg=path)
 
 
 class OneStep(Model):

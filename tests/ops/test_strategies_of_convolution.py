@@ -113,6 +113,7 @@ def test_agree_on_torch_arrays(case: WindowCase) -> None:
     check(problem_of(case), xp, torch.tensor, lambda t: t.numpy(), case.seed)
 
 
+@pytest.mark.night("tests/ops/test_strategies_of_convolution.py::test_agree_on_torch_arrays")
 def test_agree_on_jax_arrays() -> None:
     """One problem that no strategy refuses: JAX takes seconds to compile each."""
     jax = pytest.importorskip("jax")

@@ -36,6 +36,7 @@ def test_on_minicnn(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     check(script, keras, tmp_path, monkeypatch)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", keras_scripts.SCRIPTS, ids=lambda s: s.__name__)
 def test_on_keras(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ def test_every_network_has_a_case() -> None:
     assert list(CASES) == zoo.names()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_network_agrees_with_torch(name: str) -> None:
     case = CASES[name]

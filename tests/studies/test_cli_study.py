@@ -195,6 +195,7 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert {path: path.read_bytes() for path in Path("other").rglob("*.*")} == before
 
 
+@pytest.mark.night("tests/measure/test_hybrid.py::test_two_backends_train_as_one")
 @pytest.mark.usefixtures("in_this_process")
 def test_platforms_trains_a_hybrid_beside_the_others() -> None:
     given = [*PLATFORMS[:-1], "numpy,numpy+numpy"]

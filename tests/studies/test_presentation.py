@@ -60,7 +60,8 @@ def test_a_page_is_made_of_whatever_was_measured(name: str) -> None:
         for part in run.results:
             alone = replace(run, results={part: run.results[part]})
             study.present(Page(), [alone])
-            study.present(Page(), [alone if j == i else other for j, other in enumerate(runs)])
+            if i == 0:  # a part of one machine beside all of the others
+                study.present(Page(), [alone, *runs[1:]])
     if name == "roofline":
         page = Page()
         run = next(run for run in runs if "ceilings" in run.results)
@@ -143,10 +144,9 @@ def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
     results["blocks-mnist"]["out"] = {blocks[-1]: "failed: too many resources requested"}
     page = presented("kernels", (setting, results))
     assert [f.name for f in page.figures] == ["epochs-mnist", "cumulative-mnist", "ablation-mnist", "blocks-mnist"]
-    (whole,) = page.figures[1].panels  # of all from the host that overlaps copies, 92.3 s
+    whole = page.figures[1]  # of all from the host that overlaps copies, 92.3 s
     assert whole.title == "3 epochs take 600 s with naive kernels, 120 s with optimised ones"
-    time, loss = page.figures[-1].panels
-    assert (time.title, loss.title) == ("Time of an epoch", "Training loss")
+    assert page.figures[-1].title.startswith("The size of a block changes an epoch by up to ")
     by_name = {table.name: table for table in page.tables}
     assert "loaders" not in by_name, "what was not measured has no table"
     for data in setting.data:

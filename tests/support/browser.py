@@ -100,13 +100,17 @@ class Browser:
 
     def open(self, url: str | Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Load a page, and wait until it has."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.show(width=width, height=height, dark=dark)
         self.events.clear()
         self.call("Page.navigate", url=url.as_uri() if isinstance(url, Path) else url)
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
+
+    def show(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Give the screen a size and a light; a page that is open is laid out for them when it is next looked at."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def run(self, script: str) -> Any:
         """The value of an expression of JavaScript; a promise is waited for."""

@@ -13,6 +13,7 @@ import os
 import time
 
 NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"
 FULL = os.environ.get("MINICNN_CAMPAIGN") == "full"
 BACKENDS = ["numpy", "numba"] if FULL else ["numpy"]  # Numba compiles for seconds in each process
 NAMED = os.environ.get("MINICNN_BACKENDS", "").split()

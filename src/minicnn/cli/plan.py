@@ -10,29 +10,23 @@ from typing import Any
 
 import click
 
-from minicnn import backends, zoo
+from minicnn import backends, plans, zoo
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.cubin import Resources, resources
-from minicnn.backends._gpu.device import KNOWN, Gpu
-from minicnn.backends._gpu.planning import PlannedStep, planned
 from minicnn.backends.cupy import compiler, nvrtc
-from minicnn.backends.cupy.generation import generate
-from minicnn.backends.webgpu import devices, generation
-from minicnn.backends.webgpu.tiles import WebGpuTiles
 from minicnn.cli import plan_tables
 from minicnn.cli.options import NETWORK, Several
 from minicnn.files import write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
-from minicnn.kernels import words
 from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
-from minicnn.program import Node, Program
+from minicnn.plans import GPUS, Gpu, PlannedStep
+from minicnn.program import Node
 
 THIS, ALL = "this", "all"
-GPUS = {**KNOWN, **devices.KNOWN}
 SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
 
 
@@ -105,7 +99,7 @@ def plan(
         SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
     )
     program = model.program("train", batch_size=batch)
-    steps = [_planned(program.copy(), gpu) for gpu in gpus]
+    steps = [plans.plan(program, gpu) for gpu in gpus]
     if number is not None:
         click.echo(_kernel(steps[0], number), nl=False)
         return
@@ -119,13 +113,6 @@ def plan(
     elif path is None:
         shown = tuple(plan_tables.COLUMNS) if ALL in columns else columns
         plan_tables.show(facts, by or ("launch" if len(facts) == 1 else "layer"), top, shown)
-
-
-def _planned(program: Program, gpu: Gpu) -> PlannedStep:
-    """The step of the backend cupy, or of webgpu on a GPU that is not NVIDIA's."""
-    if gpu.has_cuda:
-        return planned(program, gpu, generate)
-    return planned(program, gpu, generation.generate, tiles=WebGpuTiles(gpu))
 
 
 def _check_precision(precision: str, gpu: Gpu) -> None:
@@ -159,7 +146,7 @@ def _kernel(step: PlannedStep, number: int) -> str:
     launch = step.launches[number]
     if launch.source is None:
         return f"launch {number} runs a reference: {launch.groups[0].reference}\n"
-    return words.text(launch.kernel)
+    return plans.in_words(launch)
 
 
 def _this() -> Gpu:

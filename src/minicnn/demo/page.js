@@ -71,6 +71,14 @@ function pixels() {
   return out;
 }
 
+async function asked(bytes, target, layer) {
+  let text = '';
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  const answer = await fetch('predict', {method: 'POST', headers: {'Content-Type': 'application/json'},
+    body: JSON.stringify({pixels: btoa(text), target, layer})});
+  return answer.json();
+}
+
 // One question at a time; what is drawn meanwhile is asked about next.
 async function ask() {
   if (asking) { again = true; return; }
@@ -78,13 +86,8 @@ async function ask() {
   try {
     do {
       again = false;
-      const bytes = pixels();
-      let text = '';
-      for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
       const layer = at('layer') ? at('layer').value : null;
-      const answer = await fetch('predict', {method: 'POST', headers: {'Content-Type': 'application/json'},
-        body: JSON.stringify({pixels: btoa(text), target, layer})});
-      show(await answer.json());
+      show(typeof computed === 'function' ? computed(pixels(), target, layer) : await asked(pixels(), target, layer));
     } while (again);
     at('wrong').textContent = '';
   } catch (error) {

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minicnn import html
-from minicnn.pictures import Picture, picture
+from minicnn.demo import javascript
+from minicnn.pictures import ABOVE, BELOW, GAP, Picture, picture
+from minicnn.program.passes import remove_dead_nodes
 from minicnn.visual.attribution import Attributor
 from minicnn.visual.gallery import enlarged, heated
 from minicnn.visual.report import probabilities
@@ -101,14 +103,47 @@ class Demo:
 
     @cached_property
     def page(self) -> str:
-        """The page."""
-        style, script = ((files("minicnn.demo") / name).read_text("utf-8") for name in ("page.css", "page.js"))
+        """The page, which asks the server."""
+        return self._page(_read("page.js"), {}, asks_itself=True)
+
+    def alone(self) -> str:
+        """The page with the model in it: it needs no server, and asks no network.
+
+        Raises:
+            ValueError: If a primitive of the model has no form in JavaScript.
+        """
+        program, arrays, x = self._attributor.program.copy(), self._attributor.arrays, self._attributor.x
+        remove_dead_nodes(program)
+        size = {name: program.outputs[f"features {name}"].shape[1:] for name in self.layers}
+        maps = {name: (*shape[1:], shape[0]) if self._first else shape for name, shape in size.items()}
+        read = {v.name for v in program.inputs}
+        weights = {
+            name: (str(array.dtype), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode())
+            for name, array in arrays.items() if name in read
+        }  # fmt: skip
+        facts = {
+            "weights": weights, "input": x.name, "dtype": x.dtype, "scale": self.scale, "first": self._first,
+            "maps": maps, "rectified": self._attributor.rectified, "most": MOST_MAPS, "above": ABOVE, "below": BELOW,
+            "gap": [GAP] * 3,
+        }  # fmt: skip
+        script = _read("page.js")
+        head = script.index("\n", script.index("const facts")) + 1  # what reads the facts comes first
+        return self._page(script[:head] + javascript.script(program) + _read("alone.js") + script[head:], facts)
+
+    def _page(self, script: str, more: Mapping[str, Any], *, asks_itself: bool = False) -> str:
         H, W, C = self.shape
-        facts = {"height": H, "width": W, "channels": C, "names": self.names, "layers": self.layers}
+        facts = {"height": H, "width": W, "channels": C, "names": self.names, "layers": self.layers, **more}
         choices = "".join(f"<option>{html.escape(name)}</option>" for name in self.layers)
         convolution = _CONVOLUTION.format(choices=choices) if self.layers else ""
         body = _BODY.format(title=html.escape(self.title), convolution=convolution)
-        return html.document(f"minicnn: {self.title}", body, style=style, script=script, data=facts, asks_itself=True)
+        return html.document(
+            f"minicnn: {self.title}", body, style=_read("page.css"), script=script, data=facts, asks_itself=asks_itself
+        )
+
+
+def _read(name: str) -> str:
+    """A file of this folder."""
+    return (files("minicnn.demo") / name).read_text("utf-8")
 
 
 _BODY = """<main><h1>{title}</h1><p class=soft>Draw with the mouse, a finger or a pen, or choose a picture. With the

@@ -27,7 +27,7 @@ class Inspectable(Configured):
 
     # Weights with a regularizer and a constraint, each with the word that the names of these arguments begin with.
     _limited: tuple[tuple[str, str], ...] = ()
-    _of_the_run: tuple[str, ...] = STARTS  # further arguments that are not saved
+    _of_the_run: tuple[str, ...] = STARTS
     _trainable: bool
     _name: str | None = None  # as given
     _found_as: str | None = None  # in the first model made of it

@@ -60,13 +60,15 @@ class Loss(Configured):
             sample_weight: Weight of each sample.
         """
         if not isinstance(y_pred, Value):
-            return self._of_arrays(*(None if v is None else np.asarray(v) for v in (y_true, y_pred, sample_weight)))
-        labels, weight = (
-            v if v is None or isinstance(v, Value) else y_pred.program.constant(v, dtype)
-            for v, dtype in ((y_true, "int32" if self.integer_labels else y_pred.dtype), (sample_weight, y_pred.dtype))
-        )
-        if not self.integer_labels:
-            labels = ops.as_float(labels, y_pred.dtype)
+            weights = None if sample_weight is None else np.asarray(sample_weight)
+            return self._of_arrays(np.asarray(y_true), np.asarray(y_pred), weights)
+
+        def value(given: Any, dtype: str) -> Value:
+            return given if isinstance(given, Value) else y_pred.program.constant(given, dtype)
+
+        labels = value(y_true, "int32" if self.integer_labels else y_pred.dtype)
+        labels = labels if self.integer_labels else ops.as_float(labels, y_pred.dtype)
+        weight = None if sample_weight is None else value(sample_weight, y_pred.dtype)
         mean = ops.mean(of_samples("A loss", self.name, self.call(labels, y_pred), labels, y_pred, weight))
         counted = self.counted(labels, y_pred)
         return mean if counted is None else mean * (float(counted.size) / ops.maximum(ops.sum(counted), 1.0))

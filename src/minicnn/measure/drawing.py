@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,9 @@ from minicnn.measure.figures import DARK, GRID, HEIGHT, INK, NAMES, PAPER, SPOTS
 from minicnn.measure.page import Figure, Panel
 
 BAR = 0.22  # inches for each bar, where there are many
-LEAST = 2.0  # inches of the lowest panel
+LEAST = 1.1  # inches of the lowest panel
+HEADLINE, LETTERS_OF_A_LINE = 0.2, 52  # inches of a line of the headline, and its letters at most
+LEGEND = 0.5  # inches of the names of colours, below rows
 POINTER = 14.0  # points that a pointer can hit, at least
 
 
@@ -82,25 +84,31 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, 
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Drawing
-    columns = min(len(panels), figure.columns)
-    rows = math.ceil(len(panels) / columns)
     settings = {
-        "svg.fonttype": "none", "svg.hashsalt": figure.name, "font.size": 9, "axes.titlesize": 10, "text.color": INK,
+        "svg.fonttype": "none", "svg.hashsalt": figure.name, "font.size": 9, "axes.titlesize": 9.5, "text.color": INK,
         "font.family": ["DejaVu Sans"], "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
         "ytick.color": INK, "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.facecolor": PAPER,
         "legend.edgecolor": GRID, "legend.framealpha": 0.8, "axes.titleweight": "bold",
     }  # fmt: skip
     with matplotlib.rc_context(settings):
-        height = max(max(LEAST, BAR * (panel.bars + 4)) if panel.bars else HEIGHT for panel in panels)
-        drawing = Drawing(figsize=(2 * WIDTH, height * rows), dpi=150, layout="constrained")
+        heights = [max(LEAST, BAR * (panel.bars + 3)) if panel.bars else HEIGHT for panel in panels]
+        whole = len(panels) == len(figure.panels)
+        head = textwrap.fill(figure.title, LETTERS_OF_A_LINE) if whole else ""
+        legend = LEGEND * any(panel.bars for panel in panels)
+        height = sum(heights) + HEADLINE * len(head.splitlines()) + legend
+        drawing = Drawing(figsize=(WIDTH, height), dpi=150, layout="constrained")
         FigureCanvasAgg(drawing)  # no window system, no global state
-        for place, panel in enumerate(panels, start=1):
-            axes = drawing.add_subplot(rows, columns, place)
+        every = drawing.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+        for axes, panel in zip(every[:, 0], panels, strict=True):
             panel.draw(axes)
-            if len(panels) > 1:
-                axes.set_title(panel.title, loc="left")
-        if len(panels) == 1:
-            drawing.suptitle(panels[0].title, x=0.01, ha="left", weight="bold", size=10.5)
+            if panel.title and (len(panels) > 1 or not whole):
+                words = textwrap.fill(panel.title, LETTERS_OF_A_LINE)
+                axes.set_title("\n".join(" " for _ in words.splitlines()))  # keeps the room
+                at = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points"}
+                title = axes.annotate(words, (0.01, 1), (0, 6), size=9.5, weight="bold", **at)
+                title.set_in_layout(False)  # it begins at the left of the drawing, beside which no axes give way
+        if head:
+            drawing.suptitle(head, x=0.01, ha="left", weight="bold", size=10.5)
         file = io.BytesIO()
         drawing.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
         return file.getvalue(), _spots(drawing)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from minicnn.measure.page import Panel
@@ -35,12 +36,14 @@ FAMILY_OF = {
     "numba": KERNELS, "cupy": KERNELS, "numba_cuda": KERNELS, "webgpu": KERNELS, "torch.nn": TORCH,
     "torch.nn-loader": TORCH, "jax.lax": JAX,
 }  # fmt: skip
-WIDTH, HEIGHT = 3.6, 2.9  # inches of a panel; two beside each other, or one twice as wide, are 700 pixels
+WIDTH, HEIGHT = 4.9, 2.3  # inches of a panel: 470 pixels, so that letters have nine on a screen that is 400 wide
+ROWS = 8  # of a panel of dots or bars
 DECADE = 8.0  # from this ratio of the largest to the smallest on the axis is logarithmic
 LINE = 1.5  # points of every line
-LETTERS = 10.5  # points from one line of letters to the next
+LETTERS = 13.0  # points from one line of letters to the next
 FEW = 25  # points up to which each is marked
 TICKS = 7  # places up to which each has a tick
+ACROSS = 32  # letters of all ticks of a panel of dots
 ROOM = 0.045  # of the axis' width, for each character of a tick's label
 Series = Mapping[str, tuple[Sequence[float], Sequence[float], str]]  # by name: xs, ys and the colour
 SPOTS = "minicnn_spots"  # where axes keep what `answer` has told them
@@ -54,11 +57,13 @@ class Mark:
         label: Its name.
         value: What it marks.
         family: One of `FAMILIES`.
+        group: What it is shown with, such as the machine that it was measured on.
     """
 
     label: str
     value: Spread | float
     family: str
+    group: str = ""
 
     @property
     def spread(self) -> Spread:
@@ -106,15 +111,18 @@ def said(spread: Spread, best: Spread, say: Callable[[float], str]) -> str:
 
 
 def dots(
-    axes: Any, marks: Sequence[Mark], say: Callable[[float], str] = duration, *, more_is_better: bool = False
-) -> None:
+    axes: Any, marks: Sequence[Mark], say: Callable[[float], str] = duration, *, xlabel: str = "",
+    more_is_better: bool = False, across: Sequence[Mark] = (),
+) -> None:  # fmt: skip
     """Draw a sorted horizontal dot for each mark, with its number beside it and its quartiles as a thin line.
 
     Args:
         axes: Where to draw.
         marks: The rows; published ones are hollow.
         say: Writes a value with its unit, beside marks and below the axis.
+        xlabel: What runs to the right.
         more_is_better: Whether the largest comes first.
+        across: Marks for which the axis has room and the legend a colour, if there are others than the rows'.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
@@ -125,33 +133,71 @@ def dots(
         axes.plot([s.low, s.high], [i, i], color=tone, linewidth=LINE)
         axes.plot(s.median, i, "o", markersize=7, color=tone, markeredgewidth=1.6,
                   markerfacecolor=PAPER if mark.family == PUBLISHED else tone)  # fmt: skip
-        axes.annotate(say(s.median), (s.high, i), (8, 0), textcoords="offset points", va="center")
+        ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}  # so that no line of the grid goes through it
+        axes.annotate(say(s.median), (s.high, i), (8, 0), textcoords="offset points", va="center", bbox=ground)
         answer(axes, f"{mark.label}: {said(s, rows[0].spread, say)}", None, (i - 0.5, i + 0.5))
     axes.set_yticks(range(len(rows)), [mark.label for mark in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    low, high = min(m.spread.low for m in rows), max(m.spread.high for m in rows)
+    every = across or rows
+    low, high = min(m.spread.low for m in every), max(m.spread.high for m in every)
     if low > 0 and high / low >= DECADE:
         axes.set_xscale("log")
-        axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.25)
-        axes.set_xticks(_places(*axes.get_xlim()))
+        axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.35)
+        ticks = _places(*axes.get_xlim())
+        wide = max(len(say(tick)) for tick in ticks) * len(ticks) > ACROSS
+        axes.set_xticks(ticks[::2] if wide else ticks)
         axes.minorticks_off()
     else:
-        axes.set_xlim(0, 1.22 * high)
-        axes.xaxis.set_major_locator(MaxNLocator(5))  # each has its unit
+        axes.set_xlim(0, 1.3 * high)
+        axes.xaxis.set_major_locator(MaxNLocator(4))  # each has its unit
     axes.xaxis.set_major_formatter(lambda value, _: say(value) if value else "0")
-    style(axes, "", "")
+    style(axes, xlabel, "")
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    used = [name for name in FAMILIES if any(mark.family == name for mark in rows)]
+    used = [name for name in FAMILIES if any(mark.family == name for mark in every)]
     handles = [
         Line2D([], [], linestyle="", marker="o", markersize=6, color=FAMILIES[name],
                markerfacecolor=PAPER if name == PUBLISHED else FAMILIES[name], label=name)
         for name in used
     ]  # fmt: skip
     if len(used) > 1 and not axes.figure.legends:
-        axes.figure.legend(handles=handles, loc="outside lower left", ncols=len(used), frameon=False, fontsize=8,
-                           handletextpad=0.1, columnspacing=1.0, borderpad=0.1)  # fmt: skip
+        axes.figure.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False, handletextpad=0.1,
+                           columnspacing=1.0, borderpad=0.1)  # fmt: skip
+
+
+def grouped(
+    marks: Sequence[Mark], xlabel: str, say: Callable[[float], str] = duration, *, more_is_better: bool = False
+) -> list[Panel]:
+    """A panel of dots for each group of marks, all with the same axis; of many rows the best `ROWS`.
+
+    Args:
+        marks: The rows of all panels; the group of the best comes first.
+        xlabel: What runs to the right.
+        say: Writes a value with its unit.
+        more_is_better: Whether the largest comes first.
+    """
+    panels = []
+    ranked = sorted(marks, key=lambda mark: mark.spread.median, reverse=more_is_better)
+    for group in dict.fromkeys(mark.group for mark in ranked):
+        own = [mark for mark in ranked if mark.group == group]
+        title = f"{group}, the first {ROWS} of {len(own)}" if len(own) > ROWS else group
+        draw = partial(dots, marks=own[:ROWS], say=say, xlabel=xlabel, more_is_better=more_is_better, across=marks)
+        panels.append(Panel(title, draw, len(own[:ROWS])))
+    return panels
+
+
+def leader(lines: Iterable[Series], *, more_is_better: bool = False) -> str:
+    """Which line is the best at the most points, in words: "cupy is the fastest at 9 of 10 points"."""
+    pick = max if more_is_better else min
+    wins: dict[str, int] = {}
+    for series in lines:
+        for x in {x for xs, _, _ in series.values() for x in xs}:
+            there = {name: ys[list(xs).index(x)] for name, (xs, ys, _) in series.items() if x in xs}
+            best = pick(there, key=lambda name: there[name])
+            wins[best] = wins.get(best, 0) + 1
+    most = max(wins, key=lambda name: wins[name])
+    return f"{most} is the fastest at {wins[most]} of {sum(wins.values())} points"
 
 
 def ends(every: Iterable[Series]) -> tuple[float, float]:
@@ -165,7 +211,9 @@ def paths(
     axes: Any, series: Series, xlabel: str, ylabel: str, *, log: str = "", say: Callable[[float], str] | None = None,
     more_is_better: bool = False, upward: tuple[float, float] | None = None, ticks: Sequence[float] = (),
 ) -> None:  # fmt: skip
-    """Draw a line for each name, with the name at its end; names that would lie on each other move apart.
+    """Draw a line for each name, with the name beside its end; names that would lie on each other move apart.
+
+    Lines of one colour get others.
 
     A point answers to the pointer with its value, and its ratio to the best where the line of the best has a point.
 
@@ -180,6 +228,7 @@ def paths(
         upward: From where to where the upward axis goes; None for as far as the lines do.
         ticks: Ticks of the axis to the right, if not the places of points where these are few, else round numbers.
     """
+    series = _recoloured(series, list(series))
     pick = max if more_is_better else min
     best: dict[float, float] = {}
     for xs, ys, _ in series.values():
@@ -208,31 +257,37 @@ def paths(
     if "y" in log:
         axes.set_yticks(_places(low, high))
         low, high = math.log(low), math.log(high)
-    points = 0.72 * HEIGHT * 72  # of the axes' height
-    for last in dict.fromkeys(xs[-1] for xs, _, _ in series.values()):
-        at = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
-                    for name, (xs, ys, _) in series.items() if xs[-1] == last)  # fmt: skip
-        beside = last < max(best)  # others' lines, which go on
-        early = beside and 2 * sorted(best).index(last) < len(best) - 1
-        for place, (end, name) in zip(_apart([end for end, _ in at], points), at, strict=True):
-            xs, ys, tone = series[name]
-            side, right, up = ("right", -6, 4) if early and len(xs) == 1 else ("left", 6, -9 if beside else 0)
-            ground = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.2} if beside else None
-            axes.annotate(name, (xs[-1], ys[-1]), (right, place - end + up), textcoords="offset points", va="center",
-                          ha=side, color=tone, bbox=ground)  # fmt: skip
+    # Names stand in the margin, where no line is; a line in the colour of theirs leads to them from the last point.
+    points = 0.68 * HEIGHT * 72  # of the axes' height
+    ends_at = sorted((points * ((math.log(ys[-1]) if "y" in log else ys[-1]) - low) / (high - low), name)
+                     for name, (_, ys, _) in series.items())  # fmt: skip
+    for place, (_, name) in zip(_apart([end for end, _ in ends_at], points), ends_at, strict=True):
+        xs, ys, tone = series[name]
+        arrow = {"arrowstyle": "-", "color": tone, "linewidth": 0.8, "linestyle": ":", "shrinkA": 0, "shrinkB": 3}
+        axes.annotate(name, (xs[-1], ys[-1]), (1.04, place / points), textcoords="axes fraction", va="center",
+                      arrowprops=arrow)  # fmt: skip
 
 
 def multiples(
-    lines: Mapping[tuple[str, str], Series], *, log: str, say: Callable[[float], str], more_is_better: bool = False,
-    ticks: Sequence[float] = (),
+    lines: Mapping[tuple[str, str], Series], ylabel: str, *, log: str, say: Callable[[float], str],
+    more_is_better: bool = False, ticks: Sequence[float] = (),
 ) -> list[Panel]:  # fmt: skip
     """A panel for each title, and what runs to the right in it, all with the same upward axis; see `paths`."""
     upward = ends(lines.values())
+    names = list(dict.fromkeys(name for series in lines.values() for name in series))
     return [
-        Panel(title, partial(paths, series=series, xlabel=xlabel, ylabel="", log=log, say=say,
+        Panel(title, partial(paths, series=_recoloured(series, names), xlabel=xlabel, ylabel=ylabel, log=log, say=say,
                              more_is_better=more_is_better, upward=upward, ticks=ticks))
         for (title, xlabel), series in lines.items()
     ]  # fmt: skip
+
+
+def _recoloured(series: Series, names: Sequence[str]) -> Series:
+    """Lines with colours of their own by their place among names, if two have the same."""
+    if len({tone for *_, tone in series.values()}) == len(series):
+        return series
+    tones = dict(zip(names, cycle(PALETTE), strict=False))
+    return {name: (xs, ys, tones[name]) for name, (xs, ys, _) in series.items()}
 
 
 def _places(low: float, high: float) -> list[float]:
@@ -307,6 +362,4 @@ def stacked(axes: Any, values: Mapping[str, Mapping[str, float]], label: str) ->
     style(axes, label, "")
     axes.grid(axis="y", visible=False)
     if parts and not axes.figure.legends:
-        axes.figure.legend(
-            *axes.get_legend_handles_labels(), fontsize=8, ncols=4, loc="outside lower left", frameon=False
-        )
+        axes.figure.legend(*axes.get_legend_handles_labels(), ncols=3, loc="outside lower left", frameon=False)

@@ -127,7 +127,7 @@ class Panel:
     """A part of a figure.
 
     Attributes:
-        title: Title.
+        title: Title, beside which others of the figure have theirs.
         draw: Draws into the matplotlib axes that it is given.
         bars: How many rows lie on each other in it; it is high enough for them.
     """
@@ -143,17 +143,15 @@ class Figure:
 
     Attributes:
         name: Name of its files, unique among its kind on the page.
-        title: Title.
-        panels: Its panels.
-        caption: What is to be seen, and what a reader must know to judge it.
-        columns: How many panels lie beside each other; one where names at the ends of lines are long.
+        title: Its headline: what is to be seen.
+        panels: Its panels, one below the other.
+        caption: What a reader must know to judge it.
     """
 
     name: str
     title: str
     panels: Sequence[Panel]
     caption: str = ""
-    columns: int = 2
 
 
 CLAIMS = "claims"  # name of their table

@@ -100,6 +100,10 @@ class Run:
         library = name.partition(":")[0]
         return f"{PEER_NAMES.get(library, library)}, {self.where(candidate)}{slash}{how}"
 
+    def name(self, candidate: str) -> str:
+        """A candidate without what it ran on, for marks of one machine."""
+        return self.label(candidate).replace(f", {self.where(candidate)}", "", 1)
+
     def lacks(self, study: Study) -> list[str]:
         """Names of the study's measurements that were not made in it."""
         return [m.name for m in study.measurements(self.setting) if m.name not in self.results]

@@ -3,8 +3,9 @@
 A file has paragraphs with empty lines between them, which may go on over several lines:
 
 - `## A title` begins a section; one that nothing follows is left out.
-- `![title](name)` is a figure, followed by its caption, `[title](name)` a table, followed by a line of heads, a line of
-  cells such as `| {candidate} | {seconds:.3g} |`, which name the key and the format of each column, and by its note.
+- `![headline](name)` is a figure, followed by its caption.
+- `[title](name)` is a table, followed by a line of heads, a line of cells such as `| {candidate} | {seconds:.3g} |`,
+  which name the key and the format of each column, and by its note.
   A figure without panels and a table without rows are left out.
 - Another table holds the claims of the source: key, claim, place, published, ours, why.
 - `{{name}}` stands for blocks that are made elsewhere.
@@ -45,7 +46,6 @@ class Content:
         panels: Panels of figures by name.
         blocks: Blocks by name.
         holds: Whether our figures confirm a claim, by key; None, or no entry, where they cannot be compared.
-        beside: Panels beside each other, by figure; two where nothing is said.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,6 @@ class Content:
     panels: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
     blocks: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     holds: Mapping[str, bool | None] = field(default_factory=dict)
-    beside: Mapping[str, int] = field(default_factory=dict)
 
 
 class Template:
@@ -163,7 +162,7 @@ def _blocks(paragraph: str, content: Content) -> Iterator[Block]:
     text = fill(" ".join(" ".join(line for line in rest if not line.startswith("|")).split()), content.values) or ""
     if shown[1]:
         if panels := content.panels.get(name):
-            yield Figure(name, title, panels, text, content.beside.get(name, 2))
+            yield Figure(name, title, panels, text)
     elif rows := content.rows.get(name):
         lines = [line for line in rest if line.startswith("|")]
         yield Table(name, title, _columns(lines, content.values, content.groups.get(name, ())), rows, text)

@@ -26,13 +26,14 @@ from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor
 from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import by_place, split_off
+from minicnn.loop.held import held_weights
 from minicnn.loop.objective import Objective
 from minicnn.loop.predictions import predict, predict_batch
 from minicnn.loop.sources import Source
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
 from minicnn.loop.training import Training
-from minicnn.loop.written import WrittenStep, held_weights
+from minicnn.loop.written import WrittenStep
 from minicnn.losses import Loss, LossName
 from minicnn.models.called import Called
 from minicnn.models.checks import (
@@ -124,7 +125,7 @@ class Model(VisualMethods, Steps):
     @property
     def _weights(self) -> dict[str, Weight]:
         """Weights by path."""
-        if self._training.step.graph is None and self._writes("call"):
+        if self._training.step.graph is None and self._predicts():
             self._graph  # noqa: B018  # which says that there is none yet
         if self._writes_steps():
             self._take_up()
@@ -134,6 +135,11 @@ class Model(VisualMethods, Steps):
     def output_names(self) -> list[str]:
         """Names of the outputs: see `Functional`; one of a model without a graph."""
         return ["output"] if self._training.step.graph is None else super().output_names
+
+    @classmethod
+    def _predicts(cls) -> bool:
+        """Whether it has a graph, sooner or later: a model with a step alone has none."""
+        return cls._writes("call") or not cls._writes_steps()
 
     def _take_up(self) -> None:
         """Take up the weights of all that the model holds, of which its step may use more than its graph does."""

@@ -115,6 +115,10 @@ class Sequential(Model):
 
     _described_as = "Sequential"
 
+    @classmethod
+    def _predicts(cls) -> bool:
+        return True
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls._writes("call"):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn.layers.functional import Functional
 from minicnn.layers.layer import Layer
-from minicnn.loop.written import Measured, Stepping, WrittenTrace, bind_held, gradients, unpack
+from minicnn.loop.held import Measured, Stepping, bind_held
+from minicnn.loop.written_trace import WrittenTrace, gradients
 from minicnn.metrics import Mean
 from minicnn.program.graph import Value
 
@@ -146,3 +147,11 @@ class Steps(Functional):
     def _writes(cls, *names: str) -> bool:
         """Whether a subclass has methods of these names of its own."""
         return any(getattr(cls, name) is not getattr(Steps, name) for name in names)
+
+
+def unpack(data: Any) -> tuple[Any, Any, Any]:
+    """Inputs, labels and sample weights of what a step is given; None for what there is not."""
+    if isinstance(data, tuple):
+        x, y, weight = (*data, None, None)[:3]
+        return x, y, weight
+    return data, None, None

@@ -9,6 +9,7 @@ arXiv:1502.03167, layer arXiv:1607.06450, group arXiv:1803.08494.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -19,7 +20,6 @@ from minicnn.ops.elementwise import abs, add, greater, maximum, sqrt, square, wh
 from minicnn.ops.primitive import Array, Namespace, primitive
 from minicnn.ops.reduction import Axes, broadcast_to, sum, sum_to_shape
 from minicnn.ops.reduction import mean as ops_mean
-from minicnn.ops.shapes import reshape
 from minicnn.program.graph import Node, Spec, Value
 
 AxesTuple = tuple[int, ...]
@@ -118,7 +118,7 @@ def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None
         of_x.append(broadcast_to(dmean * each, shape=x.shape))
     if dvariance is not None:  # which is in squares of the unit
         of_x.append((x - mean) * (dvariance * (2.0 * each / unit**2)))
-    return [reduce(lambda a, b: a + b, of_x), *found[1:]]
+    return [reduce(operator.add, of_x), *found[1:]]
 
 
 @primitive(flops=14)
@@ -160,20 +160,40 @@ def _(
 
 
 @normalize_gradient.gradient
-def _(node: Node, *gradients: Value | None) -> list[Value]:
-    # The same of primitives, and of copies, so that nothing that they are made of is differentiated.
-    from minicnn.program.autodiff import gradients as differentiate
-
-    copies = [reshape(v, shape=v.shape) for v in node.inputs]
-    dy, x, scale, mean, variance = copies
+def _(node: Node, ddx: Value | None, ddscale: Value | None, ddoffset: Value | None) -> list[Value | None]:
+    # By the chain rule through u, g, their means and 1 / sqrt(variance + epsilon), as they stand in the docstring.
+    dy, x, scale, mean, variance = node.inputs
     axes, unit = node.attrs["axes"], node.attrs["unit"]
 
     def mean_of(v: Value) -> Value:
-        return ops_mean(v, axes=axes, keepdims=True)
+        found: Value = ops_mean(v, axes=axes, keepdims=True)
+        return found
 
-    inverse = (1.0 / unit) / sqrt(variance + node.attrs["epsilon"] / unit**2)
+    def sum_of(v: Value) -> Value:
+        found: Value = sum(v, axes=axes, keepdims=True)
+        return found
+
+    shifted = variance + node.attrs["epsilon"] / unit**2
+    inverse = (1.0 / unit) / sqrt(shifted)
     u, g = (x - mean) * inverse, dy * scale
-    dx = (g - mean_of(g) - u * mean_of(g * u)) * inverse
-    results = dx, sum_to_shape(dy * u, shape=scale.shape), sum_to_shape(dy, shape=scale.shape)
-    parts = [sum(r * v) for r, v in zip(results, gradients, strict=True) if v is not None]
-    return differentiate(node.inputs[0].program, reduce(lambda a, b: a + b, parts), copies)
+    of_u, of_dy, of_inverse, of_scale = list[Value](), list[Value](), list[Value](), None
+    if ddx is not None:
+        w, share = ddx * inverse, mean_of(g * u)
+        across = mean_of(w * u)
+        of_g = w - mean_of(w) - u * across
+        of_u.append(-(g * across + w * share))
+        of_dy.append(of_g * scale)
+        of_inverse.append(sum_of(ddx * (g - mean_of(g) - u * share)))
+        of_scale = sum_to_shape(of_g * dy, shape=scale.shape)
+    if ddscale is not None:
+        of_u.append(dy * ddscale)
+        of_dy.append(u * ddscale)
+    if ddoffset is not None:
+        of_dy.append(broadcast_to(ddoffset, shape=dy.shape))
+    found: list[Value | None] = [reduce(operator.add, of_dy), None, of_scale, None, None]
+    if of_u:
+        total = reduce(operator.add, of_u)
+        of_inverse.append(sum_of(total * (x - mean)))
+        found[1], found[3] = total * inverse, -sum_of(total * inverse)
+        found[4] = reduce(operator.add, of_inverse) * inverse / shifted * -0.5
+    return found

@@ -124,6 +124,26 @@ class Attributor:
         self._run = self._backend.compile(program)
         self.reload(model)
 
+    @property
+    def program(self) -> Program:
+        """What is run: outputs, features, and derivatives."""
+        return self._program
+
+    @property
+    def x(self) -> Value:
+        """The Program's input that images are given to."""
+        return self._x
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The Program's other inputs by name, but `target`."""
+        return {name: np.asarray(self._backend.to_numpy(array)) for name, array in self._arrays.items()}
+
+    @property
+    def rectified(self) -> list[str]:
+        """Paths of the convolutions that a ReLU follows."""
+        return [name for name in self.layers if name in self._rectified]
+
     def reload(self, model: Model) -> None:
         """Take the weights that the model has now."""
         weights = model.get_weights()

@@ -51,12 +51,14 @@ def test_many_kernels_have_a_line_on_the_terminal(
 
 
 # The oldest and the newest one; what is in between is compiled for tensor cores.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
 def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
     assert all(compiler.compile_all(_texts(network, tiled=True, fuse=True), architecture))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("precision", "architecture"),
     [("float32", "sm_80"), ("float32", "sm_90"), ("bfloat16", "sm_90"), ("float16", "sm_80")],
@@ -92,7 +94,8 @@ def test_row_regions_that_begin_with_rows_of_float32(width: int, hidden: int, ar
     assert all(compiler.compile_all(texts, architecture))
 
 
-@pytest.mark.parametrize("level", [{"tiled": True, "fuse": False}, {"tiled": False, "fuse": False}], ids=str)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("level", [{"tiled": False, "fuse": False}, {"tiled": True, "fuse": False}], ids=str)
 def test_kernels_with_optimisations_switched_off(level: dict[str, bool]) -> None:
     assert all(compiler.compile_all(_texts("normalized", **level), "sm_75"))
 

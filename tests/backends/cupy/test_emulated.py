@@ -20,6 +20,7 @@ from support.plans import plan_of
 pytestmark = needs_gxx
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_step_is_that_of_numpy(network: str) -> None:
     program, given = step_of(network)
@@ -66,6 +67,7 @@ def test_rows_by_an_index_that_the_step_makes() -> None:
     np.testing.assert_array_equal(Emulated(program)(given)["y"], given["x"][[5, 1, 0, 5]] + 1)
 
 
+@pytest.mark.night("tests/backends/cupy/test_emulated.py::test_every_primitive")
 @pytest.mark.parametrize("size", [2, 3])
 def test_gradients_of_poolings_whose_windows_overlap_and_do_not(size: int) -> None:
     rng, weights = np.random.default_rng(0), []

@@ -25,7 +25,7 @@ LINEAR: dict[str, list[Layer]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("name", LINEAR)
 def test_layers_without_an_activation_between_them(name: str, precision: str) -> None:
@@ -49,7 +49,7 @@ def test_layers_without_an_activation_between_them(name: str, precision: str) ->
 ONCE_WRONG = [(31, "mixed_bfloat16"), (40, "mixed_bfloat16"), (55, "mixed_float16"), (63, "mixed_float16")]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("seed", "precision"), product(range(100), ["mixed_bfloat16", "mixed_float16"]) if FULL else ONCE_WRONG
 )

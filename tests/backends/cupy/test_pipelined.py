@@ -111,6 +111,7 @@ def test_the_tile_that_is_taken_is_the_quickest_of_all(gpu: str) -> None:
         assert pipelined_tiling.best(node, KNOWN[gpu], "bfloat16") == min(tiles, key=lambda tile: tile.score)
 
 
+@pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")
 @needs_gxx
 @pytest.mark.usefixtures("ahead_only")
 def test_a_step_rounds_where_the_program_says_and_sums_what_it_stores() -> None:
@@ -129,6 +130,7 @@ def test_a_step_rounds_where_the_program_says_and_sums_what_it_stores() -> None:
     assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("ahead_only")
 @pytest.mark.parametrize("name", ["a100", "rtx4060", "h200", "rtx5090"])
 def test_kernels_fit_and_compile_without_local_memory(name: str) -> None:
@@ -152,6 +154,7 @@ def test_a_gpu_without_tensor_cores_for_both_formats_has_no_such_kernels() -> No
     assert not tiles_on(KNOWN["t4"], Options(pipelined=True)).pipelined
 
 
+@pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")
 @needs_gxx
 @pytest.mark.parametrize(("channels", "dtype"), [(8, "bfloat16"), (12, "float16")])
 def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
@@ -167,6 +170,7 @@ def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
     assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
 
 
+@pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")
 @needs_gxx
 @pytest.mark.parametrize("channels", [16, 20])  # eight channels at once, or as many as go into both: four
 def test_windows_slide_over_neighbouring_channels(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:

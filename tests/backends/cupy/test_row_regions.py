@@ -179,6 +179,7 @@ def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
     check(made, TensorTiles(ONE))
 
 
+@pytest.mark.sampled(4)
 @needs_gxx
 @pytest.mark.usefixtures("small_device")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])

@@ -103,6 +103,7 @@ def distance(found: dict[str, Array], expected: dict[str, Array]) -> float:
     return max(float(np.linalg.norm(np.float64(found[k]) - expected[k]) / sizes[k]) for k in expected)
 
 
+@pytest.mark.night("tests/backends/cupy/test_short_storage.py::test_convolutions_of_short_images_and_their_gradients")
 @pytest.mark.parametrize(
     ("dtype", "channels", "strides", "batch", "overlapping", "depthwise"),
     [("bfloat16", 8, 2, 3, True, True), *([("float16", 5, 1, 4, False, False)] if NIGHT else [])],

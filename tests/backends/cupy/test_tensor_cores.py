@@ -92,6 +92,7 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
     assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("width", "channels", "stride", "which", "rows_of_taps"),
     [
@@ -143,6 +144,7 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("products", "error"), [("bfloat16", 1e-2), ("float16", 2e-3)])
 def test_a_step_in_mixed_precision_is_close_to_that_in_float32(products: str, error: float) -> None:
     program, given = step_of("lenet")

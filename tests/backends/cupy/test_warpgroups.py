@@ -205,6 +205,7 @@ TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, gr
 ]
 
 
+@pytest.mark.sampled(2)
 @emulator.needs_gxx
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_convolutions_by_warpgroups(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def check(program: Program, gpu: Gpu) -> list[PlannedLaunch]:
     return launches
 
 
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize(("network", "name", "kind", "precision", "batch"), ALL if EVERYTHING else SOME)
 def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, precision: str, batch: int) -> None:
     gpu = KNOWN[name]
@@ -80,6 +81,7 @@ def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, prec
         compiled_and_checked(launches, gpu)
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("channels", [32, 64, 128, 256])
 @pytest.mark.parametrize("name", KNOWN)
 def test_ordinary_convolutions_fit(name: str, channels: int) -> None:
@@ -180,6 +182,7 @@ def compiles() -> None:
         pytest.skip(str(missing))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("name", [name for name in KNOWN if name != "rtx4060"])  # the architecture of the RTX 4090
 def test_the_kernels_with_most_shared_memory_and_threads_compile(name: str) -> None:

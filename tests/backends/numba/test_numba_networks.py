@@ -56,6 +56,7 @@ def test_networks_compile_without_a_reference(name: str) -> None:
         assert all(how.startswith("kernel: ") for _, how in rows)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(  # lines are counted in small ones, and one of many kinds of weights
     "name", [n if n in (*IMAGES, "mobilenet_v2") else pytest.param(n, marks=pytest.mark.no_cover) for n in zoo.names()]

@@ -13,6 +13,7 @@ from minicnn.conformance.cases import CASES, COLLECTIVES, Case
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
+from support.campaign import EVERY_CASE
 from support.numba_check import both, run_both
 
 pytest.importorskip("numba")
@@ -37,9 +38,19 @@ def weights(case: Case) -> tuple[int, ...]:
     return (KERNELS[case.op.name],) if case.op.name in KERNELS else ()
 
 
+FIRST = {case.op.name: case for case in reversed(CASES)}
+
+
 @pytest.mark.cover
-@pytest.mark.usefixtures("either")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    ("jit", "case"),
+    [
+        *(pytest.param("compiled", c, marks=pytest.mark.no_cover) for c in (CASES if EVERY_CASE else FIRST.values())),
+        *(("interpreted", c) for c in CASES),
+    ],
+    ids=str, indirect=["jit"],
+)  # fmt: skip
+@pytest.mark.usefixtures("jit")
 def test_kernels_agree_with_references(case: Case) -> None:
     made, expected = both(case.op, narrow(case), case.attrs, weights(case), threads=1)
     rtol, atol = tolerance("float32", max(case.terms, 8))

@@ -90,6 +90,7 @@ def test_any_dense_network_fits(gpu: Gpu, width: int, hidden: list[int], classes
     check(dense_network(width, hidden, classes, dtype=dtype).program("train", batch_size=batch), gpu)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(SIMULATED, reason="compiles outside of the simulator")
 @pytest.mark.parametrize("name", KNOWN if EVERYTHING else ["t4", "rtx5090"])
 def test_the_kernel_with_most_shared_memory_compiles(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def test_kernels(case: Case, level: str) -> None:
 WIDE = [c for c in once_where_slow(CASES) if c.attrs.get("dtype") in ("float64", None)]
 
 
+@pytest.mark.sampled(56)
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_kernels_in_float64(case: Case) -> None:
     check_kernels(NumbaCudaBackend(), case, "float32" if case.op.name in ("random_uniform", "one_hot") else "float64")

@@ -39,6 +39,7 @@ def names(pattern: str, case: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), case) is not None
 
 
+@pytest.mark.night("tests/backends/numba_cuda/test_nbcuda_arrays.py::test_elementwise")
 @pytest.mark.parametrize("part", ["special cases", "elementwise", "the rest"])
 def test_the_suite_of_the_standard_passes(part: str, tmp_path: Path) -> None:
     """The parts are for processes side by side; examples are the same each time."""

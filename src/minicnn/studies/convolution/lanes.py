@@ -103,7 +103,8 @@ def values(runs: Sequence[Run]) -> dict[str, Any]:
         f"{run.label(name)}: {of_64:.2f} times as long as 64 filters, {of_32:.2f} times as long as 32"
         for run, name, of_64, of_32 in _shown(runs)
     ]
-    return {"cores": cores_said, "lanes": lanes_said}
+    jumps = [row["more"] for row in around(runs)[0] if row["more"] is not None and row["n"] % VECTOR == 1]
+    return {"cores": cores_said, "lanes": lanes_said, "vector": VECTOR, "jump": max(jumps, default=None)}
 
 
 def verdicts(runs: Sequence[Run]) -> dict[str, bool]:
@@ -155,5 +156,5 @@ def around(runs: Sequence[Run]) -> tuple[list[dict[str, Cell]], list[Panel]]:
                     })  # fmt: skip
         whole = [n for n in run.setting.sizes.lanes if n % VECTOR == 0]
         for there in filter(None, lines.values()):
-            panels += figures.multiples(there, log="y", say=figures.duration, ticks=whole)
+            panels += figures.multiples(there, "time for each", log="y", say=figures.duration, ticks=whole)
     return rows, panels

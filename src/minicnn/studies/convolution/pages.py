@@ -76,12 +76,13 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     values = _values(every, runs) | lanes.values(runs) | parallelism.values(runs)
     strategies, strategy_rows = strategy_pages.strategies(page, runs)
     lane_rows, lane_panels = lanes.around(runs)
+    panels, values["finding"] = _steps(every)
     content = Content(
         values,
         {"layers": _layers(every), **strategy_rows, "cores": lanes.cores_rows(runs), "lanes": lane_rows,
          **parallelism.rows(runs)},
         {"layers": PARTS},
-        {"steps": _steps(every), "layers": _shares_panel(every), "lanes": lane_panels,
+        {"steps": panels, "layers": _shares_panel(every), "lanes": lane_panels,
          "parallelism": parallelism.panels(runs)},
         {"refused": refused, "strategies": strategies},
         {"share": 85 <= max(values["judged_shares"], default=0.0) <= 100,
@@ -145,14 +146,16 @@ def _against(every: Sequence[Step], ours: str) -> Iterator[tuple[str, tuple[floa
         yield mine[0].run.where(ours), min(ratios), max(ratios)
 
 
-def _steps(every: Sequence[Step]) -> list[Panel]:
-    """Whole steps; the finding is that of the fastest engine that there is."""
-    marks = [Mark(f"{s.network}, {s.run.label(s.candidate)}", s.whole, family(s.candidate)) for s in every]
+def _steps(every: Sequence[Step]) -> tuple[list[Panel], str]:
+    """Whole steps, and the finding: that of the fastest engine that there is."""
+    marks = [
+        Mark(f"{s.network}, {s.run.name(s.candidate)}", s.whole, family(s.candidate), s.run.where(s.candidate))
+        for s in every
+    ]
     leads = ((ours, *lead) for ours in ("cupy", "numba") for lead in _against(every, ours))
     ours, where, (low, first), (high, last) = next(leads, (None, None, (None, None), (None, None)))
     finding = {"ours": ours, "where": where, "low": low, "low_network": first, "high": high, "high_network": last}
-    draw = partial(figures.dots, marks=marks)
-    return [Panel(TEMPLATE.words("finding", finding), draw, len(marks))] if marks else []
+    return figures.grouped(marks, "time of a training step") if marks else [], TEMPLATE.words("finding", finding)
 
 
 def _layers(every: Sequence[Step]) -> list[dict[str, Cell]]:
@@ -168,11 +171,15 @@ def _layers(every: Sequence[Step]) -> list[dict[str, Cell]]:
 
 
 def _shares_panel(every: Sequence[Step]) -> list[Panel]:
-    shown: dict[str, Mapping[str, float]] = {
-        f"{s.network}, {s.run.label(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in every
-    }
-    draw = partial(_draw, shown=shown)
-    return [Panel(f"Convolutions take {_shares(every)}", draw, len(shown))] if shown else []
+    """A panel for each machine; where it has many steps, without those of libraries that only lend their arrays."""
+    panels = []
+    for where in dict.fromkeys(s.run.where(s.candidate) for s in every):
+        own = [s for s in every if s.run.where(s.candidate) == where]
+        if len(own) > figures.ROWS:
+            own = [s for s in own if family(s.candidate) != figures.ARRAYS]
+        shown = {f"{s.network}, {s.run.name(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in own}
+        panels.append(Panel(where, partial(_draw, shown=shown), len(shown)))
+    return panels
 
 
 def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:

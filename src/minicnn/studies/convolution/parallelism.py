@@ -94,6 +94,7 @@ def values(runs: Sequence[Run]) -> dict[str, Any]:
     way = alexnet and _way(alexnet, "strong", 4, "hybrid")
     return {
         "hybrid": way["speedup"] if way else None, "gpu": KNOWN[GPU].name, "strong": STRONG if predictions else None,
+        "gains": [gain for _, gain, _ in filter(None, map(_best, predictions.values()))],
         "weak": WEAK, "variation": 100 * VARIATION, "most": _most(predictions) if predictions else None,
     }  # fmt: skip
 
@@ -174,12 +175,15 @@ def _way(prediction: Mapping[str, Any], kind: str, ranks: int, name: str) -> Any
 
 def _title(name: str, prediction: Mapping[str, Any]) -> str:
     """The finding: the largest speed-up, and on how few GPUs."""
+    best = _best(prediction)
+    return f"{name}: {best[1]:.2g} times on {best[0]}, by {best[2]}" if best else f"{name}: nothing fits"
+
+
+def _best(prediction: Mapping[str, Any]) -> tuple[int, float, str] | None:
+    """Ranks, speed-up and strategy of the largest speed-up in strong scaling, on as few ranks as have it."""
     strong = [r for r in prediction["rows"] if r["kind"] == "strong" and r["chosen"]]
     best = max(strong, key=lambda r: (r["ways"][r["chosen"]]["speedup"], -r["ranks"]), default=None)
-    if best is None:
-        return f"{name}: nothing fits"
-    way = best["ways"][best["chosen"]]
-    return f"{name}: {way['speedup']:.2g} times on {best['ranks']}, by {best['chosen']}"
+    return best and (best["ranks"], best["ways"][best["chosen"]]["speedup"], best["chosen"])
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> figures.Series:

@@ -81,9 +81,10 @@ def strategies(page: Page, runs: Sequence[Run]) -> tuple[list[Block], dict[str, 
             continue
         backend = _arrays(run)
         where, base = run.where(backend), run.found(BASE)["points"][0]
-        lines = {(UNITS[name], ""): _lines(run, name, backend) for name in swept(run)}
-        sweeps = figures.multiples(lines, log="xy", say=lambda ms: figures.duration(ms / 1e3)) if lines else []
+        lines = {("", UNITS[name]): _lines(run, name, backend) for name in swept(run)}
+        sweeps = figures.multiples(lines, "forward pass", log="xy", say=_milliseconds) if lines else []
         values = {
+            "leader": f"{where}: {figures.leader(lines.values())}" if lines else None,
             "where": where, "file": file_name(where), "backend": backend, "problem": in_words(base["problem"]),
             "won": "; ".join(own_winners(run)) or None, **_leads(run), **_memory(base),
         }  # fmt: skip
@@ -97,6 +98,10 @@ def strategies(page: Page, runs: Sequence[Run]) -> tuple[list[Block], dict[str, 
         rows["winners"] += winners(run)
         rows["points"] += [row for name in swept(run) for row in _points(run, name)]
     return blocks, rows
+
+
+def _milliseconds(ms: float) -> str:
+    return figures.duration(ms / 1e3)
 
 
 def _arrays(run: Run) -> str:

@@ -79,10 +79,10 @@ def rows(runs: Sequence[Run], every: Sequence[str]) -> dict[str, list[dict[str, 
 
 def panels(runs: Sequence[Run], first: str, every: Sequence[str]) -> tuple[dict[str, Sequence[Panel]], dict[str, Any]]:
     """The panels of all figures by name, and which data set each sweep's figure is about."""
-    shown: dict[str, Sequence[Panel]] = {
-        f"epochs-{first}": _epochs(runs, first), f"cumulative-{first}": _cumulative(runs, first) if every else (),
-    }  # fmt: skip
-    values: dict[str, Any] = {"change": None}
+    values: dict[str, Any] = {"change": None, "unlearned": UNLEARNED, **dict.fromkeys(MEASURED[1:])}
+    shown: dict[str, Sequence[Panel]] = {}
+    shown[f"epochs-{first}"], values["finding"] = _epochs(runs, first)
+    shown[f"cumulative-{first}"], values["cumulative"] = _cumulative(runs, first) if every else ((), "")
     for sweep in MEASURED[1:]:
         data = values[f"{sweep}_data"] = next((data for data in every if history(runs, sweep, data)), None)
         if data is None:
@@ -91,22 +91,28 @@ def panels(runs: Sequence[Run], first: str, every: Sequence[str]) -> tuple[dict[
         if sweep == "blocks":
             shown[f"{sweep}-{data}"], values["change"] = _blocks(results)
         else:
-            marks = _marks(results)
-            draw = partial(figures.dots, marks=marks)
-            shown[f"{sweep}-{data}"] = [Panel(_finding(sweep, results), draw, len(marks))]
+            shown[f"{sweep}-{data}"] = figures.grouped(_marks(results, by_library=True), "time of an epoch")
+            values[sweep] = _finding(sweep, results)
     return shown, values
 
 
-def _marks(results: Found) -> list[Mark]:
-    return [
-        Mark(run.label(name), epoch_of(epochs), family(name))
-        for run, candidates in results
-        for name, epochs in candidates.items()
-    ]
+def _marks(results: Found, *, by_library: bool = False) -> list[Mark]:
+    """A mark for each epoch, in a group for each machine, or for each library on it."""
+    marks = []
+    for run, candidates in results:
+        for name, epochs in candidates.items():
+            label, group = run.name(name), run.where(name)
+            if by_library:
+                of, _, level = label.partition(" / ")
+                library, loader, _ = of.partition(" DataLoader")
+                label = f"{level or 'as it is'}{',' if loader else ''}{loader}"
+                group = f"{library.removesuffix(' modules')}, {group}"
+            marks.append(Mark(label, epoch_of(epochs), family(name), group))
+    return marks
 
 
-def _epochs(runs: Sequence[Run], data: str) -> list[Panel]:
-    """An epoch by every candidate, by the naive levels, as published, and by the study's own programs."""
+def _epochs(runs: Sequence[Run], data: str) -> tuple[list[Panel], str]:
+    """An epoch by every candidate, by the naive levels, as published, and by the study's own programs; the finding."""
     marks = _marks(history(runs, "training", data))
     naive = [
         (run, {n: candidates[n] for n in candidates if n.endswith("/ naive")})
@@ -115,11 +121,13 @@ def _epochs(runs: Sequence[Run], data: str) -> list[Panel]:
     marks += _marks(naive)
     fastest = min(marks, key=lambda mark: mark.spread.median, default=None)
     if data == "mnist":
-        marks += [Mark(f"published: {n}", sum(s) / 2 / EPOCHS, HOLLOW) for n, (s, *_) in PUBLISHED.items()]
-        marks += [Mark(n, seconds, OWN) for n, seconds in OWN_S.items()] if any(run.gpu for run in runs) else []
-    finding = {"first": fastest.label, "first_s": fastest.spread.median} if fastest else {}
-    draw = partial(figures.dots, marks=marks)
-    return [Panel(TEMPLATE.words("finding", finding), draw, len(marks))] if marks else []
+        marks += [Mark(n, sum(s) / 2 / EPOCHS, HOLLOW, "published, on other machines")
+                  for n, (s, *_) in PUBLISHED.items()]  # fmt: skip
+        own = OWN_S.items() if any(run.gpu for run in runs) else ()
+        marks += [Mark(*(n.rpartition(", ")[0], seconds, OWN, n.rpartition(", ")[2])) for n, seconds in own]
+    first = f"{fastest.label}, {fastest.group}" if fastest else None
+    finding = {"first": first, "first_s": fastest.spread.median} if fastest else {}
+    return figures.grouped(marks, "time of an epoch") if marks else [], TEMPLATE.words("finding", finding)
 
 
 def _each(runs: Sequence[Run], what: str, every: Sequence[str]) -> Iterator[tuple[str, Run, History, str]]:
@@ -156,7 +164,7 @@ def _trainings(runs: Sequence[Run], every: Sequence[str]) -> Rows:
     return rows
 
 
-def _cumulative(runs: Sequence[Run], data: str) -> list[Panel]:
+def _cumulative(runs: Sequence[Run], data: str) -> tuple[list[Panel], str]:
     """Seconds since the start against epochs: the fastest on a CPU, naive, optimised, and with pinned memory."""
     series: dict[str, tuple[list[int], list[float], str]] = {}
 
@@ -179,8 +187,8 @@ def _cumulative(runs: Sequence[Run], data: str) -> list[Panel]:
     ends = {name.rpartition(", ")[0]: (xs[-1], ys[-1]) for name, (xs, ys, _) in series.items()}
     (count, naive), (same, optimised) = ends.get("naive", (0, 0.0)), ends.get("optimised", (0, 0.0))
     both = {"count": count, "naive": naive, "optimised": optimised} if count and count == same else {}
-    draw = partial(figures.paths, series=series, xlabel="epoch", ylabel="", log="y", say=duration)
-    return [Panel(TEMPLATE.words("cumulative", both), draw)] if len(series) > 1 else []
+    draw = partial(figures.paths, series=series, xlabel="epoch", ylabel="time since the start", log="y", say=duration)
+    return [Panel("", draw)] if len(series) > 1 else [], TEMPLATE.words("cumulative", both)
 
 
 def _finding(sweep: str, results: Found) -> str:
@@ -231,23 +239,17 @@ def _sweep(runs: Sequence[Run], sweep: str, every: Sequence[str]) -> Rows:
 
 
 def _blocks(results: Found) -> tuple[list[Panel], float]:
-    """Time and loss against the size of a block, and by which share the time changes."""
-    seconds, losses = {}, {}
+    """Time against the size of a block, and by which share it changes."""
+    seconds = {}
     for run, candidates in results:
         for i, engine in enumerate(LEVELS):
             sizes = [b for b in BLOCKS if f"{engine} / block {b}" in candidates]
             if sizes:
                 rows = [candidates[f"{engine} / block {b}"] for b in sizes]
                 seconds[run.label(engine)] = (sizes, [epoch_of(r).median for r in rows], figures.PALETTE[i])
-                losses[run.label(engine)] = (sizes, [r[-1]["loss"] for r in rows], figures.PALETTE[i])
     change = max(max(ys) / min(ys) - 1 for _, ys, _ in seconds.values())
-    losses["published"] = ([BLOCKS[-1]], [UNLEARNED], FAMILIES[HOLLOW])
-
-    def draw(axes: Any, series: Mapping[str, Any], ylabel: str, say: Callable[[float], str] | None) -> None:
-        figures.paths(axes, series, "threads of a block", ylabel, log="x", say=say)
-        axes.set_ylim(0, 1.1 * max(max(ys) for _, ys, _ in series.values()))
-
-    return [
-        Panel("Time of an epoch", partial(draw, series=seconds, ylabel="", say=lambda s: duration(s) if s else "0")),
-        Panel("Training loss", partial(draw, series=losses, ylabel="loss after the last epoch (nats)", say=None)),
-    ], change
+    draw = partial(
+        figures.paths, series=seconds, xlabel="threads of a block", ylabel="time of an epoch", log="x",
+        say=lambda s: duration(s) if s else "0", upward=(0.0, 1.1 * max(max(ys) for _, ys, _ in seconds.values())),
+    )  # fmt: skip
+    return [Panel("", draw)], change

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,8 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             "data": data,
             "swept": swept[-1][0].gpu or swept[-1][0].cpu if swept else None,
         }
+        shown, leader = sweeps.panels(swept)
+        values |= {"finding": TEMPLATE.words("finding", values), "leader": leader, "same": _same(results)}
         operation_rows, operation_heads = by_operation.rows(results)
         speedups, speedup_heads = by_operation.speedups(results)
         memory, labels = _memory(results)
@@ -61,10 +62,9 @@ def present(page: Page, runs: Sequence[Run]) -> None:
                   f"operations-{data}": operation_rows, f"speedups-{data}": speedups,
                   f"sweep-{data}": sweeps.rows(swept), f"memory-{data}": memory},
             groups={f"operations-{data}": operation_heads, f"speedups-{data}": speedup_heads, f"memory-{data}": labels},
-            panels={f"iterations-{data}": _iterations(results, values), f"accuracy-{data}": _accuracy(results),
-                    f"sweep-{data}": sweeps.panels(swept)},
+            panels={f"iterations-{data}": _iterations(results), f"sweep-{data}": shown},
             blocks={"refused": page.refused(*(result["out"] for _, result in results))},
-            holds=_verdicts(values, results, lead), beside={f"sweep-{data}": 1},
+            holds=_verdicts(values, results, lead),
         )  # fmt: skip
         page.extend(TEMPLATE.render(content))
 
@@ -208,29 +208,29 @@ def _totals(results: Found) -> Rows:
     ]  # fmt: skip
 
 
-def _iterations(results: Found, values: Mapping[str, Any]) -> list[Panel]:
-    marks = [Mark(run.label(n), iteration(result, n), family(n)) for run, result in results for n in result["rounds"]]
-    marks += [Mark(f"published: {name}", ITERATION_MS["iteration"][i] / 1e3, PUBLISHED)
+def _iterations(results: Found) -> list[Panel]:
+    marks = [
+        Mark(run.name(n), iteration(result, n), family(n), run.where(n))
+        for run, result in results
+        for n in result["rounds"]
+    ]
+    for name, ms in OWN_MS.items():
+        what, _, where = name.rpartition(", ")
+        marks.append(Mark(what, ms / 1e3, OWN, where))
+    marks += [Mark(name, ITERATION_MS["iteration"][i] / 1e3, PUBLISHED, "published, on other machines")
               for i, name in enumerate(("NumPy", "CuPy"))]  # fmt: skip
-    marks += [Mark(name, ms / 1e3, OWN) for name, ms in OWN_MS.items()]
-    return [Panel(TEMPLATE.words("finding", values), partial(figures.dots, marks=marks), len(marks))]
+    return figures.grouped(marks, "time of an iteration")
 
 
-def _accuracy(results: Found) -> list[Panel]:
-    """Held-out accuracy against iteration: one line a machine, as candidates agree, and by how much they do."""
-    series, ends = {}, []
-    for i, (run, result) in enumerate(results):
-        last = [100 * rows[-1]["val_accuracy"] for rows in result["rounds"].values()]
-        ends += [max(last) - min(last)] if last else []
-        for rows in list(result["rounds"].values())[:1]:
-            name = f"all {len(last)} on {run.gpu or run.cpu}"
-            xs, ys = [r["iteration"] for r in rows], [100 * r["val_accuracy"] for r in rows]
-            series[name] = (xs, ys, figures.PALETTE[i])
-    if not series:
-        return []
-    apart = f"differ by {max(ends):.2f} points" if max(ends) >= 0.005 else "are equal"
-    draw = partial(figures.paths, series=series, xlabel="iteration", ylabel="held-out accuracy (%)")
-    return [Panel(f"Accuracies of all candidates {apart}", draw)]
+def _same(results: Found) -> str | None:
+    """How far the held-out accuracies of a machine's candidates lie apart, and what they come to, in a sentence."""
+    last = [[100 * rows[-1]["val_accuracy"] for rows in result["rounds"].values()] for _, result in results]
+    last = [accuracies for accuracies in last if accuracies]
+    if not last:
+        return None
+    apart = max(max(accuracies) - min(accuracies) for accuracies in last)
+    words = f"differ by at most {apart:.2f} points" if apart >= 0.005 else "are equal"
+    return f"Held-out accuracies of all candidates of a machine {words}, up to {max(map(max, last)):.2f} %."
 
 
 def _memory(results: Found) -> tuple[Rows, list[str]]:

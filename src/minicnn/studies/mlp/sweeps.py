@@ -96,10 +96,10 @@ def rows(every: Sequence[tuple[Run, Found]]) -> list[dict[str, Cell]]:
     ]  # fmt: skip
 
 
-def panels(every: Sequence[tuple[Run, Found]]) -> list[Panel]:
-    """Time against hidden units and against samples, on the last machine."""
+def panels(every: Sequence[tuple[Run, Found]]) -> tuple[list[Panel], str | None]:
+    """Time against hidden units and against samples, on the last machine; and which candidate leads."""
     if not every:
-        return []
+        return [], None
     run, by_point = every[-1]
     most, least = max(count for _, count in by_point), min(units for units, _ in by_point)
     lines: dict[tuple[str, str], figures.Series] = {}
@@ -114,4 +114,8 @@ def panels(every: Sequence[tuple[Run, Found]]) -> list[Panel]:
                 )
                 for name in by_point[along[-1]]
             }
-    return figures.multiples(lines, log="xy", say=figures.duration) if lines else []
+    if not lines:
+        return [], None
+    return figures.multiples(lines, "time of an iteration", log="xy", say=figures.duration), figures.leader(
+        lines.values()
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +77,9 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     for data in runs[0].setting.data:
         results = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
         values = _values(results, runs, data)
+        values["finding"] = TEMPLATE.words("finding", values)
         content = Content(
-            values, _rows(results, runs, data), panels=_panels(results, values, data),
+            values, _rows(results, runs, data), panels=_panels(results, data),
             blocks={"refused": page.refused(*(result["out"] for _, result in results))}, holds=_verdicts(values),
         )  # fmt: skip
         page.extend(TEMPLATE.render(content))
@@ -203,25 +203,20 @@ def _variants(runs: Sequence[Run], data: str) -> list[dict[str, Cell]]:
     return table
 
 
-def _panels(results: Found, values: Mapping[str, Any], data: str) -> dict[str, list[Panel]]:
+def _panels(results: Found, data: str) -> dict[str, list[Panel]]:
     each = _each(results)
-    marks = [Mark(run.label(name), epoch(rows), family(name)) for run, name, rows in each]
-    marks += [Mark(f"published: {name}", p.epoch_s, HOLLOW) for name, p in PUBLISHED.items()]
-    marks += [Mark(name, seconds, OWN) for name, seconds in OWN_S.items()]
-    finding = TEMPLATE.words("finding", values)
-    panels = {f"epochs-{data}": [Panel(finding, partial(figures.dots, marks=marks), len(marks))]}
+    marks = [Mark(run.name(name), epoch(rows), family(name), run.where(name)) for run, name, rows in each]
+    for name, seconds in OWN_S.items():
+        what, _, where = name.rpartition(", ")
+        marks.append(Mark(what, seconds, OWN, where))
+    others = "published, on other machines"
+    marks += [Mark(name, p.epoch_s, HOLLOW, others) for name, p in PUBLISHED.items()]
+    panels = {f"epochs-{data}": figures.grouped(marks, "time of an epoch")}
     if each:
-        memory = [Mark(run.label(name), max(e["peak_mb"] for e in rows), family(name)) for run, name, rows in each]
-        memory += [Mark(f"published: {name}", p.process_mb, HOLLOW) for name, p in PUBLISHED.items()]
-        draw = partial(figures.dots, marks=memory, say=quantity("MB"))
-        panels[f"memory-{data}"] = [Panel("Libraries take most of the memory of a training", draw, len(memory))]
-        series = {}
-        for i, (run, result) in enumerate(results):
-            for rows in list(result["history"].values())[:1]:
-                ys = [100 * r["test_accuracy"] for r in rows]
-                label = f"all {len(result['history'])} on {run.gpu or run.cpu}"
-                series[label] = ([r["epoch"] for r in rows], ys, figures.PALETTE[i])
-        title = f"Accuracies of one machine differ by at most {values['apart']:.2f} points"
-        draw = partial(figures.paths, series=series, xlabel="epoch", ylabel="test accuracy (%)")
-        panels[f"accuracy-{data}"] = [Panel(title, draw)]
+        memory = [
+            Mark(run.name(name), max(e["peak_mb"] for e in rows), family(name), run.where(name))
+            for run, name, rows in each
+        ]
+        memory += [Mark(name, p.process_mb, HOLLOW, others) for name, p in PUBLISHED.items()]
+        panels[f"memory-{data}"] = figures.grouped(memory, "memory of the process at its peak", quantity("MB"))
     return panels

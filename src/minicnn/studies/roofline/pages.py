@@ -50,12 +50,14 @@ def present(page: Page, runs: Sequence[Run]) -> None:
             reasons = run.results.get(f"training-{name}", {"refused": {}})["refused"]
             refused += page.refused({f"{c} ({name})": why for c, why in reasons.items()})
     counted = {n: counts for n in NETWORKS for run in runs if (counts := run.results.get(f"counts-{n}"))}
-    swept, where = trained.sweep(every)
+    swept, where, leader = trained.sweep(every)
+    rated, rate_finding = trained.rates(runs, every)
     accounts, worst = tables.memory(runs)
     diverging, rates = trained.diverging(runs)
     copies, caches = tables.copies(runs)
     values = {
         **_answer(every), **_hypotheses(every), **trained.diverging_values(runs), "swept": where, "worst": worst,
+        "leader": leader, "rates_found": rate_finding,
         "caches": caches, "data": trained.data(runs), "some": "" if every else None, "none": None if every else "",
         "counted": next((counts["batches"][1] for counts in counted.values()), None),
     }  # fmt: skip
@@ -65,7 +67,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
          "epochs": trained.epochs(runs), "diverging": diverging, "ways": tables.ways(runs), "copies": copies,
          "launches": tables.launches(runs), "counts": tables.counts(counted), "layers": tables.layers(counted),
          "accounts": accounts},
-        {"diverging": rates}, {"rates": trained.rates(runs, every), "sweep": swept},
+        {"diverging": rates}, {"rates": rated, "sweep": swept},
         {"first": rooflines[0] if rooflines else [], "others": [b for blocks in rooflines[1:] for b in blocks],
          "refused": refused},
         {"nan": values["nan_holds"], "gpu": (values["gpu_rate"] or 0.0) > (values["cpu_rate"] or 0.0)},
@@ -82,15 +84,15 @@ def _roofline(gpu: bool, steps: Sequence[Step]) -> list[Block]:
     ceilings = run.found("ceilings")
     rates, moved = (peaks(ceilings, gpu), bandwidth(ceilings, gpu)) if ceilings else ({}, None)
     where = (run.gpu or "GPU") if gpu else run.cpu
-    values: dict[str, Any] = {"where": where, "file": file_name(where), "best": best, "no_ceilings": ""}
+    values: dict[str, Any] = {"where": where, "file": file_name(where), "best": best, "no_ceilings": "",
+                              "reached": None}  # fmt: skip
     panels = {}
     if rates and moved:
         used = way_of(best or "")
         reached = max(s.place[1] for s in steps) / rates[used if used in rates else next(iter(rates))]
         draw = partial(_draw, rates=rates, moved=moved, steps=[s for s in steps if s.candidate == best], used=used)
-        title = f"{where}: the networks reach up to {reached:.0%} of the products' rate"
-        panels[f"roofline-{file_name(where)}"] = [Panel(title, draw, HIGH)]
-        values["no_ceilings"] = None
+        panels[f"roofline-{file_name(where)}"] = [Panel("", draw, HIGH)]
+        values |= {"no_ceilings": None, "reached": reached}
     return TEMPLATE.render(Content(values, panels=panels), "roofline")
 
 
@@ -102,23 +104,24 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, steps: Sequence[S
     xs = [x for path in points.values() for x, _ in path]
     ys = [y for path in points.values() for _, y in path]
     top = max(rates.values())
-    left, right = min(xs) / 5, max([*xs, *(rate / moved for rate in rates.values())]) * 20  # room for names
+    left, right = min(xs) / 5, max([*xs, *(rate / moved for rate in rates.values())]) * 60  # room for names
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min([*ys, moved * left]) / 2, top * 2.5))
     for ways, rate in _distinct(rates):
         tone = blue if used in ways else grey
         axes.plot([rate / moved, right], [rate, rate], color=tone, linewidth=figures.LINE)
-        axes.annotate(f"{' and '.join(ways)}: {_rate(rate)}", (right, rate), (-3, 3), ha="right", color=tone,
-                      textcoords="offset points", size=8)  # fmt: skip
+        ground = {"facecolor": figures.PAPER, "edgecolor": "none", "pad": 0.5}  # no line goes through it
+        axes.annotate(f"{' and '.join(ways)}: {_rate(rate)}", (right, rate), (-3, 4), ha="right", color=tone,
+                      bbox=ground, textcoords="offset points")  # fmt: skip
     axes.plot([left, top / moved], [moved * left, top], color=grey, linewidth=figures.LINE)
     upper = left**0.25 * (top / moved) ** 0.75  # three quarters of the way up the slope
-    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (upper, moved * upper), (-6, 3), size=8, ha="right",
+    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (upper, moved * upper), (-6, 3), ha="right",
                   textcoords="offset points", color=grey)  # fmt: skip
     for name, path in points.items():
         axes.plot(*zip(*path, strict=True), color=blue, linewidth=figures.LINE, marker="o", markersize=5)
         for x, y in path:
             words = f"{_rate(y)}, {y / min(moved * x, top):.1%} of the roof over {x:.1f} FLOP per byte"
             figures.answer(axes, f"{name}: {words}", (x, x), (y, y))
-    figures.style(axes, "arithmetic intensity (FLOP per byte of the Program)", "")
+    figures.style(axes, "arithmetic intensity (FLOP per byte of the Program)", "rate of a step")
     axes.yaxis.set_major_formatter(lambda y, _: _rate(y))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     axes.minorticks_off()

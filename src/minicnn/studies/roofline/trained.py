@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,21 @@ def data(runs: Sequence[Run]) -> str | None:
     return " ".join(said) or None
 
 
-def rates(runs: Sequence[Run], every: Sequence[Step]) -> list[Panel]:
-    """Images per second of all candidates."""
+def rates(runs: Sequence[Run], every: Sequence[Step]) -> tuple[list[Panel], str]:
+    """Images per second of all candidates, and the finding."""
     marks = []
     for run in runs:
         for name in dict.fromkeys(s.candidate for s in every if s.run is run):
             best = largest([s for s in every if s.run is run], name)
-            marks += [Mark(f"{TITLES[n]}, {run.label(name)}", s.rate, family(name)) for n, s in best.items()]
+            marks += [
+                Mark(f"{TITLES[n]}, {run.name(name)}", s.rate, family(name), run.where(name)) for n, s in best.items()
+            ]
     if marks and any(run.gpu for run in runs):
-        marks += [Mark(f"{TITLES[n]}, PyTorch compiled, bfloat16, H200", float(r), TORCH) for n, r in COMPILED.items()]
-    draw = partial(figures.dots, marks=marks, say=quantity("/s"), more_is_better=True)
-    return [Panel(TEMPLATE.words("rates", _lead(every)), draw, len(marks))] if marks else []
+        marks += [Mark(TITLES[n], float(r), TORCH, "PyTorch compiled, bfloat16, H200") for n, r in COMPILED.items()]
+    if not marks:
+        return [], ""
+    panels = figures.grouped(marks, "images a second", quantity("/s"), more_is_better=True)
+    return panels, TEMPLATE.words("rates", _lead(every))
 
 
 def _lead(every: Sequence[Step]) -> dict[str, Any]:
@@ -90,8 +93,8 @@ def steps(every: Sequence[Step]) -> Rows:
     return rows
 
 
-def sweep(every: Sequence[Step]) -> tuple[list[Panel], str]:
-    """Images per second against the batch size, a panel for each network, and where they were trained."""
+def sweep(every: Sequence[Step]) -> tuple[list[Panel], str, str | None]:
+    """Images per second against the batch size by network, where they were trained, and which candidate leads."""
     lines: dict[tuple[str, str], figures.Series] = {}
     for name in NETWORKS:
         series: dict[str, tuple[list[int], list[float], str]] = {}
@@ -108,7 +111,10 @@ def sweep(every: Sequence[Step]) -> tuple[list[Panel], str]:
         for gpu in (True, False)
     )
     where = "; ".join(f"{kind}: {names}" for kind, names in (("GPU", gpus), ("CPU", cpus)) if names)
-    return figures.multiples(lines, log="xy", say=quantity("/s"), more_is_better=True) if lines else [], where
+    if not lines:
+        return [], where, None
+    panels = figures.multiples(lines, "images a second", log="xy", say=quantity("/s"), more_is_better=True)
+    return panels, where, figures.leader(lines.values(), more_is_better=True)
 
 
 def epochs(runs: Sequence[Run]) -> Rows:

@@ -1,0 +1,363 @@
+"""The tracing of a step that a model's author has written: weights, losses, gradients, shards and logs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from minicnn import ops
+from minicnn.distribution.passes import Shard, in_buckets, in_common
+from minicnn.layers.trace import Trace
+from minicnn.layers.weight import Weight
+from minicnn.loop.held import Measured
+from minicnn.loop.objective import read_mean
+from minicnn.loop.spread import Spread, spread
+from minicnn.loop.step import Supervised
+from minicnn.loop.tracing import (
+    METRICS,
+    PRECISIONS,
+    StepKind,
+    accumulate,
+    loss_of_output,
+    loss_scale,
+    mean_of,
+    measured_means,
+    skip_unless,
+    totals_of,
+    unscaled,
+)
+from minicnn.optimizers import Optimizer
+from minicnn.program.autodiff import depends_on
+from minicnn.program.autodiff import gradients as differentiate
+from minicnn.program.graph import Node, Program, Value
+from minicnn.program.passes import pool_before_relu
+
+
+def gradients(loss: Value, of: Any) -> Any:
+    """Gradients of a scalar in a step of one's own: further nodes of its Program, of which gradients may be taken.
+
+    On several shards the loss is a mean over samples, and the gradients are those of the mean over all of them. What an
+    optimizer has changed, and what `ops.stop_gradient` gives, is a constant.
+
+    Args:
+        loss: The scalar.
+        of: A Weight or a Value, or a list of them: what it is differentiated by.
+
+    Returns:
+        A Value of the same shape for each; zeros where the loss does not depend on it.
+
+    Raises:
+        RuntimeError: If the Value is not of a step that is traced.
+        ValueError: If the loss is no scalar, or on several shards no mean over samples.
+        TypeError: If a gradient reaches a primitive that has no gradient rule.
+    """
+    trace = loss.program.tracing if isinstance(loss, Value) else None
+    if not isinstance(trace, WrittenTrace):
+        raise RuntimeError(
+            f"gradients belongs inside train_step or test_step of a model. Received: {loss!r:.80}. In a Program "
+            "written by hand take minicnn.program.gradients."
+        )
+    found = trace.gradients(loss, list(of) if isinstance(of, list | tuple) else [of])
+    return found if isinstance(of, list | tuple) else found[0]
+
+
+@dataclass
+class WrittenTrace(Trace):
+    """The tracing of a step that is written.
+
+    Attributes:
+        supervised: What the model was compiled for.
+        kind: "train" or "evaluate".
+        shard: The shard of a batch that the step is for; None for a whole one.
+        data: Names of the inputs whose first axis counts samples.
+    """
+
+    supervised: Supervised = field(default_factory=lambda: Supervised(0))
+    kind: StepKind = "train"
+    shard: Shard | None = None
+    data: frozenset[str] = frozenset()
+    _scale: Value | None = None
+    _finite: list[Value] = field(default_factory=list)
+    _sums: dict[int, Value] = field(default_factory=dict)  # of means that were made of them, by id
+    _settled: set[int] = field(default_factory=set)  # ids of nodes
+    _stepped: set[tuple[str, str]] = field(default_factory=set)  # optimizers and paths
+    _loss: Value | None = None
+
+    # Weights --------------------------------------------------------------------------------------
+
+    def current(self, weight: Weight) -> Value:
+        """The number of a weight at this point of the step.
+
+        Raises:
+            ValueError: If no layer that the model holds has it.
+        """
+        if weight not in self.paths:
+            raise ValueError(
+                "The weights of a step are those of layers that its model holds, as attributes. Received: "
+                f"{weight!r} of none of them. Set it, or the layer or model that has it, in the constructor."
+            )
+        return self.value(weight, self.paths[weight])
+
+    def assign(self, weight: Weight, value: Value) -> None:
+        """See `Trace.assign`."""
+        self.current(weight)
+        super().assign(weight, value)
+
+    def leave(self, first: int, results: Sequence[Value]) -> None:
+        """See `Trace.leave`: nobody holds what the layers hand to each other, so that it may become something else."""
+        needed = [*results, *self.updates.values(), *self.losses, *(value for _, value in self.measured)]
+        pool_before_relu(self.program, needed, first)
+
+    def apply(self, optimizer: Optimizer, gradients: Sequence[Value | None], weights: Sequence[Weight]) -> None:
+        """Let an optimizer take a step; what is traced after it sees the new weights."""
+        if self.kind != "train":
+            raise RuntimeError("An optimizer takes steps in train_step. Received: apply in test_step. Leave it out.")
+        if len(gradients) != len(weights) or not all(isinstance(weight, Weight) for weight in weights):
+            raise ValueError(
+                "apply takes gradients and as many weights, in the same order. Received: "
+                f"{len(gradients)} gradients, {len(weights)} of {type(weights[0] if weights else None).__name__}. "
+                "layer.trainable_weights has those of a layer."
+            )
+        pairs = {w: g for w, g in zip(weights, gradients, strict=True) if g is not None}
+        if not pairs:
+            raise ValueError(
+                "An optimizer changes at least one weight. Received: none. Let a layer have some that are trainable."
+            )
+        parameters = {self.paths.get(weight, ""): self.current(weight) for weight in pairs}
+        name, program = optimizer._name, self.program
+        twice = [path for path in parameters if ("", path) in self._stepped] if name is None else []
+        if twice:
+            raise ValueError(
+                "The optimizer of compile takes one step on each weight in a training step. Received: a second one on "
+                f"{twice[0]!r}. Hold the optimizer in an attribute of the model: those take as many as you like."
+            )
+        self._stepped |= {(name or "", path) for path in parameters}
+        for path in parameters:
+            self.weights[path].kind = "parameter"
+        counter = "step" if name is None else f"{name}/step"
+        count = self.step() if name is None else self._counter(counter)
+        optimizer.apply(program, parameters, list(pairs.values()), count)
+        with program.scope("", "update"):
+            for path in parameters:
+                constraint = self.declared[path].constraint
+                if constraint is not None:
+                    program.updates[path] = constraint(program.updates[path])
+                if self._finite:  # what the step computes from here on, and logs, is finite as well
+                    program.updates[path] = ops.where(self._all_finite(), program.updates[path], parameters[path])
+                self.updates[path] = program.updates[path]
+            if name is not None:  # one that may take several steps counts them itself
+                program.updates[counter] = count + 1
+
+    def _counter(self, name: str) -> Value:
+        program = self.program
+        known = name in program.updates or any(v.name == name for v in program.inputs)
+        if not known:
+            return program.input(name, (), "int32", kind="counter")
+        return program.updates.get(name, program.value(name))
+
+    # Losses and gradients -------------------------------------------------------------------------
+
+    def loss(self, y: Any, y_pred: Any, weight: Value | None) -> Value:
+        """The loss that the model was compiled for, with penalties and what layers add: a mean over the samples."""
+        objective, shard = self.supervised.compiled()[0], self.shard
+        program, samples, parts = self.program, self.samples, list[Value]()
+        targets, outputs = (_several(part) if objective.losses else [] for part in (y, y_pred))
+        for loss, target, output, share in zip(objective.losses, targets, outputs, objective.loss_weights, strict=True):
+            total = loss_of_output(program, loss, target, output, weight, shard)
+            with program.scope("loss"):
+                parts.append(total if share == 1.0 else total * share)
+        with program.scope("loss"):
+            penalties = self.penalties()
+            common = [] if shard is None else penalties  # the same on all shards
+            added = [*(penalties if shard is None else ()), *map(mean_of, self.losses)]
+            parts += [part * float(samples) for part in added]
+            if not parts and not common:
+                raise ValueError(
+                    "A model is trained for a loss. Received: none. Give compile a loss, let a layer call add_loss, or "
+                    "compute one in train_step."
+                )
+            if parts:
+                total = reduce(operator.add, parts)
+                mean = total * (1.0 / samples)
+                self._sums[id(mean)] = total
+                common = [mean, *common]
+            self._loss = reduce(operator.add, common)
+        return self._loss
+
+    def gradients(self, loss: Value, of: Sequence[Any]) -> list[Value]:
+        """See `gradients`."""
+        values = [self.current(v) if isinstance(v, Weight) else v for v in of]
+        weights = [v for v in of if isinstance(v, Weight)]
+        self._check_current(loss, weights)
+        scaled = PRECISIONS[self.supervised.precision].products == "float16" and bool(weights)
+        if scaled and self._scale is None:
+            self._scale = loss_scale(self.program)
+        factor = self._scale if scaled else None
+        if self.shard is None:
+            found = differentiate(self.program, loss if factor is None else loss * factor, values)
+        else:
+            found = self._over_shards(loss, values, factor, self.shard)
+        if factor is None:
+            return found
+        found, finite = unscaled(self.program, found, factor)
+        self._finite.append(finite)
+        return found
+
+    def _over_shards(self, loss: Value, values: Sequence[Value], factor: Value | None, shard: Shard) -> list[Value]:
+        kinds = self._spread()
+        kind = kinds.get(id(loss), "same")
+        of_samples = [kinds.get(id(v), "same") == "samples" for v in values]
+        program, share = self.program, 1.0 / shard.batch
+        if kind == "sum" and all(of_samples):  # each sample has its own
+            return differentiate(program, loss, values)
+        self._check_mean("The loss of a step", loss, kind)
+        mean, common = self._terms(loss, kinds)
+        found: list[Value] = []
+        if kind != "same":
+            summed = self._sum(mean)
+            found = differentiate(program, summed if factor is None else summed * (factor * share), values)
+            with program.scope("shards", "backward"):
+                shared = [g for g, own in zip(found, of_samples, strict=True) if not own]
+                totals = iter(in_buckets(program, shard, shared))
+                found = [g if own else next(totals) for g, own in zip(found, of_samples, strict=True)]
+                found = [g * share for g in found] if factor is None else found
+        if common:
+            alike = reduce(operator.add, common)
+            more = differentiate(program, alike if factor is None else alike * factor, values)
+            found = [a + b for a, b in zip(found, more, strict=True)] if found else more
+        return found
+
+    def _terms(self, loss: Value, kinds: Mapping[int, Spread]) -> tuple[Value, list[Value]]:
+        """The part of a loss that is a mean over samples, and what is added that is the same on all shards."""
+        common: list[Value] = []
+        while kinds.get(id(loss), "same") != "same" and id(loss) not in self._sums and loss.node is not None:
+            alike = [v for v in loss.node.inputs if kinds.get(id(v), "same") == "same" and not v.shape]
+            if loss.node.op.name != "add" or not alike:
+                return loss, common
+            common += alike
+            (loss,) = [v for v in loss.node.inputs if v is not alike[0]]
+        return (loss, common) if kinds.get(id(loss), "same") != "same" else (loss, [loss])
+
+    def _all_finite(self) -> Value:
+        """Whether all gradients so far are, in float16."""
+        return reduce(lambda a, b: ops.where(a, b, a), self._finite)
+
+    def _check_current(self, loss: Value, weights: Sequence[Weight]) -> None:
+        changed = [w for w in weights if self.paths[w] in self.updates]
+        for weight in changed:
+            now, before = self.current(weight), self.weights[self.paths[weight]]
+            if id(loss) not in depends_on(self.program, [now]) and id(loss) in depends_on(self.program, [before]):
+                raise ValueError(
+                    "Gradients are taken before an optimizer changes the weights, or of a loss that is computed "
+                    f"afterwards. Received: a loss of {self.paths[weight]!r} as it was. Move gradients before apply."
+                )
+
+    def _sum(self, mean: Value) -> Value:
+        """The sum over the samples of the step of which something is the mean."""
+        total = self._sums.get(id(mean))
+        return mean * float(self.samples) if total is None else total
+
+    # Shards ---------------------------------------------------------------------------------------
+
+    def _spread(self) -> dict[int, Spread]:
+        """What each Value says of the whole batch, once batches are normalised as such."""
+        if self.shard is not None and self.shard.count > 1:
+            settled = in_common(self.shard, self.by_shard)
+            _replace(self.program, lambda node: None if id(node) in self._settled else settled(node))
+            self._settled |= set(map(id, self.program.nodes))
+        return spread(self.program, self.samples, self.data, self._sums)
+
+    def _check_mean(self, what: str, value: Value, kind: Spread) -> None:
+        if kind not in ("same", "mean"):
+            node = value.node
+            made = f", made by {node.op.name}" if node is not None else ""
+            raise ValueError(
+                f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
+                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, or "
+                "train without shards."
+            )
+
+    # Logs -----------------------------------------------------------------------------------------
+
+    def finish(self, logs: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
+        """Hand back what the step returns and changes; returns how logs are read, in their order."""
+        program, shard = self.program, self.shard
+        kinds = self._spread() if shard is not None else {}
+        sums: dict[str, dict[str, Value]] = {}
+        readers: dict[str, Callable[[Any], Any]] = {}
+        with program.scope(METRICS, "forward"):
+            for name, value in {**logs, **measured_means(self)}.items():
+                if isinstance(value, Measured):
+                    if value.totals:
+                        sums[name], readers[name] = value.totals, value.read
+                    continue
+                readers[name] = read_mean
+                mean = self._scalar(name, value)
+                kind = kinds.get(id(mean), "same")
+                self._check_mean(f"The log {name!r}", mean, kind if shard is not None else "mean")
+                sums[name] = totals_of(mean, self) | {"total": self._sum(mean)}
+                program.outputs[name] = mean
+            every = [(name, key, value) for name, totals in sums.items() for key, value in totals.items()]
+            if shard is not None and every:
+                reduced = ops.all_reduce(*(value for *_, value in every), group=shard.group)
+                reduced = reduced if isinstance(reduced, tuple) else (reduced,)
+                sums = {name: {} for name in sums}
+                for (name, key, _), value in zip(every, reduced, strict=True):
+                    sums[name][key] = value
+                for name in program.outputs:
+                    program.outputs[name] = sums[name]["total"] * (1.0 / shard.batch)
+            measured = {f"metric/{name}/{key}" for name, totals in sums.items() for key in totals}
+            for name, totals in sums.items():
+                accumulate(program, name, totals)
+            if "loss" not in program.outputs and program.outputs:  # by which NaN is noticed
+                program.outputs["loss"] = reduce(operator.add, program.outputs.values())
+        if self.kind == "train":
+            for path, value in self.updates.items():
+                if shard is not None and kinds.get(id(value)) == "mean":
+                    (value,) = [ops.all_reduce(value * float(self.samples), group=shard.group) * (1.0 / shard.batch)]
+                program.updates[path] = value
+            with program.scope("", "update"):
+                program.updates["step"] = self.step() + 1
+            if self._scale is not None and self._finite:
+                skip_unless(program, self._all_finite(), self._scale, measured)
+        return readers
+
+    def _scalar(self, name: str, value: Any) -> Value:
+        if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+            return self.program.constant(float(value), self.dtype)
+        if not isinstance(value, Value) or value.shape:
+            raise TypeError(
+                "A step returns a dictionary of logs: scalars, of which the epoch has the mean over its samples, or "
+                f"results of metrics. Received: {name!r} = {value!r:.80}. Take ops.mean of it."
+            )
+        return ops.as_float(value, self.dtype)
+
+
+_SAID = {"samples": "a number for each sample", "sum": "a sum over them", "mixed": "more than a mean over them"}
+
+
+def _several(part: Any) -> list[Any]:
+    return list(part) if isinstance(part, list | tuple) else [part]
+
+
+def _replace(program: Program, rule: Callable[[Node], Sequence[Value] | None]) -> None:
+    """As `Program.replace`, but Values stay what they are, because the author holds them: new nodes make them."""
+    for node in program.rebuild():
+        first = len(program.nodes)
+        made = rule(node)
+        if made is None:
+            program.nodes.append(node)
+            continue
+        for old, new in zip(node.outputs, made, strict=True):
+            maker = new.node
+            if maker is None:
+                continue
+            maker.outputs = tuple(old if v is new else v for v in maker.outputs)
+            old.node = maker
+            for later in program.nodes[first:]:
+                later.inputs = tuple(old if v is new else v for v in later.inputs)
