@@ -103,7 +103,14 @@ def values(runs: Sequence[Run]) -> dict[str, Any]:
         f"{run.label(name)}: {of_64:.2f} times as long as 64 filters, {of_32:.2f} times as long as 32"
         for run, name, of_64, of_32 in _shown(runs)
     ]
-    jumps = [row["more"] for row in around(runs)[0] if row["more"] is not None and row["n"] % VECTOR == 1]
+    jumps = [
+        100 * (times[n + 1][1].median / times[n][1].median - 1)
+        for run in runs
+        for what in VARIED
+        for times in on_lanes(run, what).values()
+        for n in times
+        if n % VECTOR == 0 and n + 1 in times
+    ]
     return {"cores": cores_said, "lanes": lanes_said, "vector": VECTOR, "jump": max(jumps, default=None)}
 
 
