@@ -93,9 +93,15 @@ def check_model_state(model: Model, state: Any) -> None:
         fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
         return duration(value) if fixed else value is None
 
+    further = model._training.further_optimizers()
+
+    def rates(value: Any) -> bool:
+        fixed = {name for name, o in further.items() if not isinstance(o.learning_rate, Schedule)}
+        return isinstance(value, Mapping) and set(value) == fixed and all(map(duration, value.values()))
+
     check_state(
         model, state, position=lambda _: batch is not None, arrays=arrays, steps_taken=steps, totals=totals,
-        samples_seen=count, stop_training=flag, learning_rate=rate,
+        samples_seen=count, stop_training=flag, learning_rate=rate, rates=rates,
     )  # fmt: skip
 
 

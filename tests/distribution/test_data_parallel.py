@@ -42,8 +42,10 @@ def test_any_number_of_ranks_computes_the_same_bits(name: str) -> None:
         assert all(made == alone for made in on_ranks(count, lambda d: trained(name, "numpy", d)))
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("backend", "counts"), [("torch", (2, 3)), ("numba", (3, 8)), ("jax", (2, 3))])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("backend", "counts"), [("torch", (2, 3)), ("numba", (3, 8)), ("array_api_strict", (2,)), ("jax", (2, 3))]
+)
 def test_other_backends_on_ranks(backend: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINICNN_THREADS", "1")
     x, y = data()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minicnn import Sequential, ops
 from minicnn.layers import Dense, Input, Lambda, Layer
 from minicnn.tolerance import tolerance
+from support.campaign import EVERY_CASE
 from support.layer_check import run_layer
 from support.model_cases import blobs
 
@@ -92,8 +93,9 @@ def trained(kind: str, samples: int, parts: int = 1, seed: int = 0) -> dict[str,
 def test_every_backend_draws_the_same(backend: str) -> None:
     x = np.random.default_rng(0).random((6, 4), "float32")
     found = []
+    kinds = list(KINDS) if EVERY_CASE or backend != "jax" else list(KINDS)[-2:]  # XLA takes seconds for each
     for name in ("numpy", backend):
-        model = Sequential([Input((4,)), *map(drawing, KINDS), Sampling()], backend=name)
+        model = Sequential([Input((4,)), *map(drawing, kinds), Sampling()], backend=name)
         found.append(model.predict(x, batch_size=4))
     np.testing.assert_allclose(*found, *tolerance("float32"))
 

@@ -93,6 +93,18 @@ def test_shards_give_what_the_whole_batch_gives_on_any_number_of_ranks() -> None
         assert all(made == alone for made in on_ranks(count, work))
 
 
+def test_a_state_has_the_learning_rate_of_each_optimizer() -> None:
+    models = [adversaries(), adversaries()]
+    models[0].g_optimizer.learning_rate = 0.5
+    fitted(models[0], SAMPLES, epochs=1)
+    models[1].set_state(models[0].get_state())
+    assert (models[1].g_optimizer.learning_rate, models[1].c_optimizer.learning_rate) == (0.5, 2e-3)
+    assert fitted(models[1], SAMPLES, epochs=1)[0] == fitted(models[0], SAMPLES, epochs=1)[0]
+    state = models[0].get_state()
+    with pytest.raises(ValueError, match=r"A state of Adversaries has .*Received: rates = \{\}"):
+        models[1].set_state({**state, "rates": {}})
+
+
 def test_an_interrupted_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     class Stop(Callback):
         def on_train_batch_end(self, batch: int, logs: Any) -> None:

@@ -31,6 +31,7 @@ from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Run
 from minicnn.loop.variables import Variables
 from minicnn.loop.written import WrittenStep
+from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program
 from minicnn.schedules import Schedule
 from minicnn.trace import StepTrace, traced
@@ -342,6 +343,10 @@ class Training:
         inputs = {v.name: arrays.get(v.name, np.zeros(v.shape)) for v in program.inputs}
         return traced(program, self.backend, inputs, kernels=kernels)
 
+    def further_optimizers(self) -> dict[str, Optimizer]:
+        """Optimizers that a step of its author's has beside that of `compile`."""
+        return {} if self.written is None else self.written.optimizers()
+
     # Ranks and states ---------------------------------------------------------------------------
 
     def agree(self, when: str, params: Mapping[str, Any]) -> None:
@@ -370,7 +375,9 @@ class Training:
             "samples_seen": self.samples_seen,
             "stop_training": self.stop,
             "learning_rate": None if isinstance(rate, Schedule) else rate,
-        }
+            "rates": {name: o.learning_rate for name, o in self.further_optimizers().items()
+                      if not isinstance(o.learning_rate, Schedule)},
+        }  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that was checked: see `Model.set_state`."""
@@ -380,6 +387,8 @@ class Training:
         self.samples_seen, self.stop = state["samples_seen"], state["stop_training"]
         if self.step.optimizer is not None and state["learning_rate"] is not None:
             self.step.optimizer.learning_rate = state["learning_rate"]
+        for name, rate in state["rates"].items():
+            self.further_optimizers()[name].learning_rate = rate
 
 
 def _check_precision(precision: str, backend: Backend) -> None:
