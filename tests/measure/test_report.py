@@ -311,6 +311,7 @@ def test_the_report_needs_nothing_but_itself() -> None:
     page.feed(text)
     assert page.open == []
     assert len(page.images) == 3
+    assert text.count(">Everything<") == 1, "the headline above its panels"
     assert all(image["alt"] for image in page.images)
     assert all(t.startswith("data:image/svg+xml;base64,") or t.removeprefix("#") in page.ids for t in page.targets)
     assert "minicnn study platforms --quick --data fashion_mnist" in text
