@@ -223,7 +223,7 @@ def _iterations(results: Found) -> list[Panel]:
 
 
 def _same(results: Found) -> str | None:
-    """Spread of the held-out accuracies of a machine's candidates, and their mean, in a sentence."""
+    """Spread of the held-out accuracies of a machine's candidates, and the highest, in a sentence."""
     last = [[100 * rows[-1]["val_accuracy"] for rows in result["rounds"].values()] for _, result in results]
     last = [accuracies for accuracies in last if accuracies]
     if not last:
