@@ -1,8 +1,8 @@
 // Functions of float32 in 32-bit arithmetic, the same on every adapter as far as its sums and products are; NaN goes
 // through. WGSL promises less of its own exp, log and pow, and has no expm1, log1p, erf, erfc.
 //
-// WGSL lets a compiler assume that there is no NaN, so that x != x may be false, and a comparison with a choice by it may
-// become min or max, which lose NaN. So NaN is told by its bits everywhere, and passed on as bits.
+// WGSL lets a compiler assume that there is no NaN, so that NaN may equal itself, and a comparison with a choice by it
+// may become min or max, which lose NaN. So NaN is told by its bits everywhere, and passed on as bits.
 
 fn of_bits(bits: u32) -> f32 { return bitcast<f32>(bits); }  // a number that WGSL cannot write: infinity, NaN
 
