@@ -87,7 +87,8 @@ def numeric(data: Any, what: str) -> Any:
             f"{what} are arrays without a mask, which would be ignored. Received: a masked array. Call filled(value), "
             "and give sample_weight 0 where a sample is not to count."
         )
-    if not (hasattr(data, "dtype") and (hasattr(data, "__dlpack__") or _on_device(data) or _stays(data))):  # lists, tables, h5py ...
+    taken = hasattr(data, "__dlpack__") or _on_device(data) or _stays(data)
+    if not (hasattr(data, "dtype") and taken):  # lists, tables, h5py ...
         try:
             array = np.asarray(data)
         except ValueError as error:

@@ -132,7 +132,8 @@ fn power_(x: f32, y: f32) -> f32 {
     let size = exp_(y * log_(abs(x)));
     let signed = select(select(size, -size, odd), of_bits(2143289344u), !whole && x != -of_bits(2139095040u));
     let result = passed(x, passed(y, select(size, signed, x < 0.0)));
-    return select(select(result, 1.0, y == 0.0 || x == 1.0), x * x * select(1.0, x, y == 3.0), y == 2.0 || y == 3.0);
+    let one = y == 0.0 || x == 1.0 || (x == -1.0 && (bitcast<u32>(y) & 2147483647u) == 2139095040u);
+    return select(select(result, 1.0, one), x * x * select(1.0, x, y == 3.0), y == 2.0 || y == 3.0);
 }
 
 fn bfloat16_bits(x: f32) -> u32 {

@@ -183,7 +183,8 @@ class WebGpuRuntime:
         self._recorded: list[Dispatch] | None = None
         self._submissions = 0
         self._layouts: dict[int, tuple[Any, Any]] = {}
-        self._groups: dict[tuple[Any, tuple[Slab, ...]], Any] = {}  # neither pages of arguments nor slabs are given back
+        # By the page of arguments and the slabs, none of which is ever given back.
+        self._groups: dict[tuple[Any, tuple[Slab, ...]], Any] = {}
         self._pipelines: dict[tuple[str, tuple[int, ...], int], Any] = {}
 
     @contextmanager
