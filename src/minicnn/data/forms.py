@@ -87,7 +87,8 @@ def numeric(data: Any, what: str) -> Any:
             f"{what} are arrays without a mask, which would be ignored. Received: a masked array. Call filled(value), "
             "and give sample_weight 0 where a sample is not to count."
         )
-    if not (hasattr(data, "dtype") and (hasattr(data, "__dlpack__") or _on_device(data))):  # lists, tables, h5py ...
+    taken = hasattr(data, "__dlpack__") or _on_device(data) or _stays(data)
+    if not (hasattr(data, "dtype") and taken):  # lists, tables, h5py ...
         try:
             array = np.asarray(data)
         except ValueError as error:
@@ -145,3 +146,8 @@ def mapped(array: Any) -> bool:
 
 def _on_device(array: Any) -> bool:
     return hasattr(array, "__cuda_array_interface__")
+
+
+def _stays(array: Any) -> bool:
+    """True for an array on a device that NumPy could read, which would copy all of it to the host."""
+    return getattr(type(array), "on_device", False) is True

@@ -216,7 +216,7 @@ class Standardizer:
             sound = self._finite(array)
             array = on_backend(array, self.backend, self.dtype)
             if shape[-1:] == (1,) and array.ndim == len(shape):  # as Keras: one target for a single output
-                array = self.backend.xp.reshape(array, (*array.shape, 1))
+                array = self.backend.asarray(self.backend.xp.reshape(array, (*array.shape, 1)))
             loss.check_targets(array, self.backend)  # which says more, where it knows a domain
             if not sound:
                 raise ValueError(
@@ -292,7 +292,7 @@ class Standardizer:
             if values.ndim > 1:  # one-hot rows, or a single 0 or 1
                 values = values.argmax(axis=1) if values.shape[1] > 1 else values[:, 0] > 0.5
             by_class = self.backend.asarray(self._table[values.astype(np.int64)])
-            result = by_class if result is None else result * by_class
+            result = by_class if result is None else self.backend.asarray(result * by_class)
         if result is not None:
             self._check_weights(result)
         return result

@@ -125,3 +125,30 @@ def test_what_wgsl_has_not_is_computed_by_references() -> None:
     program.outputs["y"] = program.input("x", (8,), "float64") * 2.0
     (launch,) = step_of(program).launches
     assert launch.groups[0].reference == "WGSL has no float64"
+
+
+def test_no_kernel_tells_nan_by_a_comparison() -> None:
+    """WGSL lets a compiler assume that there is no NaN: then a number is itself, and a choice by <= is a maximum."""
+    program = Program()
+    x, y = program.input("x", (6, 8)), program.input("y", (6, 8))
+    results = ops.argmax(x), ops.equal(x, x), ops.less(x, y), ops.greater_equal(x, y), ops.cast(x, dtype="bool")
+    program.outputs = {f"y{k}": value for k, value in enumerate(results)}
+    steps = step_of(program), step_of(model_of("two_convs").program("train", batch_size=8))
+    sources = [launch.source for step in steps for launch in step.launches if launch.source]
+    assert any("!equal_(" in source.text.split("fn random_uniform_")[1] for source in sources)
+    for source in sources:
+        own = source.text.split("fn random_uniform_")[1]
+        assert not re.search(r"(?<![\w.])(\w+) (==|!=|<|<=|>|>=) \1(?!\w)", source.text)
+        floats = set(re.findall(r"\b(\w+): f32", own)) - set(re.findall(r"\b(\w+): [iu]32", own))
+        assert not floats & set(re.findall(r"(\w+) (?:==|!=|<|<=|>|>=) ", own))
+
+
+def test_no_load_of_a_tile_waits_behind_a_branch() -> None:
+    step = step_of(model_of("two_convs").program("train", batch_size=8))
+    texts = [launch.source.text for launch in step.launches if launch.source]
+    fills = [(text, line) for text in texts for line in re.findall(r"\n +(?:left|right)\[.*\] = (.*);", text)]
+    assert any("select(" in line for _, line in fills)
+    for text, line in fills:
+        for name in re.findall(r"\b((?:of|x)\d+)\(", line):
+            (body,) = re.findall(rf"fn {name}\(.*?\n}}", text, re.DOTALL)
+            assert "if (" not in body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,13 +89,16 @@ def test_functions_over_all_their_range(name: str) -> None:
 SPECIAL = np.asarray([np.nan, np.inf, -np.inf, 0.0, -1.0, 1.0], "float32")
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "log1p", "tanh", "sqrt", "abs", "sign", "erf", "expm1"])
+@pytest.mark.parametrize("name", [
+    "exp", "log", "log1p", "tanh", "sqrt", "abs", "sign", "erf", "erfc", "expm1", "relu", "square", "argmax",
+    "max",
+])  # fmt: skip
 def test_infinities_and_nan_are_those_of_numpy(name: str) -> None:
     import array_api_compat.numpy as xp
 
     op = getattr(ops, name)
     with np.errstate(all="ignore"):
-        expected = op.reference(SPECIAL, xp=xp)
+        expected = {"argmax": np.argmax, "max": np.max}.get(name, partial(op.reference, xp=xp))(SPECIAL)
     np.testing.assert_allclose(computed(op, SPECIAL), expected, rtol=1e-6)
 
 
@@ -103,6 +107,21 @@ def test_nan_wins(op: Any) -> None:
     a, b = (x.ravel() for x in np.meshgrid(SPECIAL, SPECIAL))
     expected = {"maximum": np.maximum, "minimum": np.minimum}[op.name](a, b)
     np.testing.assert_array_equal(computed(op, a, b), expected)
+
+
+@pytest.mark.parametrize("name", ["power", "less", "less_equal", "greater", "greater_equal", "equal"])
+def test_infinities_and_nan_of_pairs_are_those_of_numpy(name: str) -> None:
+    import array_api_compat.numpy as xp
+
+    a, b = (x.ravel() for x in np.meshgrid(SPECIAL, SPECIAL))
+    op = getattr(ops, name)
+    with np.errstate(all="ignore"):
+        expected = op.reference(a, b, xp=xp)
+    np.testing.assert_allclose(computed(op, a, b), expected, rtol=1e-6)
+
+
+def test_nan_is_true() -> None:
+    np.testing.assert_array_equal(computed(lambda x: ops.cast(x, dtype="bool"), SPECIAL), SPECIAL.astype(bool))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "bool", "int32", "uint32"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from minicnn.backends import get_backend
 from minicnn.backends._gpu.options import Options
 from minicnn.backends.webgpu.arrays import Array
 from minicnn.backends.webgpu.backend import WebGpuBackend
+from minicnn.backends.webgpu.runtime import WebGpuRuntime
 from minicnn.data import load
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import Adam
@@ -174,3 +176,52 @@ def test_arrays() -> None:
     with pytest.raises(IndexError, match="Rows of an array of webgpu are written from one on"):
         array[:, 1] = 0
     assert float(backend.asarray(np.float32(2.5))) == 2.5
+
+
+def test_data_on_the_adapter_stay_there_and_steps_are_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = WebGpuBackend()
+    model, (x, y) = NETWORKS["mlp"](backend), map(backend.asarray, data())
+    moved, recorded = [], []
+    read, send, capture = (getattr(WebGpuRuntime, name) for name in ("read", "send", "capture"))
+
+    def counted(function: Any, sizes: list[int]) -> Any:
+        def call(self: Any, what: Any, *rest: Any) -> Any:
+            sizes.append(getattr(what, "nbytes", 0))
+            return function(self, what, *rest)
+
+        return call
+
+    for name, function, sizes in (("read", read, moved), ("send", send, moved), ("capture", capture, recorded)):
+        monkeypatch.setattr(WebGpuRuntime, name, counted(function, sizes))
+    model.fit(x, y, batch_size=16, epochs=1, verbose=0)
+    assert recorded
+    recorded.clear()
+    model.fit(x, y, batch_size=16, epochs=2, initial_epoch=1, verbose=0)
+    assert max(moved) < x.nbytes
+    assert not recorded
+
+
+def test_data_of_the_host_that_come_again_meet_the_steps_that_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (x, y) = NETWORKS["mlp"]("webgpu"), data()
+    model.fit(x, y, batch_size=16, epochs=1, verbose=0)
+    gc.collect()
+
+    def capture(*_: Any) -> Any:
+        raise AssertionError("It was recorded anew.")
+
+    monkeypatch.setattr(WebGpuRuntime, "capture", capture)
+    model.fit(x, y, batch_size=16, epochs=2, initial_epoch=1, verbose=0)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_targets_and_weights_on_the_adapter(weights: bool) -> None:
+    """Targets without an axis of their own; weights of samples and of classes."""
+    x, y = np.linspace(0, 1, 64, dtype="float32").reshape(32, 2), np.linspace(0, 1, 32, dtype="float32")
+    losses = []
+    for name in ("webgpu", "numpy"):
+        model = Sequential([layers.Input((2,)), layers.Dense(1)], backend=name, seed=1)
+        model.compile("sgd", "mse")
+        given = [model.backend.asarray(a) for a in (x, y)]
+        options = {"sample_weight": y + 1, "class_weight": {0: 1, 1: 2}} if weights else {}
+        losses.append(model.fit(*given, batch_size=8, epochs=2, verbose=0, **options).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)

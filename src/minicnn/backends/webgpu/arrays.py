@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import array_api_compat.numpy as nx
 import numpy as np
@@ -37,8 +37,10 @@ class Array(NDArrayOperatorsMixin):
         start: Its first byte there.
         shape: Shape.
         dtype: NumPy's type of the elements.
+        on_device: True: whoever takes data leaves the array where it is.
     """
 
+    on_device: ClassVar[bool] = True
     __slots__ = ("__weakref__", "dtype", "memory", "shape", "start")
 
     def __init__(self, memory: Memory, start: int, shape: tuple[int, ...], dtype: Any) -> None:

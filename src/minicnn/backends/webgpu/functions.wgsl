@@ -1,22 +1,35 @@
 // Functions of float32 in 32-bit arithmetic, the same on every adapter as far as its sums and products are; NaN goes
 // through. WGSL promises less of its own exp, log and pow, and has no expm1, log1p, erf, erfc.
+//
+// WGSL lets a compiler assume that there is no NaN, so that NaN may equal itself, and a comparison with a choice by it
+// may become min or max, which lose NaN. So NaN is told by its bits everywhere, and passed on as bits.
 
 fn of_bits(bits: u32) -> f32 { return bitcast<f32>(bits); }  // a number that WGSL cannot write: infinity, NaN
 
-// Where NaN is assumed away, x != x may be false; its bits stay.
 fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 2147483647u) > 2139095040u; }
 
-fn maximum_(a: f32, b: f32) -> f32 { return select(b, a, a > b || is_nan(a)); }
+// NaN if x is, and else a result.
+fn passed(x: f32, result: f32) -> f32 {
+    return bitcast<f32>(select(bitcast<u32>(result), bitcast<u32>(x), is_nan(x)));
+}
 
-fn minimum_(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }
+fn less_(a: f32, b: f32) -> bool { return a < b && !is_nan(a) && !is_nan(b); }
+
+fn less_equal_(a: f32, b: f32) -> bool { return a <= b && !is_nan(a) && !is_nan(b); }
+
+fn equal_(a: f32, b: f32) -> bool { return a == b && !is_nan(a) && !is_nan(b); }
+
+fn maximum_(a: f32, b: f32) -> f32 { return passed(a, passed(b, max(a, b))); }
+
+fn minimum_(a: f32, b: f32) -> f32 { return passed(a, passed(b, min(a, b))); }
 
 fn abs_(x: f32) -> f32 { return abs(x); }
 
-fn floor_(x: f32) -> f32 { return floor(x); }
+fn floor_(x: f32) -> f32 { return passed(x, floor(x)); }
 
-fn sqrt_(x: f32) -> f32 { return sqrt(x); }
+fn sqrt_(x: f32) -> f32 { return passed(x, select(sqrt(x), of_bits(2143289344u), x < 0.0)); }
 
-fn sign_(x: f32) -> f32 { return select(select(select(0.0, -1.0, x < 0.0), 1.0, x > 0.0), x, is_nan(x)); }
+fn sign_(x: f32) -> f32 { return passed(x, select(select(0.0, -1.0, x < 0.0), 1.0, x > 0.0)); }
 
 fn sign_i32(x: i32) -> i32 { return sign(x); }
 
@@ -38,20 +51,20 @@ fn two_to(n: i32) -> f32 { return bitcast<f32>(u32(n + 127) << 23u); }
 
 // exp(n ln 2 + r), |r| <= ln 2 / 2: the Taylor series of exp(r), times 2^n in two factors that both exist.
 fn exp_(x: f32) -> f32 {
-    let y = select(select(x, 89.0, x > 89.0), -104.0, x < -104.0);
+    let y = clamp(x, -104.0, 89.0);
     let n = floor(y * 1.4426950408889634 + 0.5);
     let r = (y - n * 0.693359375) + n * 0.00021219444005469057;
     let p = 1.0 + r * (1.0 + r * (0.5 + r * (0.16666666666666666 + r * (0.041666666666666664
         + r * (0.008333333333333333 + r * (0.001388888888888889 + r * 0.0001984126984126984))))));
     let k = i32(n);
     let half = k / 2;
-    return p * two_to(half) * two_to(k - half);
+    return passed(x, p * two_to(half) * two_to(k - half));
 }
 
 fn expm1_(x: f32) -> f32 {
     let p = x + x * x * (0.5 + x * (0.16666666666666666 + x * (0.041666666666666664 + x * (0.008333333333333333
         + x * (0.001388888888888889 + x * (0.0001984126984126984 + x * 0.0000248015873015873))))));
-    return select(exp_(x) - 1.0, p, abs(x) < 0.35);
+    return passed(x, select(exp_(x) - 1.0, p, abs(x) < 0.35));
 }
 
 // log((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + s^5 / 5 ...)
@@ -69,16 +82,18 @@ fn log_(x: f32) -> f32 {
     let e = f32(bitcast<i32>(shifted) >> 23u) - select(0.0, 24.0, small);
     let f = bitcast<f32>((shifted & 8388607u) + 1060439283u) - 1.0;
     let y = e * 0.693359375 + (log_of_ratio(f / (2.0 + f)) - e * 0.00021219444005469057);
-    let far = select(of_bits(2143289344u), x, x > 0.0 || is_nan(x));
-    return select(select(far, of_bits(4286578688u), x == 0.0), y, x > 0.0 && x <= 3.4028234663852886e+38);
+    let far = select(select(of_bits(2143289344u), x, x > 0.0), of_bits(4286578688u), x == 0.0);
+    return passed(x, select(far, y, x > 0.0 && x <= 3.4028234663852886e+38));
 }
 
-fn log1p_(x: f32) -> f32 { return select(log_(1.0 + x), log_of_ratio(x / (2.0 + x)), x > -0.29 && x < 0.41); }
+fn log1p_(x: f32) -> f32 {
+    return passed(x, select(log_(1.0 + x), log_of_ratio(x / (2.0 + x)), x > -0.29 && x < 0.41));
+}
 
 fn tanh_(x: f32) -> f32 {
     let t = expm1_(2.0 * min(abs(x), 10.0));
     let y = t / (t + 2.0);
-    return select(select(y, -y, x < 0.0), x, is_nan(x));
+    return passed(x, select(y, -y, x < 0.0));
 }
 
 // erfc(x) from 0.4 on: exp(-x^2) t p(t) with t = 1 / (1 + x / 2), p fitted to Python's erfc; exp of x^2 in two parts.
@@ -103,12 +118,12 @@ fn erf_near(x: f32) -> f32 {
 
 fn erf_(x: f32) -> f32 {
     let far = 1.0 - erfc_far(max(abs(x), 0.4));
-    return select(select(select(far, -far, x < 0.0), erf_near(x), abs(x) < 0.9), x, is_nan(x));
+    return passed(x, select(select(far, -far, x < 0.0), erf_near(x), abs(x) < 0.9));
 }
 
 fn erfc_(x: f32) -> f32 {
     let far = erfc_far(max(abs(x), 0.4));
-    return select(select(select(far, 2.0 - far, x < 0.0), 1.0 - erf_near(x), abs(x) < 0.4), x, is_nan(x));
+    return passed(x, select(select(far, 2.0 - far, x < 0.0), 1.0 - erf_near(x), abs(x) < 0.4));
 }
 
 fn power_(x: f32, y: f32) -> f32 {
@@ -116,8 +131,9 @@ fn power_(x: f32, y: f32) -> f32 {
     let whole = floor(y) == y;
     let size = exp_(y * log_(abs(x)));
     let signed = select(select(size, -size, odd), of_bits(2143289344u), !whole && x != -of_bits(2139095040u));
-    let result = select(size, signed, x < 0.0);
-    return select(select(result, 1.0, y == 0.0 || x == 1.0), x * x * select(1.0, x, y == 3.0), y == 2.0 || y == 3.0);
+    let result = passed(x, passed(y, select(size, signed, x < 0.0)));
+    let one = y == 0.0 || x == 1.0 || (x == -1.0 && (bitcast<u32>(y) & 2147483647u) == 2139095040u);
+    return select(select(result, 1.0, one), x * x * select(1.0, x, y == 3.0), y == 2.0 || y == 3.0);
 }
 
 fn bfloat16_bits(x: f32) -> u32 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from minicnn.kernels.expressions import (
     Negative,
     Number,
     Select,
+    changed,
     parts_of,
 )
 from minicnn.kernels.printing import Printer, type_name
@@ -33,6 +35,11 @@ _NARROW = {"uint8": "({0} & 255u)", "uint16": "({0} & 65535u)", "int8": "(({0} <
            "int16": "(({0} << 16u) >> 16u)"}  # fmt: skip
 # Functions of WGSL itself for whole numbers; for floats `functions.wgsl` has all, exact enough and with NaN.
 _WHOLE = {"maximum": "max", "minimum": "min"}
+# Comparisons that are false for NaN, and whether their operands change places.
+_COMPARISONS = {
+    "<": ("less_", False), "<=": ("less_equal_", False), ">": ("less_", True), ">=": ("less_equal_", True),
+    "==": ("equal_", False),
+}  # fmt: skip
 _TRUTH = {"maximum": "{0} || {1}", "minimum": "{0} && {1}"}
 
 
@@ -60,6 +67,8 @@ class Wgsl(Printer):
             return self.literal(x.value, dtype)
         kind, source = TYPES[dtype], self._type(x)
         if kind == "bool" and source not in ("bool", None):
+            if source == "f32":
+                return f"!equal_({self.text(x)}, 0.0f)"
             return f"({self._within(x, 4)} != {TYPES[PLACE] if source is None else source}(0))"
         text = self.text(x) if source == kind else f"{kind}({self.text(x)})"
         exact = isinstance(x, Name | Load | Apply | Select) and getattr(x, "dtype", dtype) == dtype
@@ -81,8 +90,10 @@ class Wgsl(Printer):
     # Expressions --------------------------------------------------------------------------------
 
     def _show(self, x: Expr) -> tuple[str, int]:
-        if isinstance(x, Binary) and x.symbol == "==" and x.left == x.right and self._type(x.left) == "f32":  # not NaN
-            return f"!is_nan({self.text(x.left)})", 6
+        if isinstance(x, Binary) and x.symbol in _COMPARISONS and "f32" in (self._type(x.left), self._type(x.right)):
+            name, swapped = _COMPARISONS[x.symbol]
+            left, right = (self._as(one, "float32") for one in ((x.right, x.left) if swapped else (x.left, x.right)))
+            return f"{name}({left}, {right})", 9
         if isinstance(x, Negative):  # of a number below zero, two signs would be another one
             return f"-({self.text(x.x)})", 6
         if isinstance(x, Binary) and x.symbol != "and":
@@ -106,14 +117,12 @@ class Wgsl(Printer):
         return f"{self._module.access(x.array, stores=False)}({self.place(x.place)})", 9
 
     def _select(self, x: Select) -> tuple[str, int]:
-        kind = self._type(x)
-        parts = [self._show(p)[0] if self._type(p) else f"{kind}({self.text(p)})" for p in (x.no, x.yes)]
-        match x:
-            case Select(yes=Load(array, place), no=Number()):  # a place that exists, whatever is chosen
-                parts[1] = self.text(Load(array, Select(x.condition, place, Number(0, PLACE))))
-                safe = not any(parts_of(place, Load | Apply | Body))
-            case _:
-                safe = not any(parts_of((x.yes, x.no), Load | Apply | Body | Call))
+        kind, yes = self._type(x), x.yes
+        safe = not any(parts_of((yes, x.no), Load | Apply | Body | Call))
+        if not safe and isinstance(x.no, Number) and _reads_at_places(yes):
+            # A branch would make each load wait for the one before it: instead, all are from places that exist.
+            yes, safe = changed(yes, partial(_at_first_unless, x.condition)), True
+        parts = [self._show(p)[0] if self._type(p) else f"{kind}({self.text(p)})" for p in (x.no, yes)]
         if safe:
             return f"select({', '.join(parts)}, {self.text(x.condition)})", 9
         return self._closed(x, f"if ({self.text(x.condition)}) {{ return {parts[1]}; }}\n    return {parts[0]};", kind)
@@ -208,6 +217,23 @@ class Wgsl(Printer):
         """Definition of a function."""
         head = f"fn {x.name}({_typed(x.parameters)}) -> {TYPES[x.dtype]}"
         return f"{head} {{\n    return {self._as(x.result, x.dtype)};\n}}\n"
+
+
+def _reads_at_places(x: Expr) -> bool:
+    """Whether all that an expression reads is at places that nothing has to be read for."""
+    reads = list(parts_of(x, Load | Apply))
+    places = tuple(one.place if isinstance(one, Load) else one.arguments for one in reads)
+    return bool(reads) and not any(parts_of(places, Load | Apply)) and not any(parts_of(x, Body))
+
+
+def _at_first_unless(condition: Expr, x: Expr) -> Expr | None:
+    """What reads from a place if a condition holds, and from the first place if not."""
+    match x:
+        case Load(array, place):
+            return Load(array, Select(condition, place, Number(0, PLACE)))
+        case Apply(function, places):
+            return Apply(function, tuple(Select(condition, place, Number(0, PLACE)) for place in places))
+    return None
 
 
 def _typed(names: Iterable[Name], default: str = PLACE) -> str:

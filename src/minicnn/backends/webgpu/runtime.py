@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -125,15 +125,19 @@ class Dispatch:
         runtime: The adapter.
         pipeline: The kernel.
         group: The memory that it is bound to.
+        first: Where its arguments begin in their buffer.
         count: Blocks in x and y.
-        keeps: What lives as long.
+        slot: What holds the arguments.
+        memories: Those of its arrays, which live as long.
     """
 
     runtime: WebGpuRuntime
     pipeline: Any
     group: Any
+    first: Any
     count: tuple[int, int]
-    keeps: Any
+    slot: Any
+    memories: tuple[Any, ...]
 
     def __call__(self) -> None:
         self.runtime.hand(self)
@@ -179,7 +183,9 @@ class WebGpuRuntime:
         self._recorded: list[Dispatch] | None = None
         self._submissions = 0
         self._layouts: dict[int, tuple[Any, Any]] = {}
-        self._pipelines: dict[str, Any] = {}
+        # By the page of arguments and the slabs, none of which is ever given back.
+        self._groups: dict[tuple[Any, tuple[Slab, ...]], Any] = {}
+        self._pipelines: dict[tuple[str, tuple[int, ...], int], Any] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -348,7 +354,7 @@ class WebGpuRuntime:
                 # wgpu's own methods check each call, which takes longer than the call.
                 handle = current._internal
                 pipeline(handle, one.pipeline._internal)
-                bind(handle, 0, one.group._internal, 0, ffi.NULL)
+                bind(handle, 0, one.group._internal, 1, one.first)
                 run(handle, *one.count, 1)
             if current is not None:
                 current.end()
@@ -423,7 +429,7 @@ class WebGpuRuntime:
 
     def _bound(self, text: str, blocks: int, arrays: Sequence[Array], numbers: Sequence[int]) -> Dispatch:
         """A launch of a kernel, whose memories m0, m1 ... are those of some arrays."""
-        slabs = list(dict.fromkeys(a.memory.slab for a in arrays))
+        slabs = tuple(dict.fromkeys(a.memory.slab for a in arrays))
         with self._lock, explained():
             pipeline, layout = self._pipeline(text, tuple(slabs.index(a.memory.slab) for a in arrays), len(slabs))
         size = max(UNIT, -(-len(numbers) // 4) * 16)
@@ -434,16 +440,21 @@ class WebGpuRuntime:
             if any(isinstance(one, Dispatch) for one in self._pending):
                 self.flush()  # the slot may be one that they had
             self._device.queue.write_buffer(buffer, first, words)
-            entries = [{"binding": 0, "resource": {"buffer": buffer, "offset": first, "size": size}}]
-            entries += [
-                {"binding": k, "resource": {"buffer": s.buffer, "offset": 0, "size": s.buffer.size}}
-                for k, s in enumerate(slabs, 1)
-            ]
-            group = self._device.create_bind_group(layout=layout, entries=entries)
+            group = self._groups.get((buffer, slabs))
+            if group is None:
+                entries = [{"binding": 0, "resource": {"buffer": buffer, "offset": 0, "size": size}}]
+                entries += [
+                    {"binding": k, "resource": {"buffer": s.buffer, "offset": 0, "size": s.buffer.size}}
+                    for k, s in enumerate(slabs, 1)
+                ]
+                group = self._device.create_bind_group(layout=layout, entries=entries)
+                if size <= UNIT:
+                    self._groups[buffer, slabs] = group
         count = (blocks, 1) if blocks < 65536 else (65535, -(-blocks // 65535))
         slot = _Slot()
         weakref.finalize(slot, self._slots.append, (buffer, first)) if size <= UNIT else None
-        return Dispatch(self, pipeline, group, count, (slot, tuple(a.memory for a in arrays), buffer))
+        offset = ffi.new("uint32_t[]", [first])
+        return Dispatch(self, pipeline, group, offset, count, slot, tuple(a.memory for a in arrays))
 
     def _slot(self, size: int) -> tuple[Any, int]:
         if size > UNIT:
@@ -458,23 +469,26 @@ class WebGpuRuntime:
         if count not in self._layouts:
             kinds = ["uniform", *["storage"] * count]
             entries = [
-                {"binding": k, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                {"binding": k, "visibility": wgpu.ShaderStage.COMPUTE,
+                 "buffer": {"type": kind, "has_dynamic_offset": kind == "uniform"}}
                 for k, kind in enumerate(kinds)
-            ]
+            ]  # fmt: skip
             if count > self._device.limits["max-storage-buffers-per-shader-stage"]:
                 raise ValueError(f"A kernel's arrays lie in few slabs. Received: {count}. Use a smaller batch_size.")
             group = self._device.create_bind_group_layout(entries=entries)
             self._layouts[count] = group, self._device.create_pipeline_layout(bind_group_layouts=[group])
         group, layout = self._layouts[count]
+        key = text, memories, count
+        if key in self._pipelines:
+            return self._pipelines[key], group
         kind = "array<atomic<u32>>" if "atomicLoad(&m" in text or "atomicStore(&m" in text else "array<u32>"
         declared = "\n".join(
             f"@group(0) @binding({k + 1}) var<storage, read_write> memory{k}: {kind};" for k in range(count)
         )
         code = re.sub(r"\bm(\d+)\[", lambda m: f"memory{memories[int(m[1])]}[", text.replace("//memories", declared))
-        if code not in self._pipelines:
-            compute = {"module": _module(self._device, code), "entry_point": "kernel"}
-            self._pipelines[code] = self._device.create_compute_pipeline(layout=layout, compute=compute)
-        return self._pipelines[code], group
+        compute = {"module": _module(self._device, code), "entry_point": "kernel"}
+        self._pipelines[key] = self._device.create_compute_pipeline(layout=layout, compute=compute)
+        return self._pipelines[key], group
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         with self._lock:
@@ -485,6 +499,9 @@ class WebGpuRuntime:
                     one()
             finally:
                 self._recorded = None
+        # As a graph of CUDA, it is for whoever has its arrays at the same places, and keeps none alive: a data set that
+        # comes again has the place that it had, and the graph that there is.
+        work = [replace(one, memories=()) for one in work]
 
         def replay() -> None:
             self.flush()

@@ -80,9 +80,10 @@ class WebGpuTiles(Tiles):
         reads = 1 + 1.2 / shape.thread_rows + 1.2 / shape.thread_columns
         work = shape.rows * shape.columns * shape.depth * reads / self.gpu.lanes32
         filled = (shape.rows + shape.columns) * shape.depth / self.gpu.lanes32 * 12
-        latency = 600 / min(4, rounds)  # other blocks work while one waits
+        # A block waits for its loads, then works; other blocks of the core work while it waits.
+        step = max(work + filled, (work + filled + 600) / min(4, rounds))
         partial = shape.splits * product.rows * product.columns * product.groups / (4 * self.gpu.multiprocessors)
-        return rounds * steps * (max(work + filled, latency)) + (partial + 3000 if shape.splits > 1 else 0)
+        return rounds * steps * step + (partial + 3000 if shape.splits > 1 else 0)
 
     def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
         """See `Tiles.reduction`."""
