@@ -142,6 +142,11 @@ def test_a_custom_primitive() -> None:
 
 def test_all_examples_are_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "contrastive.py",
+        "distillation.py",
+        "gan.py",
+        "on_digits.py",
+        "vae.py",
         "cifar10_94.py",
         "custom_layer.py",
         "custom_primitive.py",

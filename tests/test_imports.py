@@ -74,3 +74,15 @@ def test_what_counts_as_a_circle() -> None:
     assert set(imported(ast.parse(text), {"a.b", "a.b.c", "a.b.g", "d"})) == {"a.b.c", "a.b.g"}
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}, "e": {"a"}}
     assert circles(graph) == {frozenset({"b", "c"}), frozenset({"d"})}
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share is in modules of its own: a test file that another one needs could not be run or moved alone."""
+    asking = []
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if any(part.startswith("test_") for name in names for part in name.split(".")):
+                asking.append(f"{path.name}, line {node.lineno}")
+    assert not asking

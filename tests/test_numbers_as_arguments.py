@@ -50,7 +50,7 @@ NEEDED: dict[str, Any] = {
     "initial_learning_rate": 0.5, "decay_steps": 4, "decay_rate": 0.5, "first_decay_steps": 4, "peak": 0.5, "steps": 8,
     "boundaries": (2, 4), "values": (1.0, 0.5, 0.25), "schedule": abs, "filename": "log.csv", "filepath": "m", "x":
     np.zeros((4, 2)), "shards": 4, "stages": ["flatten"], "backup_dir": "b", "learning_rate": 0.5,
-    "input_dim": 5, "output_dim": 3, "target_class_ids": (0, 2),
+    "input_dim": 5, "output_dim": 3, "target_class_ids": (0, 2), "rank": 1, "size": 3,
 }  # fmt: skip
 IN_PLACE: dict[str, Any] = {
     "strides": 2, "output_padding": 0, "seed": 3, "noise_shape": (None, 1), "shared_axes": (1,), "max_value": 6.0,

@@ -150,7 +150,7 @@ def _text(value: Any) -> str:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two arguments mean the same, as far as that is known without a doubt."""
+    """True if two arguments are known to mean the same."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return a is b
     return bool(_short(a) == _short(b))
@@ -246,7 +246,7 @@ def construct(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value that was plain data, in which tuples are lists, is of an annotated type."""
+    """True if a value that was plain data, in which tuples are lists, is of an annotated type."""
     parts = get_args(wanted)
     match get_origin(wanted) or wanted:
         case typing.Any:

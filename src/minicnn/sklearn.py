@@ -46,7 +46,7 @@ Build = Callable[[SymbolicTensor, int], SymbolicTensor]
 
 
 class _Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What both estimators are: a network that is made for the data, and trained on them."""
+    """Base of both estimators: a network that is built for the data, and trained on them."""
 
     model_: Model
 

@@ -9,24 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.cupy.emulator import needs_gxx
+from backends.engines import ENGINES, Array, computed
 from minicnn import losses, ops
 from minicnn.backends import get_backend
 from minicnn.layers.activations import ACTIVATIONS
 from minicnn.program import Program, gradients
 from minicnn.tolerance import EPSILON, tolerance
 
-Array = np.ndarray[Any, Any]
 INF, NAN = math.inf, math.nan
-ENGINES = ["numpy", "numba", "torch", "jax", pytest.param("emulated", marks=needs_gxx), "numba_cuda"]
 RTOL, _ = tolerance("float32", 4)
-
-
-def computed(backend: Any, program: Program, given: dict[str, Array]) -> dict[str, Array]:
-    """Outputs of a Program."""
-    with np.errstate(all="ignore"):
-        made = backend.compile(program)({k: backend.asarray(a) for k, a in given.items()})
-        return {k: backend.to_numpy(a) for k, a in made.items()}
 
 
 # Losses ---------------------------------------------------------------------------------------------------------

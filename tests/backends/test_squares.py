@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.test_far_out import ENGINES, Array, computed
+from backends.engines import ENGINES, Array, computed
 from minicnn import Sequential, ops
 from minicnn.backends import get_backend
 from minicnn.constraints import MaxNorm, MinMaxNorm, UnitNorm

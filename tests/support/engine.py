@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from backends.cupy.networks import NETWORKS, data
-from minicnn import Sequential, get_backend, layers, losses, metrics, ops
+from minicnn import Sequential, get_backend, gradients, layers, losses, metrics, ops
 from minicnn.backends._gpu import staging
 from minicnn.backends._gpu.options import Options
 from minicnn.loop.totals import Totals
 from minicnn.measure.operations import step_inputs, step_times
+from minicnn.optimizers import SGD
 from minicnn.program import Program
+from minicnn.schedules import CosineDecay
 from support.kernel_check import train_by_steps
 from support.overwritten import CASES, check_program, losses_with_heavy_ball
 from support.steps import evaluated, one_step
@@ -96,6 +98,34 @@ class EngineSteps:
         batches = [(x[i : i + 9], y[i : i + 9]) for i in range(0, len(y), 9)]
         for network in self.networks:
             assert_same(self.trained(network, None, shuffle=False), self.trained(network, None, batches))
+
+    def test_a_written_step_has_a_learning_rate_for_each_of_its_optimizers(self) -> None:
+        """Rates that are other ones in each of many steps at once; as on NumPy."""
+
+        class Apart(Sequential):
+            def __init__(self, backend: Any) -> None:
+                super().__init__([layers.Input((4,)), layers.Dense(3, "tanh"), layers.Dense(2)], backend=backend)
+                self.slow, self.fast = SGD(CosineDecay(0.01, 6)), SGD(CosineDecay(0.3, 4), momentum=0.9)
+
+            def train_step(self, data: Any) -> dict[str, Any]:
+                first, *others = self.trainable_weights
+                loss = ops.mean(ops.square(self(data) - 1.0))
+                slopes = gradients(loss, [first, *others])
+                self.slow.apply(slopes[:1], [first])
+                self.fast.apply(slopes[1:], others)
+                return {"loss": loss}
+
+        x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
+        trained = []
+        for backend in ("numpy", self.make(), self.make(Options(graph=False))):
+            model = Apart(backend)
+            model.compile()
+            logs = model.fit(x, batch_size=3, epochs=2, verbose=0).history
+            trained.append((logs["loss"], model.get_weights()))
+        for curve, weights in trained[1:]:
+            np.testing.assert_allclose(curve, trained[0][0], rtol=1e-5)
+            for path, array in weights.items():
+                np.testing.assert_allclose(array, trained[0][1][path], rtol=1e-4, atol=1e-6, err_msg=path)
 
     def test_places_that_are_ignored_or_weighed(self) -> None:
         """Weights, losses and metrics of a segmentation, its data on the device or on the host, as on NumPy."""

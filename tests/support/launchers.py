@@ -92,6 +92,7 @@ def gpus() -> int:
 def results(done: subprocess.CompletedProcess[str], ranks: int) -> Any:
     """What the first rank has printed of its trainings."""
     assert done.returncode == 0, done.stderr
-    count, made = json.loads(done.stdout.splitlines()[-1])  # gloo prints, too
+    # gloo prints before, and colorama behind it, which ends a program by switching colours off.
+    count, made = json.loads([line for line in done.stdout.splitlines() if line.startswith("[")][-1])
     assert count == ranks
     return made

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 Array = Any
 Kernel = Callable[..., Any]
 
-# Inputs that are new in each step where many steps run at once; all others are the same in all of them.
 EACH_STEP = ("index", "learning_rate")
+
+
+def is_new_each_step(name: str) -> bool:
+    """True for inputs that are new in each step where many run at once: rows to take, and each optimizer's rate.
+
+    All others are the same in all of these steps. An optimizer with a name has its rate under that name.
+    """
+    return name.rpartition("/")[2] in EACH_STEP
 
 
 class State(dict[str, Array]):
@@ -55,7 +62,7 @@ class ManySteps(Executable, Protocol):
 
         Args:
             arrays: Inputs that are the same in every step, and donated ones, by name; not those in `rows`.
-            rows: Of those of `EACH_STEP` that the Program has, arrays of the backend or of NumPy with a further
+            rows: Of those that `is_new_each_step` and the Program has, arrays of the backend or of NumPy with a further
                 first axis. What is in neither `rows` nor `arrays` is an error.
             steps: How many; the length of that axis.
             state: Further inputs that are the same in every step, and donated ones.
@@ -65,7 +72,7 @@ class ManySteps(Executable, Protocol):
             a further first axis. An update that is missing was made where `state` has its array.
 
         Raises:
-            ValueError: If an array has another shape, or another input than those of `EACH_STEP` has rows.
+            ValueError: If an array has another shape, or another input than those that `is_new_each_step` has rows.
         """
 
 

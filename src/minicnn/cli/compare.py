@@ -62,7 +62,7 @@ class Result:
 
     @property
     def agrees(self) -> bool:
-        """Whether all comparisons have passed."""
+        """True if all comparisons have passed."""
         return all(check.passed for check in self.checks)
 
     def spread(self, column: str) -> Spread:

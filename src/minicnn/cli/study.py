@@ -143,7 +143,7 @@ def _settings(
     data_dir: str | None,
     sizes: Sequence[str],
 ) -> dict[str, tuple[Setting, Field]]:
-    """How each study is to be carried out, and the machine, from what the user gave."""
+    """Settings of each study, and the machine, from the user's options."""
     only = None
     if backends is not None:
         parameter = next(p for p in ctx.command.params if p.name == "backends")

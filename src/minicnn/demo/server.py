@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 
     def _is_own(self) -> bool:
-        """Whether the request names this server, and no other name that leads here."""
+        """True if the request names this server, and no other name that leads here."""
         host, _, port = self.headers.get("Host", "").rpartition(":")
         address: Any = self.server.server_address
         if host in (HOST, "localhost") and port == str(address[1]):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.arguments import plain_arguments
 from minicnn.distribution.worker import Worker
 
 Host = np.ndarray[Any, Any]
@@ -80,6 +81,7 @@ class Planned(OneProcess):
         4
     """
 
+    @plain_arguments
     def __init__(self, rank: int, size: int) -> None:
         if not 0 <= rank < size:
             raise ValueError(f"Ranks have numbers from 0 on. Received: rank={rank!r} of {size!r}.")

@@ -130,7 +130,7 @@ class Segments:
         return dependent
 
     def _repeats(self, value: Value) -> bool:
-        """Whether it is such a constant: the first gradient of a step of one's own, which depends on no sample."""
+        """True if it is such a constant: the first gradient of a step of one's own, which depends on no sample."""
         return value.kind == "constant" and value.shape[:1] == (self.samples,)
 
     def differs(self, other: Segments) -> str | None:

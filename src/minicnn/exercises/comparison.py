@@ -89,7 +89,7 @@ def clue(result: Array, right: Array, case: Call) -> str:
 
 
 def close(a: Any, b: Any) -> bool:
-    """Whether two arrays agree within `SAME` of the largest element."""
+    """True if two arrays agree within `SAME` of the largest element."""
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape or a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
         return False

@@ -1,4 +1,4 @@
-"""What the readers of other libraries' weights need to know of a model's own."""
+"""A model's own weights, as readers of other libraries' weights see them."""
 
 from __future__ import annotations
 

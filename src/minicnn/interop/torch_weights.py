@@ -178,7 +178,7 @@ def _has_weights(layer: Layer) -> bool:
 
 
 def _channels_last(image: SymbolicTensor) -> bool:
-    """Whether channels are the last axis of an image, as the layer before says that knows of channels."""
+    """True if channels are the last axis of an image, as the layer before says that knows of channels."""
     source = image.source
     while source is not None and not hasattr(source.layer, "data_format"):
         source = source.inputs[0].source

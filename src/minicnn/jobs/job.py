@@ -73,7 +73,7 @@ class Samples:
 
     @property
     def held_out(self) -> bool:
-        """Whether the validation samples are others than the test samples."""
+        """True if the validation samples are others than the test samples."""
         return self["x_val"] is not self["x_test"]
 
     def __str__(self) -> str:

@@ -86,7 +86,7 @@ class _AsInKeras:
 
     @property
     def compiled_metrics(self) -> Any:
-        """What updates the metrics of `compile`."""
+        """An object that updates the metrics of `compile`."""
         return _CompiledMetrics(self)
 
     def get_metrics_result(self) -> dict[str, Any]:

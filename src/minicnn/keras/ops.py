@@ -322,7 +322,7 @@ def convert_to_numpy(x: Any) -> np.ndarray[Any, Any]:
 
 
 def convert_to_tensor(x: Any, dtype: str | None = None) -> Any:
-    """What layers compute with: what stands for an array as it is, else an array, of float32 for float64."""
+    """A tensor for layers: a symbolic one as it is, else an array, of float32 for float64."""
     if isinstance(x, Value) or hasattr(x, "connect"):
         return x if dtype is None else globals()["cast"](x, dtype)
     found = np.asarray(x, dtype)

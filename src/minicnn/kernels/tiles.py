@@ -147,7 +147,7 @@ def tiled(
 
 
 def _finished(product: Product, total: Name, finish: Sequence[Statement]) -> Procedure:
-    """What is done with a result in row r and column c, if there is one."""
+    """Procedure for the result in row r and column c, if there is one."""
     r, c = Name("r", PLACE), Name("c", PLACE)
     place = product.place(r, c)
     body = when([r < product.rows, c < product.columns], (*place.lets, Let(I, place.value), *finish))

@@ -96,7 +96,7 @@ def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
 
 
 def known_activation(given: ActivationArgument) -> ActivationArgument:
-    """What is given for an activation, if there is one of that name."""
+    """An activation, once it is known that there is one of that name."""
     get_activation(given)
     known: ActivationArgument = stood_for(given)
     return known

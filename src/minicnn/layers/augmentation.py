@@ -60,7 +60,7 @@ class RandomImages(ImageLayer):
         return y if axes.c == 3 else ops.permute(y, axes=(0, 3, 1, 2))
 
     def _always(self, height: int, width: int) -> bool:
-        """Whether something changes outside training, too."""
+        """True if something changes outside training, too."""
         return False
 
     def _changed(self, x: Value, training: bool) -> Value:
@@ -233,7 +233,7 @@ class MovedImages(RandomImages):
         return _read(x, by, base, None, self.interpolation, self.fill_mode, self.fill_value)
 
     def _map(self, x: Value) -> tuple[_Terms, _Map]:
-        """What the results come from: see `_read`."""
+        """Sources of the results: see `_read`."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What a layer is called on: arguments beyond the first, and arrays."""
+"""Calls of layers: arguments beyond the first, and arrays."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Arguments(list[Any]):
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of some library, with elements."""
+    """True if it is an array of some library, with elements."""
     return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, Value | type) and not hasattr(
         value, "connect"
     )  # fmt: skip
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a layer computes with it: a symbolic tensor, a Value or an array."""
+    """True if a layer computes with it: a symbolic tensor, a Value or an array."""
     return isinstance(value, Value) or hasattr(value, "connect") or is_array(value)

@@ -110,5 +110,5 @@ class Lock:
 
 
 def _alike(a: Place, b: Place) -> bool:
-    """Whether an array for one place is as good at the other."""
+    """True if an array for one place is as good at the other."""
     return type(a[0]) is type(b[0]) and a[0].device == b[0].device and a[1] == b[1]

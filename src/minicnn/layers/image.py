@@ -1,4 +1,4 @@
-"""What layers of images share: the order of their axes."""
+"""Common part of layers of images: the order of their axes."""
 
 from __future__ import annotations
 

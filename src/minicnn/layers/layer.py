@@ -111,7 +111,7 @@ class Layer(Inspectable):
 
     @property
     def trainable(self) -> bool:
-        """Whether training changes the weights.
+        """True if training changes the weights.
 
         False freezes the layer with all within it: no gradients, no updates, no optimizer state, and batch
         normalisation by the moving statistics. Setting it sets it for the layers within, too. A model that is

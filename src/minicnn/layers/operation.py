@@ -72,7 +72,7 @@ def apply(op: str, arguments: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What may be saved: numbers and tuples; a slice as (start, stop), an ellipsis as "..."."""
+    """Form of an argument that may be saved: numbers and tuples; a slice as (start, stop), an ellipsis as "..."."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, slice):

@@ -54,7 +54,7 @@ class Call:
         self.layer._callers = (*alive, weakref.ref(self))
 
     def arguments(self, values: list[Any]) -> Any:
-        """What the layer is called on, with these in place of the tensors."""
+        """Arguments of the layer's call, with these in place of the tensors."""
         if self.form is not None:
             return self.form.with_tensors(values)
         return values if self.as_list else values[0]

@@ -85,7 +85,7 @@ class Trace:
         """Called when a model's layers have emitted their nodes, from that number on; only the results are read."""
 
     def rows(self) -> Value:
-        """Which samples of the whole batch the step is for, int32 (samples,)."""
+        """Numbers of the step's samples in the whole batch, int32 (samples,)."""
         try:
             return self.program.value("rows")
         except KeyError:

@@ -181,11 +181,11 @@ class Standardizer:
                 )
 
     def _elsewhere(self, array: Any) -> bool:
-        """Whether an array is a loader's and on a device, for which nobody waits."""
+        """True if an array is a loader's and on a device, for which nobody waits."""
         return self.parts and self.backend.owns(array) and not isinstance(array, np.ndarray)
 
     def _finite(self, array: Any) -> bool:
-        """Whether all elements are finite in the model's type, as far as one can tell without waiting for a device."""
+        """True if all elements are finite in the model's type, as far as one can tell without waiting for a device."""
         owned = self.backend.owns(array)
         if "float" not in dtype_name(array) or self._elsewhere(array):
             return True
@@ -334,7 +334,7 @@ def one_row(given: Any) -> Any:
 
 
 def _fits(sample: tuple[int, ...], shape: Shape) -> bool:
-    """Whether a sample has a shape, of which lengths that are not known are None."""
+    """True if a sample has a shape, of which lengths that are not known are None."""
     return len(sample) == len(shape) and all(n in (None, m) for n, m in zip(shape, sample, strict=True))
 
 

@@ -292,12 +292,12 @@ def on_host(standardizer: Standardizer) -> Standardizer:
 
 
 def _on_device(given: Any, backend: Backend) -> bool:
-    """Whether one of the arrays, or lists of them, is the backend's own."""
+    """True if one of the arrays, or lists of them, is the backend's own."""
     return any(backend.owns(a) for part in as_list(given) for a in as_list(part))
 
 
 def _stays(standardizer: Standardizer, *arrays: Any) -> bool:
-    """Whether arrays are, or will be, where the backend computes."""
+    """True if arrays are, or will be, where the backend computes."""
     backend, width = standardizer.backend, ITEMSIZE[standardizer.dtype]
     if any(backend.owns(a) for a in arrays):
         return True
@@ -307,7 +307,7 @@ def _stays(standardizer: Standardizer, *arrays: Any) -> bool:
 def _takes_copies(
     standardizer: Standardizer, stays: bool, xs: Sequence[Any], ys: Sequence[Any], ws: Sequence[Any]
 ) -> bool:
-    """Whether one of the arrays is a memory map that cannot be used as it is, and none is on a device.
+    """True if one of the arrays is a memory map that cannot be used as it is, and none is on a device.
 
     A device that has room for all of them is given them.
     """

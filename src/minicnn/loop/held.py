@@ -1,4 +1,4 @@
-"""What a model holds, as it is in a step of its own: optimizers and metrics; and the paths of its weights."""
+"""Optimizers and metrics of a model within a step of its own, and the paths of its weights."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Measured:
         return read_mean(totals) if type(self.metric) is Mean else self.metric.result(totals)
 
     def result(self) -> Measured:
-        """What `train_step` returns for the log of the metric."""
+        """The metric's log, as `train_step` returns it."""
         return self
 
     def reset_state(self) -> None:

@@ -1,4 +1,4 @@
-"""What each Value of a shard says of the whole batch: the same on all shards, numbers of samples, a mean ..."""
+"""Spread of Values over shards: the same on all shards, numbers of samples, a mean ..."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINEAR = frozenset({"add", "subtract", "negative", "reshape", "broadcast_to", "
 
 
 def spread(program: Program, samples: int, data: Collection[str], means: Collection[int] = ()) -> dict[int, Spread]:
-    """What each Value is, by id; those that are not named are the same on all shards.
+    """Spread of each Value, by id; those that are not named are the same on all shards.
 
     Args:
         program: Program of a shard.

@@ -242,7 +242,7 @@ def mean_of(value: Value) -> Value:
 
 
 def measured_means(trace: Trace) -> dict[str, Value]:
-    """What layers log, each the mean of all that have the name."""
+    """Logs of layers, each the mean of all that have the name."""
     several: dict[str, list[Value]] = {}
     for log, value in trace.measured:
         several.setdefault(log, []).append(mean_of(value))
@@ -250,7 +250,7 @@ def measured_means(trace: Trace) -> dict[str, Value]:
 
 
 def totals_of(mean: Value, trace: Trace) -> dict[str, Value]:
-    """What a mean over the samples of a step adds to those of an epoch."""
+    """Summands of an epoch's sums that a mean over the samples of a step gives."""
     samples = float(trace.samples)
     return {"total": mean * samples, "count": trace.program.constant(samples, trace.dtype)}
 

@@ -116,7 +116,7 @@ class Training:
 
     @property
     def chief(self) -> bool:
-        """Whether this process prints and writes files: of several ranks only the first does."""
+        """True if this process prints and writes files: of several ranks only the first does."""
         return self.distribution is None or self.distribution.rank == 0
 
     # What is trained ----------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Variables:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known which backend computes with them."""
+        """True if it is known which backend computes with them."""
         return self._backend is not None
 
     @property

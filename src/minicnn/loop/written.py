@@ -104,7 +104,7 @@ class WrittenStep:
         return optimize(program)
 
     def _run(self, trace: WrittenTrace, data: Any) -> Mapping[str, Any]:
-        """What the author's function returns."""
+        """Logs that the author's function returns."""
         bound = self.model._in_step(trace)
         name = "train_step" if trace.kind == "train" else "test_step"
         source = SOURCE.set(bound.random_uniform)

@@ -244,7 +244,7 @@ class WrittenTrace(Trace):
         return (loss, common) if kinds.get(id(loss), "same") != "same" else (loss, [loss])
 
     def _all_finite(self) -> Value:
-        """Whether all gradients so far are, in float16."""
+        """True if all gradients so far are, in float16."""
         return reduce(lambda a, b: ops.where(a, b, a), self._finite)
 
     def _check_current(self, loss: Value, weights: Sequence[Weight]) -> None:
@@ -265,7 +265,7 @@ class WrittenTrace(Trace):
     # Shards ---------------------------------------------------------------------------------------
 
     def _spread(self) -> dict[int, Spread]:
-        """What each Value says of the whole batch, once batches are normalised as such."""
+        """Spread of each Value, once batches are normalised as such."""
         if self.shard is not None and self.shard.count > 1:
             settled = in_common(self.shard, self.by_shard)
             _replace(self.program, lambda node: None if id(node) in self._settled else settled(node))

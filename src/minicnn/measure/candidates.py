@@ -76,7 +76,7 @@ def backend_of(name: str) -> str:
 
 
 def on_gpu(name: str) -> bool:
-    """Whether a candidate computes on a GPU, a hybrid with its first backend."""
+    """True if a candidate computes on a GPU, a hybrid with its first backend."""
     library, _, device = backend_of(name.partition(HYBRID)[0]).partition(":")
     return library in ("cupy", "numba_cuda", "webgpu") or device.partition(":")[0] in ("cuda", "gpu", "mps")
 
@@ -92,7 +92,7 @@ def names() -> list[str]:
 
 
 def is_name(name: Any) -> bool:
-    """Whether a candidate could have this name: a backend or a peer, perhaps with a device, or a hybrid."""
+    """True if a candidate could have this name: a backend or a peer, perhaps with a device, or a hybrid."""
     one = rf"({'|'.join(map(re.escape, LIBRARIES))})(:[a-z0-9]+)*"
     return isinstance(name, str) and re.fullmatch(rf"{one}({re.escape(HYBRID)}{one})?", name) is not None
 

@@ -65,7 +65,7 @@ class Case:
 
     @property
     def deep(self) -> bool:
-        """Whether it is one of the zoo's networks that has no layers here."""
+        """True if it is one of the zoo's networks that has no layers here."""
         return not self.convolutions and not self.hidden
 
     def settings(self, name: str, **options: Any) -> Settings:

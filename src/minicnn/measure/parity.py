@@ -92,7 +92,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is a number, and allowed."""
+        """True if the difference is a number, and allowed."""
         return self.difference <= self.allowed
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def loss_parity(
 
 
 def doubtful(probe: Probe, right: Probe, rtol: float) -> bool:
-    """Whether what differs may be chance, such as a ReLU at its kink, so that another batch has to decide."""
+    """True if what differs may be chance, such as a ReLU at its kink, so that another batch has to decide."""
     share = smallest_share(probe.gradients, right.gradients, probe.rounding, rtol)
     return _loss_difference(probe, right) <= rtol and 0 < share < FEW
 

@@ -72,7 +72,7 @@ class Spread:
 
 
 def disturbed(times: Sequence[float]) -> str | None:
-    """Which epochs were disturbed, in words that follow a name; None if none was.
+    """Disturbed epochs, in words that follow a name; None if none was.
 
     Args:
         times: Seconds of each epoch, in order; the first does not count.

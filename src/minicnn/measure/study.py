@@ -22,7 +22,7 @@ SETTING = "setting"  # name of the record that says how a study was carried out
 
 @dataclass(frozen=True)
 class Setting:
-    """How a study is carried out.
+    """Settings with which a study is carried out.
 
     Attributes:
         sizes: The study's own sizes.
@@ -369,7 +369,7 @@ def _setting(study: Study, kept: Any) -> Setting:
 
 
 def _alike(value: Any, usual: Any) -> bool:
-    """Whether a size is of the kind of the usual one."""
+    """True if a size is of the kind of the usual one."""
     if isinstance(usual, tuple):
         return isinstance(value, tuple) and all(_alike(v, usual[0] if usual else v) for v in value)
     return type(value) is type(usual) or (isinstance(usual, float) and type(value) is int)

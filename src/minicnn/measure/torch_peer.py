@@ -75,7 +75,7 @@ def faster_order(module: Any, x: Any, y: Any) -> Any:
 
 
 def takes_part(settings: Settings) -> bool:
-    """Whether there is a peer for a training."""
+    """True if there is a peer for a training."""
     return settings.network in NETWORKS and settings.precision in PRECISIONS
 
 

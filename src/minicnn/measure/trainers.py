@@ -29,7 +29,7 @@ def settings_of(network: str, data: str, data_dir: str | None = None, **options:
 
 
 def gradient_tolerance(settings: Settings, work: Work | None = None, steps: int = 1) -> float:
-    """How far two correct gradients, or losses after some steps, may differ: by the rounding of the longest sum.
+    """Tolerance of two correct gradients, or losses after some steps: the rounding of the longest sum.
 
     Inputs of products in 16 bits are rounded, each alike but for a few at the edge; the sums are exact by comparison.
     """

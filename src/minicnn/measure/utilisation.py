@@ -1,4 +1,4 @@
-"""How busy processor and GPU are while something is computed, and how busy other programs keep the cores."""
+"""Utilisation of processor and GPU while something is computed, and the load of other programs on the cores."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class CandidateError(RuntimeError):
 
 
 def ended(code: int | None, lines: Sequence[str] = ()) -> str:
-    """How a process ended, and the last line with words that it printed.
+    """End of a process: its exit, and the last line with words that it printed.
 
     Args:
         code: Its exit code; negative if a signal ended it.

@@ -14,7 +14,7 @@ from minicnn.program.graph import ITEMSIZE
 
 
 def call_on_arrays(layer: Layer, inputs: Any, training: bool | None) -> Any:
-    """What a layer makes of arrays of a batch, as arrays of their kind."""
+    """Results of a layer on arrays of a batch, as arrays of their kind."""
     several = inputs if isinstance(inputs, list | tuple) else [inputs]
     tensors = [Input(a.shape[1:], dtype=d if (d := dtype_name(a)) in ITEMSIZE else "float32") for a in several]
     given = inputs.with_tensors(tensors) if isinstance(inputs, Arguments) else tensors

@@ -14,7 +14,7 @@ from minicnn.program.graph import Value
 
 
 class Called(Graph):
-    """What a model's own `call` computes between symbolic inputs and outputs: run anew for each Program.
+    """A model's own `call` between symbolic inputs and outputs: run anew for each Program.
 
     Args:
         model: The model.

@@ -50,7 +50,7 @@ def check_distribution(distribution: Any, accumulate: Any) -> DataParallel | Non
 
 
 def validated(frequency: Any) -> Callable[[int], bool]:
-    """Whether an epoch, counted from 1, ends with a validation, by its number."""
+    """True if an epoch, counted from 1, ends with a validation, by its number."""
     if isinstance(frequency, Collection) and not isinstance(frequency, str):
         epochs = set(frequency)
         return lambda epoch: epoch in epochs

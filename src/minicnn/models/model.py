@@ -138,7 +138,7 @@ class Model(VisualMethods, Steps):
 
     @classmethod
     def _predicts(cls) -> bool:
-        """Whether it has a graph, sooner or later: a model with a step alone has none."""
+        """True if it has a graph, sooner or later: a model with a step alone has none."""
         return cls._writes("call") or not cls._writes_steps()
 
     def _take_up(self) -> None:
@@ -325,7 +325,7 @@ class Model(VisualMethods, Steps):
         return self._training.program(kind, batch_size)
 
     def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
-        """Which kernel of the backend runs each node, or why its reference does."""
+        """Name for each node the kernel of the backend that runs it, or why its reference does."""
         program = self.program(kind, batch_size=batch_size)
         return Explanation(program, self.backend.explain(program.copy()))
 
@@ -364,7 +364,7 @@ class Model(VisualMethods, Steps):
     # Training -----------------------------------------------------------------------------------
 
     def _trainable_now(self) -> dict[Layer | None, bool]:
-        """Whether the model, and each layer in it, is trainable; the model is None."""
+        """Trainability of each layer, and of the model under None."""
         return {None if layer is self else layer: layer.trainable for layer in self._with_sublayers()}
 
     def _note_trainable(self) -> None:

@@ -1,4 +1,4 @@
-"""What a training and an evaluation step do, for subclasses of Model to write anew."""
+"""Training and evaluation steps as methods, for subclasses of Model to write anew."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ class Steps(Functional):
 
     @classmethod
     def _writes_steps(cls) -> bool:
-        """Whether a subclass has a step of its own, or a part of one."""
+        """True if a subclass has a step of its own, or a part of one."""
         return cls._writes("train_step", "test_step", "compute_loss", "compute_metrics")
 
     @classmethod
     def _writes(cls, *names: str) -> bool:
-        """Whether a subclass has methods of these names of its own."""
+        """True if a subclass has methods of these names of its own."""
         return any(getattr(cls, name) is not getattr(Steps, name) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Which places of an image a score depends on: gradients, and Grad-CAM."""
+"""Attribution of a score to places of an image: gradients, and Grad-CAM."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Attributor:
 
     @property
     def program(self) -> Program:
-        """What is run: outputs, features, and derivatives."""
+        """The Program that is run: outputs, features, and derivatives."""
         return self._program
 
     @property
@@ -228,7 +228,7 @@ def attributed(
 
 
 def channels_first(model: Model) -> bool:
-    """Whether the model's images are (N, C, H, W): whether one of its layers says so."""
+    """True if the model's images are (N, C, H, W): whether one of its layers says so."""
     return any(getattr(layer, "data_format", "channels_last") == "channels_first" for layer in model.layers)
 
 

@@ -37,7 +37,7 @@ class VisualMethods:
         self._class_names = None if names is None else checked_names(names, cast("Model", self))
 
     def report(self, x: Any, y: Any, *, batch_size: int = 32) -> ClassificationReport:
-        """How well the model does, class by class: precision, recall and F1, confusion, and the mistakes to look at.
+        """Report of the model class by class: precision, recall and F1, confusion, and the mistakes to look at.
 
         Args:
             x: Inputs (N, ...).

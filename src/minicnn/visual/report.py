@@ -1,4 +1,4 @@
-"""How well a classifier does, class by class, and on which samples it errs."""
+"""Report of a classifier class by class, with the samples on which it errs."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from backends.cupy.emulator import Emulated, needs_gxx
-from backends.cupy.test_pipelined import take_only_these
-from backends.cupy.test_short_storage import by_numpy, distance, rounded, steps
+from backends.cupy.pipelined import take_only_these
+from backends.cupy.short_storage import by_numpy, distance, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu import depthwise_tiling

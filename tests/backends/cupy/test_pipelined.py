@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +10,11 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from backends.cupy.emulator import Emulated, needs_gxx
-from backends.cupy.test_short_storage import by_numpy, distance, residual, rounded, steps
+from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_ahead
+from backends.cupy.short_storage import by_numpy, distance, residual, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import pipelined_tiling, tensor_tiling, writer
+from minicnn.backends._gpu import pipelined_tiling, writer
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
@@ -22,51 +22,14 @@ from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
-from minicnn.program import Program, gradients
-from minicnn.program.passes import lower_precision, shorten_images
+from minicnn.program import Program
 from support.plans import plan_of
-
-NAMES = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
-
-
-def convolution(
-    dtype: str, n: int, c: int, f: int, kernel: int, strides: int, dilation: int, groups: int, size: int
-) -> Program:
-    """A convolution of an image in 16 bits, and its gradients."""
-    program = Program("convolution")
-    x = program.input("x", (n, size, size, c * groups))
-    weight = program.input("weight", (kernel, kernel, c, f * groups), kind="parameter")
-    side = dilation * (kernel - 1) // 2
-    attrs: dict[str, Any] = {
-        "strides": (strides, strides), "padding": ((side, side), (side, side)), "dilation": (dilation, dilation),
-        "groups": groups, "data_format": "NHWC",
-    }  # fmt: skip
-    y = ops.conv2d(ops.relu(x), weight, **attrs)
-    program.outputs["loss"] = loss = ops.sum(ops.square(y) * ops.cast(y, dtype="float32"))
-    for name, value in zip(("dx", "dweight"), gradients(program, loss, [x, weight]), strict=True):
-        program.outputs[name] = value * 1.0
-    assert shorten_images(program, dtype)
-    assert lower_precision(program, dtype)
-    return program
-
-
-def tiled_ahead(plan: Any) -> set[str]:
-    """The operations whose operands are brought ahead, sums that are split by their own names."""
-    made = {u.anchor.op.name for u in plan.groups if u.tile is not None and u.tile.stages}
-    return {name.removesuffix("_partial_sums") for name in made}
 
 
 @pytest.fixture
 def ahead_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other tiles on tensor cores, so that these are taken where they are slower, too."""
     take_only_these(monkeypatch)
-
-
-def take_only_these(patch: pytest.MonkeyPatch) -> None:
-    """See `ahead_only`."""
-    patch.setattr(tensor_tiling, "_chosen", {})
-    for other in ("convolution", "weight_gradient"):
-        patch.setattr(tensor_tiling, other, lambda *_: None)
 
 
 @needs_gxx

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
 from backends.cupy.emulator import needs_gxx
+from backends.cupy.regions import regions_of
 from minicnn import Sequential, get_backend, layers, losses
 from minicnn.backends._gpu import row_products, row_regions
 from minicnn.backends._gpu.device import H200, KNOWN
@@ -39,11 +40,6 @@ def planned(made: Made, **options: Any) -> Plan:
     return plan_of(made[0](), **options)
 
 
-def found(plan: Plan) -> list[row_regions.RowRegion]:
-    """The regions of a plan."""
-    return [n.attrs["region"] for u in plan.groups for n in u.nodes if n.op.name == "row_region"]
-
-
 def names(region: row_regions.RowRegion) -> list[str]:
     """The operations of a region."""
     return [n.op.name for n in region.nodes]
@@ -55,7 +51,7 @@ def names(region: row_regions.RowRegion) -> list[str]:
 def test_a_step_of_dense_layers_on_bytes_is_a_region_and_an_update() -> None:
     plan = planned(step(dense_network(784, [10], 10), 590, 784, 10))
     assert len(plan.launches) == 2
-    (region,) = found(plan)
+    (region,) = regions_of(plan)
     assert region.product is not None
     assert region.product.gradient is not None
     assert region.product.index is not None
@@ -65,7 +61,7 @@ def test_a_step_of_dense_layers_on_bytes_is_a_region_and_an_update() -> None:
 
 
 def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_parts_does_not() -> None:
-    (region,) = found(planned(step(dense_network(500, [128], 10, dtype="float32"), 512, 500, 10)))
+    (region,) = regions_of(planned(step(dense_network(500, [128], 10, dtype="float32"), 512, 500, 10)))
     assert region.product is None
     assert names(region)[0] == "sum"
     assert all(n.inputs[0].shape[-1] <= 128 for n in region.nodes if n.op.name == "matmul")
@@ -75,24 +71,24 @@ def test_weights_too_large_for_every_block_stay_outside_but_the_sum_of_their_par
 @pytest.mark.parametrize("options", [{"fuse": False}, {"tiled": False}])
 def test_row_regions_can_be_switched_off(options: dict[str, Any]) -> None:
     made = step(dense_network(40, [10], 5), 60, 40, 5)
-    assert found(planned(made))
-    assert not found(planned(made, **options))
+    assert regions_of(planned(made))
+    assert not regions_of(planned(made, **options))
 
 
 def test_a_block_has_no_more_shared_memory_than_the_device_gives() -> None:
     made = step(dense_network(784, [10], 10), 59_000, 784, 10)
-    (region,) = found(planned(made))
+    (region,) = regions_of(planned(made))
     assert Layout(region).shared <= 227 * 1024
-    (smaller,) = found(planned(made, tiles=Tiles(KNOWN["t4"])))
+    (smaller,) = regions_of(planned(made, tiles=Tiles(KNOWN["t4"])))
     assert Layout(smaller).shared <= 64 * 1024
-    for region in found(planned(made, tiles=Tiles(replace(H200, shared_block=16 * 1024)))):
+    for region in regions_of(planned(made, tiles=Tiles(replace(H200, shared_block=16 * 1024)))):
         assert region.product is None  # the product with bytes is a kernel of its own
 
 
 def test_bytes_are_multiplied_on_tensor_cores_only_where_that_is_wanted() -> None:
     made = step(dense_network(784, [10], 10), 590, 784, 10)
     plan = planned(made, tiles=Tiles(H200, byte_products=False))
-    assert all(region.product is None for region in found(plan))
+    assert all(region.product is None for region in regions_of(plan))
     assert any(n.op.name.startswith("matmul") for u in plan.groups for n in u.nodes)
 
 
@@ -100,13 +96,13 @@ def test_rows_of_float32_go_through_blocks_where_all_blocks_have_some() -> None:
     network = dense_network(784, [10], 10, dtype="float32")
     plan = planned(step(network, 2112, 784, 10), tiles=TensorTiles(H200))
     assert len(plan.launches) == 2
-    (region,) = found(plan)
+    (region,) = regions_of(plan)
     assert region.product is not None
     assert region.product.gradient is not None
     assert region.product.index is not None
     assert rows_tile_type(region).startswith("FloatTile<2112, 784, 10, 16,")
     for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles(H200)), planned(step(network, 2112, 784, 10))):
-        assert all(region.product is None for region in found(made))
+        assert all(region.product is None for region in regions_of(made))
         assert any(n.op.name.startswith("matmul") for u in made.groups for n in u.nodes)
 
 
@@ -131,7 +127,7 @@ def test_other_precisions_have_no_region(dtype: str) -> None:
     x, y = program.input("x", (64, 8), dtype), program.input("y", (64,), "int32")
     w = program.input("w", (8, 3), dtype, kind="parameter")
     program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(x @ w, y), axes=None)
-    assert not found(plan_of(program))
+    assert not regions_of(plan_of(program))
 
 
 def test_what_waits_for_a_sum_over_the_batch_is_outside() -> None:
@@ -145,7 +141,7 @@ def test_what_waits_for_a_sum_over_the_batch_is_outside() -> None:
     centred = logits - ops.sum(logits, axes=0, keepdims=True) / 64
     program.outputs["loss"] = ops.sum(ops.softmax_cross_entropy(centred, y), axes=None)
     plan = plan_of(program)
-    first = next(c for c in found(plan) if "matmul" in names(c))
+    first = next(c for c in regions_of(plan) if "matmul" in names(c))
     assert "softmax_cross_entropy" not in names(first)
 
 
@@ -193,7 +189,7 @@ def test_a_block_takes_several_tiles(
     monkeypatch.setattr(row_products, "tile", lambda *_: (rows, 64, stages, parts, 2, 1))
     batch = 5 * rows - 5
     made = step(dense_network(width, [hidden], 5, dtype=dtype), batch, width, 5)
-    (region,) = found(check(made, TensorTiles(ONE)))
+    (region,) = regions_of(check(made, TensorTiles(ONE)))
     assert region.product is not None
     assert region.product.stored.dtype == dtype
     assert region.tiles == 5
@@ -209,7 +205,7 @@ def test_gradients_that_nobody_reads_are_not_stored() -> None:
     ]  # fmt: skip
     model = Sequential(body, backend="numpy")
     model.compile(SGD(0.05), losses.SparseCategoricalCrossentropy(from_logits=True))
-    assert found(check(step(model, 13, 90, 4), TensorTiles(H200)))
+    assert regions_of(check(step(model, 13, 90, 4), TensorTiles(H200)))
 
 
 @needs_gxx
@@ -227,7 +223,7 @@ def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, mon
         given[value.name] = drawn.astype(value.dtype)
     expected = get_backend("numpy").compile(model.program("predict", batch_size=37))(given)
     kernels = Emulated(model.program("predict", batch_size=37), tiles=TensorTiles(ONE))
-    (region,) = found(kernels.plan)
+    (region,) = regions_of(kernels.plan)
     assert region.product is not None
     assert region.product.gradient is None
     assert region.tiles == 3
@@ -247,7 +243,7 @@ def test_products_with_rows_keep_float32_whatever_the_size_of_weights_and_gradie
     given["learning_rate"] = np.float32(1.0)
     given = {k: np.zeros_like(v) if k.startswith("sgd/") else v for k, v in given.items()}
     kernels = Emulated(program(), tiles=TensorTiles(ONE))
-    assert any(region.product is not None for region in found(kernels.plan))
+    assert any(region.product is not None for region in regions_of(kernels.plan))
     results = kernels(given)
 
     w, v, b = (given[k].astype("float64") for k in ("dense/kernel", "dense_1/kernel", "dense/bias"))
@@ -279,7 +275,7 @@ def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: st
 
 
 def test_the_last_tiles_of_a_whole_set_keeps_all_blocks_busy() -> None:
-    (region,) = found(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
+    (region,) = regions_of(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
     sizes, used = region.sizes, Layout(region).shared
     assert sizes.shared <= used <= 227 * 1024
     assert rows_tile_type(region) == (

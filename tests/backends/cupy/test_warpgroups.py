@@ -10,8 +10,8 @@ import pytest
 
 from backends.cupy import emulator
 from backends.cupy.emulator import Emulated
-from backends.cupy.test_pipelined import NAMES, convolution, take_only_these, tiled_ahead
-from backends.cupy.test_short_storage import by_numpy, distance, rounded
+from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_ahead
+from backends.cupy.short_storage import by_numpy, distance, rounded
 from minicnn import ops
 from minicnn.backends._gpu import pipelined_tiling
 from minicnn.backends._gpu.cubin import resources

@@ -6,9 +6,7 @@ processors: each kernel text is compiled once for an architecture.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -16,24 +14,17 @@ from hypothesis import Phase, assume, example, given, note, settings
 from hypothesis import strategies as st
 
 from backends.cupy.dense import dense_network
-from backends.cupy.test_pipelined import convolution
-from minicnn import Model, ops, zoo
+from backends.cupy.pipelined import convolution
+from backends.gpu.launches import BATCHES, EVERYTHING, KINDS, convolution_steps, model_of
+from minicnn import ops, zoo
 from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.planning import PlannedLaunch, planned
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
-from minicnn.layers import Rescaling
-from minicnn.losses import SparseCategoricalCrossentropy
-from minicnn.optimizers import SGD
 from minicnn.program import Program
 
-EVERYTHING = bool(os.environ.get("MINICNN_EVERY_GPU"))
-GREY = ("mlp", "lenet_3x3", "two_convs", "lenet5")
-SIZES = {"mlp": 28, "lenet_3x3": 28, "two_convs": 28, "lenet5": 28, "alexnet": 63, "overfeat": 71}
-KINDS = ("train", "evaluate", "predict")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
-BATCHES = (1, 96, 128)
 
 # Of each kind; others are as one of these, with more or fewer multiprocessors.
 KINDS_OF_GPU = ("t4", "a100", "rtx3060", "rtx4060", "rtx4090", "h200", "b200", "rtx5090")
@@ -46,20 +37,6 @@ SOME = [
     *((network, "rtx4060", "train", "float32", 128) for network in ("alexnet", "vgg11", "resnet18")),
     ("resnet18", "t4", "train", "float32", 96), ("squeezenet1_1", "rtx3060", "train", "mixed_bfloat16", 96),
 ]  # fmt: skip
-
-
-@cache
-def model_of(network: str, precision: str) -> Model:
-    """A network of the zoo, as the studies train it, on small images where it takes such."""
-    size = SIZES.get(network, 64)
-    model = zoo.get_model(
-        network, num_classes=10, input_shape=(size, size, 1 if network in GREY else 3),
-        preprocessing=[Rescaling(1 / 255)], input_dtype="uint8",
-    )  # fmt: skip
-    model.compile(
-        SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"], precision=precision
-    )
-    return model
 
 
 def check(program: Program, gpu: Gpu) -> list[PlannedLaunch]:
@@ -87,22 +64,6 @@ def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, prec
 def test_ordinary_convolutions_fit(name: str, channels: int) -> None:
     for batch, image in [(64, 8), (128, 16), (64, 32), (128, 32)] if EVERYTHING or channels < 128 else [(128, 16)]:
         check(convolution_steps(batch, image, channels, channels, 3, 1, 1), KNOWN[name])
-
-
-def convolution_steps(n: int, image: int, c: int, f: int, kernel: int, stride: int, dilation: int) -> Program:
-    """A convolution and both its gradients."""
-    program, pad = Program("convolution"), dilation * (kernel - 1) // 2
-    out = (image + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-    attrs: dict[str, Any] = {
-        "strides": (stride, stride), "padding": ((pad, pad), (pad, pad)), "dilation": (dilation, dilation), "groups": 1,
-        "data_format": "NHWC",
-    }  # fmt: skip
-    x, w = program.input("x", (n, image, image, c)), program.input("w", (kernel, kernel, c, f), kind="parameter")
-    dy = program.input("dy", (n, out, out, f))
-    program.outputs["y"] = ops.relu(ops.conv2d(x, w, **attrs))
-    program.outputs["dx"] = ops.conv2d_input_gradient(dy, w, **attrs, image=(image, image))
-    program.outputs["dw"] = ops.conv2d_weight_gradient(dy, x, **attrs, kernel=(kernel, kernel))
-    return program
 
 
 gpus = st.sampled_from(list(KNOWN.values()))

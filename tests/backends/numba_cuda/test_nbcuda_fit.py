@@ -12,7 +12,7 @@ pytest.importorskip("numba_cuda")
 
 from backends.cupy.dense import dense_network
 from backends.cupy.networks import NETWORKS
-from backends.gpu.test_fit import BATCHES, EVERYTHING, KINDS, convolution_steps, model_of
+from backends.gpu.launches import BATCHES, EVERYTHING, KINDS, convolution_steps, model_of
 from minicnn import zoo
 from minicnn.backends._gpu import cubin
 from minicnn.backends._gpu.device import KNOWN, Gpu

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.cupy.dense import Made, dense_network, dense_steps, step
-from backends.cupy.test_row_regions import found
+from backends.cupy.regions import regions_of
 from backends.numba_cuda.running import EITHER, SIMULATED
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.device import H200
@@ -40,7 +40,7 @@ def test_a_step_of_dense_layers_on_bytes_is_a_region_and_an_update() -> None:
     batch = 90 if SIMULATED else 9_000
     run = check(step(dense_network(WIDE, [10], 10), batch, WIDE, 10))
     assert run.launched == 2
-    (region,) = found(run._plan)
+    (region,) = regions_of(run._plan)
     assert region.product is not None
     assert region.product.gradient is not None
     assert region.tiles > region.blocks, "a block takes several tiles"
@@ -65,7 +65,7 @@ def test_predictions_are_those_of_numpy() -> None:
         drawn = rng.integers(0, 256, value.shape) if value.dtype == "uint8" else rng.normal(size=value.shape) * 0.2
         given[value.name] = drawn.astype(value.dtype)
     run = check((lambda: model.program("predict", batch_size=37), given))
-    (region,) = found(run._plan)
+    (region,) = regions_of(run._plan)
     assert region.product is not None
     assert region.product.gradient is None
 
@@ -78,14 +78,14 @@ def test_labels_that_are_no_class_lose_nothing() -> None:
 
 def test_the_sum_of_a_product_that_was_cut_is_taken_by_the_region() -> None:
     run = check(step(dense_network(1100, [4], 3, dtype="float32"), 6, 1100, 3))
-    (region,) = found(run._plan)
+    (region,) = regions_of(run._plan)
     assert region.nodes[0].op.name == "sum"
     assert region.nodes[0].inputs[0].shape[0] > 1
 
 
 def test_a_product_with_many_columns_is_a_kernel_of_its_own() -> None:
     run = check(step(dense_network(WIDE, [tiling.THREAD_COLUMNS + 1], 5), 20, WIDE, 5))
-    assert all(region.product is None for region in found(run._plan))
+    assert all(region.product is None for region in regions_of(run._plan))
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_a_block_takes_as_many_rows_of_bytes_as_fit(n: int, k: int, m: int, rows
     program = step(dense_network(k, [m], 5), n, k, 5)[0]()
     product = next(node for node in program.nodes if node.op.name == "matmul")
     assert tiles.takes_rows(product, next(v for v in program.inputs if v.name == "x")) == (rows is not None)
-    for region in found(backend.plan(program)):
+    for region in regions_of(backend.plan(program)):
         assert region.product is None or (region.rows, region.blocks) == (rows, min(132, -(-n // (rows or 1))))
 
 
 @pytest.mark.parametrize("options", [Options(fused=False), Options(tiled=False)])
 def test_row_regions_can_be_switched_off(options: Options) -> None:
     program = step(dense_network(16, [4], 3), 12, 16, 3)[0]
-    assert not found(NumbaCudaBackend(options=options).plan(program()))
+    assert not regions_of(NumbaCudaBackend(options=options).plan(program()))
 
 
 def test_explain_says_which_nodes_a_region_has() -> None:

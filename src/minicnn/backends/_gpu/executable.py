@@ -15,7 +15,7 @@ from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, stored
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import EACH_STEP, Array, State
+from minicnn.backends.base import EACH_STEP, Array, State, is_new_each_step
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Spec, Value
 
@@ -259,12 +259,12 @@ class StepExecutable:
             each = value.name in rows
             source = rows[value.name] if each else arrays[value.name]
             shape = (steps, *value.shape) if each else value.shape
-            if tuple(source.shape) != shape or (each and value.name not in EACH_STEP):
+            if tuple(source.shape) != shape or (each and not is_new_each_step(value.name)):
                 raise ValueError(
                     f"{value.name} has shape {shape}, and of {' and '.join(EACH_STEP)} alone there is one row for each "
                     f"step. Received: {tuple(source.shape)}."
                 )
-            count = steps if value.name in EACH_STEP else 1
+            count = steps if is_new_each_step(value.name) else 1
             upload.bring(value.name, source, self._row(value), count, self._backend.owns(source))
         upload.end()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.base import EACH_STEP
+from minicnn.backends.base import is_new_each_step
 from minicnn.program.graph import Program, Value
 
 
@@ -41,8 +41,8 @@ class Inputs:
         others = {id(v) for v in (*batches, *totals)}
         return cls(
             # Each has one row a step, so that many steps run without the host in between.
-            queued=[v for v in batches if v.name in EACH_STEP],
-            copied=[v for v in batches if v.name not in EACH_STEP],
+            queued=[v for v in batches if is_new_each_step(v.name)],
+            copied=[v for v in batches if not is_new_each_step(v.name)],
             totals=totals,
             bound=[v for v in program.inputs if id(v) not in others],
         )

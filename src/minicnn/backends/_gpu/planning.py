@@ -22,7 +22,7 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_core
 from minicnn.backends._gpu.tile_families import ConvolutionTile, WeightGradientTile
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends.base import EACH_STEP
+from minicnn.backends.base import is_new_each_step
 from minicnn.kernels.statements import Kernel
 from minicnn.program.graph import Node, Program
 
@@ -73,7 +73,7 @@ class PlannedLaunch:
     @property
     def kernel(self) -> Kernel:
         """Its kernel as data."""
-        queued = {id(v) for v in self.plan.program.inputs if v.name in EACH_STEP}
+        queued = {id(v) for v in self.plan.program.inputs if is_new_each_step(v.name)}
         return lowered(self.plan, self.groups, queued, self.source.threads if self.source else 1)[0]
 
     def misfit(self, gpu: Gpu, compiled: Resources | None = None) -> str | None:
@@ -130,7 +130,7 @@ def planned(
     tiles = tiles_of(program, tiles or tiles_on(gpu, options))
     fuse, tiled = options.fused, options.tiled
     plan = Plan(rewrite(program, fuse=fuse, tiled=tiled, tiles=tiles), fuse=fuse, tiled=tiled, tiles=tiles)
-    queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
+    queued = {id(v) for v in program.inputs if is_new_each_step(v.name)}
     launches = [
         planned_launch(plan, launch, partial(generate, plan, launch, queued, options.block)) for launch in plan.launches
     ]

@@ -26,7 +26,7 @@ def mix(counters):
 
 
 def mask(shape, rate, seed, step):
-    """Which elements are kept, as booleans of a shape.
+    """Mask of the elements that are kept: booleans of a shape.
 
     Example:
         >>> mask((2, 3), 0.5, 1, 0)

@@ -13,7 +13,7 @@ ELEMENTWISE = ("add", "multiply", "relu", "exp", "subtract")
 
 
 def readers(program):
-    """How many steps read each value that a step makes.
+    """Number of steps that read each value which a step computes.
 
     Args:
         program: Steps (value, operation, values that it reads). What no step makes is an input of the program.

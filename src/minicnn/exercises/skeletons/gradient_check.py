@@ -48,7 +48,7 @@ def relative_error(a, b):
 
 
 def check(loss, x, claims):
-    """Which of some claimed gradients are right, within a relative error of 1e-6.
+    """Verdict on each of some claimed gradients: true within a relative error of 1e-6.
 
     Args:
         loss: A name in LOSSES.

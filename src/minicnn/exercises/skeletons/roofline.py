@@ -19,7 +19,7 @@ def attainable(intensity, peak, bandwidth):
 
 
 def bound(flops, size, peak, bandwidth):
-    """Which takes longer, "memory" for `size` bytes or "arithmetic"; "arithmetic" if both take the same time.
+    """The slower of both: "memory" for `size` bytes or "arithmetic"; "arithmetic" if both take the same time.
 
     Example:
         >>> bound(20.0, 10.0, 100.0, 10.0)
@@ -45,7 +45,7 @@ def step_time(operations, peak, bandwidth, launch):
 
 
 def speedup(operations, peak, bandwidth, launch, saved):
-    """How many times as fast the operations are as one kernel, which need not move some bytes.
+    """Speed-up of the operations as one kernel, which need not move some bytes.
 
     Args:
         operations: Pairs (FLOPs, bytes).

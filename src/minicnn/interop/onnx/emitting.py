@@ -18,7 +18,7 @@ MOST_ELEMENTS = 1 << 28  # of any array
 
 
 class UnsupportedError(ValueError):
-    """What an operator is asked for and primitives do not do."""
+    """Error for what an operator is asked for and primitives cannot do."""
 
 
 class Emitter:

@@ -127,7 +127,7 @@ def _allowed(program: Program) -> float:
 
 
 def _problem(session: Any, program: Program, model: Model, state: Arrays) -> str:
-    """What a session computes otherwise than NumPy by more than roundings explain, in words; nothing if all agrees.
+    """Difference between a session and NumPy beyond what rounding explains, in words; empty if there is none.
 
     Where a sum nearly cancels, or a ReLU is at its kink, much comes of the last place. So what tells, if results differ
     by more than the tolerance, is how far those of NumPy move when weights and data move by roundings.

@@ -1,4 +1,4 @@
-"""What each operator of ONNX is in primitives.
+"""Operators of ONNX in terms of primitives.
 
 An entry of `OPERATORS` is a function (emitter, attributes, *inputs) of Values that emits primitives and returns one, or
 several. An input that is left out is None. What it cannot do it refuses with `UnsupportedError`.

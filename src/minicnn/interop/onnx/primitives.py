@@ -1,4 +1,4 @@
-"""What each primitive is in ONNX.
+"""Primitives in terms of ONNX's operators.
 
 Where ONNX has an operator of its own, an entry of `RULES` names it. Any other primitive is written by its reference,
 which is called with the namespace of `tensors`: so is one of the caller's own, as long as its reference needs no more.

@@ -115,7 +115,7 @@ def values(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def verdicts(runs: Sequence[Run]) -> dict[str, bool]:
-    """Whether our figures confirm the claims on cores and lanes."""
+    """Verdicts on claims about cores and lanes by our figures."""
     grown, shown = list(gains(runs)), _shown(runs)
     return {"cores": bool(grown) and all(times > NEAR * n for _, n, times in grown),
             "lanes": bool(shown) and all(of_64 > NEAR for *_, of_64, _ in shown)}  # fmt: skip

@@ -126,7 +126,7 @@ def _sizes(runs: Sequence[Run]) -> str | None:
 
 
 def _shares(every: Sequence[Step]) -> str:
-    """Which share of the time of layers convolutions take, on a GPU and on a CPU."""
+    """Share of convolutions in the time of layers, on a GPU and on a CPU."""
     texts = []
     for gpu in (True, False):
         mine = [s for s in every if on_gpu(s.candidate) == gpu]

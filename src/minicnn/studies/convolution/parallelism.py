@@ -1,4 +1,4 @@
-"""Which parallelism scales: what the model of times predicts for GPUs, beside published and measured points."""
+"""Scaling of each parallelism: predictions of the model of times for GPUs, beside published and measured points."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def winners(run: Run) -> list[dict[str, Cell]]:
 
 
 def _memory(point: Point) -> dict[str, Any]:
-    """How far the stated memory is from the measured, and that of strategies that call an FFT."""
+    """Distance of the stated memory from the measured, and that of strategies that call an FFT."""
     off: list[float] = []
     transformed: list[float] = []
     for candidate in point["candidates"].values():
@@ -210,7 +210,7 @@ def own_winners(run: Run) -> list[str]:
 
 
 def _leads(run: Run) -> dict[str, Any]:
-    """How many times as fast the libraries' own convolutions, and our kernels, are as others."""
+    """Speed of the libraries' own convolutions, and of our kernels, beside others."""
     vendors: list[float] = []
     kernels: dict[str, list[float]] = {}
     points = {str(p["problem"]): p for name in swept(run) for p in points_of(run, name)}  # one is in all sweeps

@@ -79,7 +79,7 @@ def useful_flops(problem: Problem) -> int:
     """Multiplications and additions with pixels of the image: padding is multiplied with, too, but for nothing."""
 
     def within(axis: int) -> int:
-        """How many taps, over all places of the output along an axis, lie on the image."""
+        """Number of taps, over all places of the output along an axis, that lie on the image."""
         before, stride, step = problem.padding[axis][0], problem.strides[axis], problem.dilation[axis]
         places = np.arange(problem.output[axis])[:, None] * stride + np.arange(problem.kernel[axis]) * step - before
         return int(((places >= 0) & (places < problem.image[axis])).sum())

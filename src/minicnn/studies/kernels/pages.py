@@ -60,7 +60,7 @@ def _values(runs: Sequence[Run], data: str) -> dict[str, Any]:
 
 
 def _verdicts(values: Mapping[str, Any]) -> dict[str, bool]:
-    """Which claims our figures confirm; the published testing and loading cannot be compared."""
+    """Verdicts on claims by our figures; the published testing and loading cannot be compared."""
     naive, torch = values["naive"], values["torch_beside"]
     refuted = dict.fromkeys(("optimised", "own", "mnist", "fashion_mnist", "blocks"), False)
     return {**refuted, "naive": bool(naive and torch and naive >= torch)}

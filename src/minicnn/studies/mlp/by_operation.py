@@ -21,7 +21,7 @@ Row = dict[str, Cell]
 
 
 def operation(node: Mapping[str, Any]) -> str:
-    """Which of the study's operations a node belongs to."""
+    """The study's operation that a node belongs to."""
     if node["scope"].startswith("metrics"):
         return "running loss and accuracy"
     if node["phase"] == "update":
@@ -69,7 +69,7 @@ def rows(results: Found) -> tuple[list[Row], list[str]]:
 
 
 def speedups(results: Found) -> tuple[list[Row], list[str]]:
-    """How many times as fast as NumPy each operation is, beside the published, and the heads of the columns."""
+    """Speed-up of each operation over NumPy, beside the published, and the heads of the columns."""
     table: dict[str, Row] = {k: {"operation": k, "published": cpu / gpu} for k, (cpu, gpu) in OPERATIONS_MS.items()}
     heads: list[str] = []
     for run, result in results:

@@ -169,7 +169,7 @@ def _gains(result: Result, gpu: str) -> str:
 
 
 def _verdicts(values: Mapping[str, Any], results: Found, lead: sweeps.Lead | None) -> dict[str, bool]:
-    """Which claims our figures confirm."""
+    """Verdicts on claims by our figures."""
     shares = list(_products_shares(results).values())
     forward_shares = ((values["forward_cpu"], 0.43), (values["forward_gpu"], 0.39))
     return {
@@ -223,7 +223,7 @@ def _iterations(results: Found) -> list[Panel]:
 
 
 def _same(results: Found) -> str | None:
-    """How far the held-out accuracies of a machine's candidates lie apart, and what they come to, in a sentence."""
+    """Spread of the held-out accuracies of a machine's candidates, and the highest, in a sentence."""
     last = [[100 * rows[-1]["val_accuracy"] for rows in result["rounds"].values()] for _, result in results]
     last = [accuracies for accuracies in last if accuracies]
     if not last:

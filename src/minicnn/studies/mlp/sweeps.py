@@ -29,7 +29,7 @@ def points(sizes: Any) -> list[Point]:
 
 @dataclass(frozen=True)
 class Lead:
-    """How many times as fast as NumPy a candidate on a GPU is at the ends of the sweeps.
+    """Speed-up over NumPy of a candidate on a GPU, at the ends of the sweeps.
 
     Attributes:
         candidate: The candidate.
@@ -45,17 +45,17 @@ class Lead:
 
     @property
     def with_samples(self) -> str:
-        """How it changes with the data."""
+        """Change of it with the data."""
         ends = f"{self.least:,.0f} times at the fewest samples, {self.middle:,.0f} at all"
         return f"`{self.candidate}` leads NumPy {ends}"
 
     @property
     def with_units(self) -> str:
-        """How it changes with the model."""
+        """Change of it with the model."""
         return f"{self.middle:,.0f} times with the fewest hidden units, {self.most:,.0f} with the most"
 
     def grows(self, model: bool) -> bool:
-        """Whether it grows with the model, or else with the data."""
+        """True if it grows with the model, or else with the data."""
         before, after = (self.middle, self.most) if model else (self.least, self.middle)
         return after > (1 + SAME) * before
 

@@ -134,7 +134,7 @@ def _values(results: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
 
 
 def _verdicts(values: Mapping[str, Any]) -> dict[str, bool]:
-    """Which claims our figures confirm."""
+    """Verdicts on claims by our figures."""
     numba, cuda, loader, cpu = (values[name] for name in ("numba", "numba_cuda", "loader", "loader_cpu"))
     peers = [s for s in (numba, values["cpu"], values["gpu"], loader) if s]
     return {

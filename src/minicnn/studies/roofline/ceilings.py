@@ -252,7 +252,7 @@ def peaks(ceilings: Mapping[str, Any], gpu: bool) -> dict[str, float]:
 
 
 def way_of(candidate: str) -> str:
-    """How a candidate computes products of float32."""
+    """Way in which a candidate computes products of float32."""
     first, second, *_ = WAYS
     return second if candidate.partition(":")[0] in SPLIT else first
 

@@ -37,7 +37,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def is_product(node: Node) -> bool:
-    """Whether a node is a convolution, a matrix product, or a gradient of one."""
+    """True if a node is a convolution, a matrix product, or a gradient of one."""
     return node.op.name.startswith(PRODUCTS)
 
 

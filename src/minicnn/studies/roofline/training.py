@@ -302,7 +302,7 @@ def measure(
 
 
 def rtols(sensitivity: float) -> tuple[float, float]:
-    """How far losses of the first steps may differ: see `Runner.sensitivity`."""
+    """Tolerances of losses of the first steps: see `Runner.sensitivity`."""
     return RTOLS[0], max(RTOLS[1], APART * sensitivity)
 
 
