@@ -10,19 +10,19 @@ import pytest
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.ops.arrays import materialized, rounded
-from minicnn.program import Program, Value
+from minicnn.program import Program
 from support.numerics import assert_close
 
 SAMPLES, SIZE, MIDDLE = 32, 7, 3.0
 
 
-def zoom(u: Value) -> Value:
+def zoom(u: Any) -> Any:
     """Matrices of a map that leaves the middle where it is: one pixel is read there, but for roundings."""
     scale = np.asarray([[1, 0, -MIDDLE, 0, 1, -MIDDLE]], "float32")
     return (u * 0.6 - 0.3) * scale + np.asarray([[1, 0, 0, 0, 1, 0]], "float32")
 
 
-def zoom_in_two_steps(u: Value) -> Value:
+def zoom_in_two_steps(u: Any) -> Any:
     """The same with offsets that are themselves a sum with a product."""
     scale, zero = u * 0.37 + 1.0, u * 0.0
     offset = scale * -MIDDLE + MIDDLE
@@ -39,15 +39,14 @@ def test_pixels_and_their_weights_belong_together_however_they_are_compiled(matr
     pooled = ops.max_pool2d(moved, kernel=(1, 3), strides=(1, 3))
     one, zero = (program.constant(np.full((1, 1, 1, 4), v), "float32") for v in (1.0, 0.0))
     program.outputs["y"] = ops.normalize(pooled, one, zero, axes=(1, 2, 3), epsilon=1e-3)[0]
-    found = []
-    for name in ("jax:cpu", "numpy"):
+    found: dict[str, list[Any]] = {"jax:cpu": [], "numpy": []}
+    for name, results in found.items():
         backend, rng = get_backend(name), np.random.default_rng(0)
         run = backend.compile(program)
-        found.append([])
         for _ in range(10):
             given = {v.name: backend.asarray(rng.random(v.shape, "float32")) for v in (x, u)}
-            found[-1].append(backend.to_numpy(run(given)["y"]))
-    assert_close(np.asarray(found[0]), np.asarray(found[1]), pooled.size // SAMPLES)
+            results.append(backend.to_numpy(run(given)["y"]))
+    assert_close(np.asarray(found["jax:cpu"]), np.asarray(found["numpy"]), pooled.size // SAMPLES)
 
 
 def test_what_compilers_are_kept_from_changes_no_number() -> None:
