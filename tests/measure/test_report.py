@@ -248,6 +248,8 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other() -> None:
     assert all(below.y1 <= above.y0 + 2 for below, above in pairwise(boxes)), "of lines that end early, too"
     right = axes.get_window_extent().x1
     assert all(Text.get_window_extent(text).x0 > right for text in axes.texts), "no name lies on a line"
+    lines = [(text.arrow_patch.get_window_extent().x1, Text.get_window_extent(text).x0) for text in axes.texts]
+    assert all(end < start + 1 for end, start in lines), "no line to a name lies on another"
     tones = [line.get_color() for line in axes.lines]
     assert len(set(tones)) == min(len(tones), len(figures.PALETTE)), "lines can be told apart"
 
@@ -311,6 +313,7 @@ def test_the_report_needs_nothing_but_itself() -> None:
     page.feed(text)
     assert page.open == []
     assert len(page.images) == 3
+    assert text.count(">Everything<") == 1, "the headline above its panels"
     assert all(image["alt"] for image in page.images)
     assert all(t.startswith("data:image/svg+xml;base64,") or t.removeprefix("#") in page.ids for t in page.targets)
     assert "minicnn study platforms --quick --data fashion_mnist" in text

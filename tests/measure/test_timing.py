@@ -76,7 +76,7 @@ def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
     machine = {"cores": 2, "devices": {}}
     page = Page()
     platforms.pages.present(page, [Run(setting, {"training-mnist": {"history": history, "out": {}}}, machine)])
-    assert page.figures[0].panels[0].title == "An epoch takes 450 ms with numba, 2 cores, 900 ms with numpy, 2 cores"
+    assert page.figures[0].title == "An epoch takes 450 ms with numba, 2 cores, 900 ms with numpy, 2 cores"
     texts = [getattr(block, "text", "") for block in page.blocks]
     assert any("Of numpy, 2 cores one epoch took up to 9.6 s, where others take 0.9 s" in text for text in texts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure as Drawing
 from matplotlib.path import Path as Way
 
 from minicnn import ops, zoo
 from minicnn.data import DataError
 from minicnn.measure import Page, Run, Setting, Spread, Store
+from minicnn.measure.drawing import to_svg
 from minicnn.measure.parity import loss_parity
 from minicnn.measure.study import recall
 from minicnn.program import Program
@@ -436,11 +437,12 @@ def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
     run = run_with({"counts-resnet18": counted, "training-resnet18": {"steps": seconds, "inputs": inputs}}, gpu=True)
     every = list(steps.steps([run]))
     row: Any = trained.machines(every)[0]
-    panels, where = trained.sweep(every)
+    panels, where, leader = trained.sweep(every)
     assert (row["cpu"], row["cpu_batch"], row["gpu"], row["gpu_batch"]) == ("numba, 2 cores", 64, "cupy, H200", 64)
     assert row["ratio"] == pytest.approx(160)
     assert [panel.title for panel in panels] == ["ResNet-18"]
     assert where == "GPU: H200; CPU: 2 cores"
+    assert leader == "cupy, GPU is the fastest at 2 of 2 points"
 
 
 @pytest.mark.parametrize("where", ["results", "h100/results"])
@@ -448,15 +450,24 @@ def test_the_names_under_a_roofline_lie_on_no_line_and_no_other_text(where: str)
     page = Page()
     pages.present(page, [recall(get_study("roofline"), Store(STORED / where / "roofline", {}))])
     (figure,) = (figure for figure in page.figures if figure.name.startswith("roofline-"))
-    drawing = Drawing((7.2, 3.5), layout="constrained")
-    axes = drawing.add_subplot()
-    figure.panels[0].draw(axes)
-    drawing.draw_without_rendering()
-    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    (panel,) = figure.panels
+    shown: list[Any] = []
+
+    def draw(axes: Any) -> None:
+        panel.draw(axes)
+        shown.append(axes)
+
+    to_svg(replace(figure, panels=[replace(panel, draw=draw)]))
+    (axes,) = shown  # as large as in the file
+    axes.figure.draw_without_rendering()
+    boxes = {" ".join(text.get_text().split()): text.get_window_extent() for text in axes.texts}
     assert boxes.keys() >= {steps.TITLES[name] for name in counting.NETWORKS}
+    tones = {text.get_color() for text in axes.texts if text.get_text() in steps.TITLES.values()}
+    assert len(tones & {line.get_color() for line in axes.lines}) == len(steps.TITLES), "each has its path's colour"
     for name, box in boxes.items():
         assert not box.count_overlaps([other for text, other in boxes.items() if text != name]), name
-        assert box.x0 > axes.bbox.x0, name
+        assert axes.bbox.x0 < box.x0 < box.x1 <= axes.bbox.x1, name
+        assert axes.bbox.y0 < box.y0 < box.y1 <= axes.bbox.y1, name
         for line in axes.lines:
             way = Way(axes.transData.transform(line.get_xydata())).interpolated(50)
             assert not box.count_contains(way.vertices), name

@@ -99,16 +99,16 @@ def _render(figure: Figure, panels: Sequence[Panel], form: str) -> tuple[bytes, 
         drawing = Drawing(figsize=(WIDTH, height), dpi=150, layout="constrained")
         FigureCanvasAgg(drawing)  # no window system, no global state
         every = drawing.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+        if head:
+            drawing.suptitle(head, x=0.01, ha="left", weight="bold", size=10.5)
         for axes, panel in zip(every[:, 0], panels, strict=True):
+            words = textwrap.fill(panel.title, LETTERS_OF_A_LINE) if len(panels) > 1 or not whole else ""
+            axes.set_title("\n".join(" " for _ in words.splitlines()))  # keeps the room: where names fit depends on it
             panel.draw(axes)
-            if panel.title and (len(panels) > 1 or not whole):
-                words = textwrap.fill(panel.title, LETTERS_OF_A_LINE)
-                axes.set_title("\n".join(" " for _ in words.splitlines()))  # keeps the room
+            if words:
                 at = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points"}
                 title = axes.annotate(words, (0.01, 1), (0, 6), size=9.5, weight="bold", **at)
                 title.set_in_layout(False)  # it begins at the left of the drawing, beside which no axes give way
-        if head:
-            drawing.suptitle(head, x=0.01, ha="left", weight="bold", size=10.5)
         file = io.BytesIO()
         drawing.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
         return file.getvalue(), _spots(drawing)

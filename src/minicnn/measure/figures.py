@@ -263,7 +263,8 @@ def paths(
                      for name, (_, ys, _) in series.items())  # fmt: skip
     for place, (_, name) in zip(_apart([end for end, _ in ends_at], points), ends_at, strict=True):
         xs, ys, tone = series[name]
-        arrow = {"arrowstyle": "-", "color": tone, "linewidth": 0.8, "linestyle": ":", "shrinkA": 0, "shrinkB": 3}
+        arrow = {"arrowstyle": "-", "color": tone, "linewidth": 0.8, "linestyle": ":", "shrinkA": 0, "shrinkB": 3,
+                 "relpos": (0, 0.5)}  # it ends left of the name, not within others  # fmt: skip
         axes.annotate(name, (xs[-1], ys[-1]), (1.04, place / points), textcoords="axes fraction", va="center",
                       arrowprops=arrow)  # fmt: skip
 

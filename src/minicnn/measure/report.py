@@ -37,7 +37,7 @@ th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;border-bott
 thead th{border-bottom:2px solid var(--soft)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .note,figcaption{color:var(--soft);font-size:.85rem}.note{margin-top:.2rem;overflow-wrap:anywhere}
 td:first-child{white-space:nowrap}td.s{white-space:normal}
-figure{margin:1.5rem 0}.panels{display:grid;gap:.6rem;
+figure{margin:1.5rem 0}.head{font-weight:600;margin:0 0 .4rem}.panels{display:grid;gap:.6rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}
 summary{cursor:pointer;font-weight:600}
 .chart{position:relative;max-width:46rem}.chart img{width:100%;height:auto;display:block}
@@ -198,7 +198,9 @@ def _figure(figure: Figure) -> str:
         answers = "".join(map(_spot, spots))
         charts += f'<div class=chart><img alt="{label}" src="data:image/svg+xml;base64,{data}">{answers}</div>'
     caption = words(figure.caption)
-    return f"<figure><div class=panels>{charts}</div><figcaption>{caption}</figcaption></figure>"
+    # The drawing of the only panel has the headline in it; of several none has.
+    head = f"<p class=head>{words(figure.title)}</p>" if len(figure.panels) > 1 else ""
+    return f"<figure>{head}<div class=panels>{charts}</div><figcaption>{caption}</figcaption></figure>"
 
 
 def _spot(spot: Spot) -> str:

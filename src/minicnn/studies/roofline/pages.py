@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
@@ -33,7 +34,10 @@ from minicnn.studies.roofline.trained import TEMPLATE
 from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, near
 
 Place = tuple[float, float]  # FLOP per byte, FLOP/s
-AROUND = ((7, 0), (-7, 0), (0, 11), (0, -11), (5, 9), (5, -9), (-5, 9), (-5, -9))  # points away, where a name may be
+AROUND = ((7, 0), (-7, 0), (0, 5), (0, -5), (5, 3), (5, -3), (-5, 3), (-5, -3))  # points away, where a name may be
+# A network's name has the colour of its path: it can lie nearer to another's.
+TONES = dict(zip(TITLES.values(), (figures.PALETTE[i] for i in (0, 1, 2, 7)), strict=True))
+ACROSS = 24  # letters of a line of the name of a ceiling, where it does not fit on one
 HIGH = 12  # rows as high as which a roofline is drawn
 
 
@@ -106,18 +110,12 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, steps: Sequence[S
     top = max(rates.values())
     left, right = min(xs) / 5, max([*xs, *(rate / moved for rate in rates.values())]) * 60  # room for names
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min([*ys, moved * left]) / 2, top * 2.5))
-    for ways, rate in _distinct(rates):
-        tone = blue if used in ways else grey
+    tones = {rate: blue if used in ways else grey for ways, rate in _distinct(rates)}
+    for rate, tone in tones.items():
         axes.plot([rate / moved, right], [rate, rate], color=tone, linewidth=figures.LINE)
-        ground = {"facecolor": figures.PAPER, "edgecolor": "none", "pad": 0.5}  # no line goes through it
-        axes.annotate(f"{' and '.join(ways)}: {_rate(rate)}", (right, rate), (-3, 4), ha="right", color=tone,
-                      bbox=ground, textcoords="offset points")  # fmt: skip
     axes.plot([left, top / moved], [moved * left, top], color=grey, linewidth=figures.LINE)
-    upper = left**0.25 * (top / moved) ** 0.75  # three quarters of the way up the slope
-    axes.annotate(f"memory: {quantity('GB/s')(moved / 1e9)}", (upper, moved * upper), (-6, 3), ha="right",
-                  textcoords="offset points", color=grey)  # fmt: skip
     for name, path in points.items():
-        axes.plot(*zip(*path, strict=True), color=blue, linewidth=figures.LINE, marker="o", markersize=5)
+        axes.plot(*zip(*path, strict=True), color=TONES[name], linewidth=figures.LINE, marker="o", markersize=5)
         for x, y in path:
             words = f"{_rate(y)}, {y / min(moved * x, top):.1%} of the roof over {x:.1f} FLOP per byte"
             figures.answer(axes, f"{name}: {words}", (x, x), (y, y))
@@ -125,26 +123,46 @@ def _draw(axes: Any, rates: Mapping[str, float], moved: float, steps: Sequence[S
     axes.yaxis.set_major_formatter(lambda y, _: _rate(y))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     axes.minorticks_off()
-    _name(axes, points)
-
-
-def _name(axes: Any, paths: Mapping[str, Sequence[Place]]) -> None:
-    """Write each name at an end of its path, at the first place that is on no line or text, if there is one."""
     axes.figure.draw_without_rendering()  # so that it is known where everything is
+    for ways, rate in _distinct(rates):
+        name = f"{' and '.join(ways)}: {_rate(rate)}"
+        texts = name, textwrap.fill(name, ACROSS)
+        ground = {"facecolor": figures.PAPER, "edgecolor": "none", "pad": 0.5}  # no line of the grid goes through it
+        _name(axes, [(text, (right, rate), (-3, up)) for up, text in product((4, -4), texts)], color=tones[rate],
+              bbox=ground)  # fmt: skip
+    speed = quantity("GB/s")(moved / 1e9)
+    slope = [left ** (1 - share) * (top / moved) ** share for share in (0.75, 0.85, 0.95, 0.65, 0.55)]  # from its foot
+    places = [(f"memory:{gap}{speed}", (x, moved * x), (-6, 3)) for gap, x in product(" \n", slope)]
+    _name(axes, places, color=grey)
+    for name, path in points.items():
+        ends = path[-1], path[0], max(path, key=itemgetter(1)), min(path, key=itemgetter(1))
+        around = product((1, 2, 3), AROUND, ends)
+        _name(axes, [(name, end, (far * away, far * up)) for far, (away, up), end in around],
+              color=TONES[name], weight="bold")  # fmt: skip
+
+
+def _name(axes: Any, places: Sequence[tuple[str, Place, Place]], **style: Any) -> None:
+    """Write a name at the first place within the axes that is on no line or text, if there is one.
+
+    Args:
+        axes: Where to draw; all lines are drawn, and the layout is known.
+        places: What is written, beside which point, and how many points away to the right and upwards.
+        style: How it is written.
+    """
     boxes = [text.get_window_extent() for text in axes.texts]
     lines = [axes.transData.transform(line.get_xydata()) for line in axes.lines]
     along = np.linspace(0, 1, 100)[:, None]
     inked = np.vstack([*lines, *(a + along * (b - a) for line in lines for a, b in pairwise(line))])
-    for name, path in paths.items():
-        ends = path[-1], path[0], max(path, key=itemgetter(1)), min(path, key=itemgetter(1))
-        text = axes.annotate(name, path[-1], (0, 0), textcoords="offset points", va="center", weight="bold")
-        for far, (right, up), at in product((1, 2), AROUND, ends):
-            text.xy, text.xyann = at, (far * right, far * up)
-            text.set_horizontalalignment(("center", "left", "right")[int(np.sign(right))])
-            box = text.get_window_extent().padded(2)
-            if not box.count_contains(inked) and not box.count_overlaps(boxes):
-                break
-        boxes.append(box)
+    text = axes.annotate("", (0, 0), (0, 0), textcoords="offset points", **style)
+    for words, at, away in places:
+        right, up = np.sign(away).astype(int)
+        text.set(text=words, ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up])
+        text.xy, text.xyann = at, away
+        text.set_multialignment(text.get_ha())
+        box = text.get_window_extent().padded(2)
+        within = axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1 - 2, box.y1)
+        if within and not box.count_contains(inked) and not box.count_overlaps(boxes):
+            return
 
 
 def _rate(rate: float) -> str:
