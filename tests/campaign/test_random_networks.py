@@ -10,7 +10,7 @@ import pytest
 
 from backends.cupy.emulator import needs_gxx
 from support import random_networks
-from support.campaign import FULL, NAMED, seconds_left, size
+from support.campaign import FULL, NAMED, NIGHT, seconds_left, size
 from support.killed import start
 
 # Networks of an ordinary run: the first, and how many. One takes a tenth of a second with PyTorch, three with JAX, and
@@ -46,6 +46,13 @@ def test_five_steps(backend: str, part: int, tmp_path: Path) -> None:
     assert (wrong, process.returncode) == ([], 0)
     if int(done) < count:
         pytest.skip(f"the time was over after {done} of {count} networks of {backend}, none of which disagreed")
+
+
+@pytest.mark.skipif(not NIGHT, reason="compiles for ten seconds; a smaller test of tests/ops shows the same by day")
+def test_images_between_pixels_on_jax() -> None:
+    """Once wrong by 174 tolerances: pixels and weights of one place, which XLA computed anew for each."""
+    pytest.importorskip("jax")
+    assert random_networks.disagreement(153, random_networks.find("jax:cpu")) == ""
 
 
 def test_a_network_follows_from_its_seed_and_seeds_differ() -> None:

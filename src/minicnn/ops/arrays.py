@@ -96,6 +96,26 @@ def spread(x: Array, axis: int, step: int, xp: Namespace) -> Array:
     return x[(*(slice(None),) * axis, slice(0, shape[axis] - step + 1), ...)]
 
 
+def rounded(product: Array, xp: Namespace) -> Array:
+    """Products no larger than 2^100, which no compiler adds to something in the same instruction.
+
+    A fused multiply-add does not round the product. One compiled for one reader of a sum and none for another give two
+    sums, which lie on both sides of a whole number where the sum is close to it.
+    """
+    return xp.minimum(product, full((), 2.0**100, product, xp))
+
+
+def materialized(x: Array, xp: Namespace) -> Array:
+    """The array x, less than infinity, computed once for all of its readers: small arrays only, as they are sorted.
+
+    Compilers may compute an array anew for each of its readers, and its bits then depend on the reader. XLA does so
+    even behind an optimization barrier on a CPU, and never with the result of a sort. It is the lesser of x and
+    infinity; a product with the identity, which is not computed anew either, could round x to TF32.
+    """
+    beyond = xp.broadcast_to(full((1,) * x.ndim, float("inf"), x, xp), x.shape)
+    return xp.sort(xp.stack([x, beyond], axis=-1), axis=-1)[..., 0]
+
+
 def masked(dy: Array, mask: Array, xp: Namespace) -> Array:
     """Finite dy where the bool mask holds, 0 elsewhere.
 

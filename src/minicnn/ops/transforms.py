@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from minicnn.ops.arrays import arange, full, zeros
+from minicnn.ops.arrays import arange, full, materialized, rounded, zeros
 from minicnn.ops.checks import one_of, require_float, require_ndim
 from minicnn.ops.manipulation import take_gradient
 from minicnn.ops.primitive import Array, Namespace, primitive
@@ -51,10 +51,13 @@ def _corners(
 ) -> Iterator[tuple[Array, Array, Array]]:
     """Pixels that a result is made of: places in (N * H * W,), their weights and whether they lie in the image."""
     (h, w), n = image, matrix.shape[0]
+    # A pixel and its weight may be computed by separate kernels: the place must have the same bits in both, or its
+    # floor can be that of one side of a whole number and its remainder that of the other.
+    matrix = materialized(matrix, xp)
     a, b, c, d, e, f = (xp.reshape(matrix[:, k], (n, 1, 1)) for k in range(6))
     i, j = xp.reshape(arange(size[0], matrix, xp), (1, -1, 1)), xp.reshape(arange(size[1], matrix, xp), (1, 1, -1))
-    rows = _folded(d * j + (e * i + f), h, fill_mode, xp)
-    columns = _folded(a * j + (b * i + c), w, fill_mode, xp)
+    rows = _folded(rounded(d * j, xp) + (rounded(e * i, xp) + f), h, fill_mode, xp)
+    columns = _folded(rounded(a * j, xp) + (rounded(b * i, xp) + c), w, fill_mode, xp)
     first = xp.reshape(arange(n, matrix, xp, dtype=xp.int32), (n, 1, 1)) * (h * w)
     if interpolation == "nearest":
         corners = [(xp.floor(rows + 0.5), xp.floor(columns + 0.5), None)]
