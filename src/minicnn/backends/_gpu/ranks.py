@@ -293,3 +293,4 @@ def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:
         for array in arrays:
             backend.runtime.clear(array)
         communicator.prepare(arrays, backend.runtime)
+        backend.runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here
