@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import EllipsisType, SimpleNamespace
 from typing import Any
 
@@ -235,6 +235,16 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concat([expand_dims(x, axis) for x in arrays], axis)
 
 
+def sort(x: Tensor, axis: int = -1) -> Tensor:
+    """The elements along an axis, the smallest first."""
+    at = axis % x.ndim
+    result = x.sheet.emit("TopK", [x, x.sheet.integers([x.shape[at]])], x.shape, x.dtype, axis=at, largest=0, sorted=1)
+    # The operator has a second result, the places that the elements had.
+    operator = x.sheet.operators[-1]
+    x.sheet.operators[-1] = replace(operator, outputs=(*operator.outputs, f"{result.name}/places"))
+    return result
+
+
 def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
     """X framed by (before, after) elements along each axis."""
     if not any(map(any, widths)):
@@ -363,6 +373,6 @@ XP = SimpleNamespace(
     square=lambda x: x * x, expm1=expm1, log1p=log1p, where=where, astype=astype, asarray=_asarray,
     sum=reduced("ReduceSum"), mean=reduced("ReduceMean"), max=reduced("ReduceMax"), argmax=argmax, matmul=matmul,
     reshape=reshape, permute_dims=permute_dims, expand_dims=expand_dims, concat=concat, stack=stack, take=take,
-    repeat=repeat, broadcast_to=broadcast_to, zeros=_zeros, full=_full, arange=_arange,
+    sort=sort, repeat=repeat, broadcast_to=broadcast_to, zeros=_zeros, full=_full, arange=_arange,
     zeros_like=lambda x: _filled(x, 0), ones_like=lambda x: _filled(x, 1),
 )  # fmt: skip
