@@ -184,6 +184,7 @@ def test_the_keyboard_draws(chromium: Browser, port: int) -> None:
     for _ in range(16):
         chromium.key("ArrowDown")
     chromium.wait("!asking && best.textContent.startsWith('digit 1 ')")
+    assert chromium.complaints == []
 
 
 @needs_browser

@@ -34,11 +34,6 @@ class Sharing:
     splits: int = 1
     terms_first: bool = True
 
-    @property
-    def blocks(self) -> int:
-        """Blocks."""
-        return -(-self.results // self.side) * self.splits
-
 
 def shared_sum(
     sharing: Sharing, join: str, dtype: str, term: Expr, finish: Sequence[Statement], threads: int

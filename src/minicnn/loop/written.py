@@ -89,8 +89,8 @@ class WrittenStep:
         if shard is not None:
             trace.batch, trace.samples = shard.batch, shard.samples
         x, y, weight = declare_data(program, feed, precision.dtype)
-        given = {v.name for v in program.inputs}
-        trace.data = frozenset({"index", "rows"} if feed.gathered else given | {"rows"})
+        declared = {v.name for v in program.inputs}
+        trace.data = frozenset({"index", "rows"} if feed.gathered else declared | {"rows"})
         for held, path in held_weights(self.model):
             supervised.paths.setdefault(held, path)
         vars(self).pop("_further", None)  # there may be others than at the latest trace

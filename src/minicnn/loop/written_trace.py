@@ -62,8 +62,8 @@ def gradients(loss: Value, of: Any) -> Any:
             f"gradients belongs inside train_step or test_step of a model. Received: {loss!r:.80}. In a Program "
             "written by hand take minicnn.program.gradients."
         )
-    found = trace.gradients(loss, list(of) if isinstance(of, list | tuple) else [of])
-    return found if isinstance(of, list | tuple) else found[0]
+    slopes = trace.gradients(loss, list(of) if isinstance(of, list | tuple) else [of])
+    return slopes if isinstance(of, list | tuple) else slopes[0]
 
 
 @dataclass
@@ -199,14 +199,14 @@ class WrittenTrace(Trace):
             self._scale = loss_scale(self.program)
         factor = self._scale if scaled else None
         if self.shard is None:
-            found = differentiate(self.program, loss if factor is None else loss * factor, values)
+            slopes = differentiate(self.program, loss if factor is None else loss * factor, values)
         else:
-            found = self._over_shards(loss, values, factor, self.shard)
+            slopes = self._over_shards(loss, values, factor, self.shard)
         if factor is None:
-            return found
-        found, finite = unscaled(self.program, found, factor)
+            return slopes
+        slopes, finite = unscaled(self.program, slopes, factor)
         self._finite.append(finite)
-        return found
+        return slopes
 
     def _over_shards(self, loss: Value, values: Sequence[Value], factor: Value | None, shard: Shard) -> list[Value]:
         kinds = self._spread()
@@ -217,20 +217,20 @@ class WrittenTrace(Trace):
             return differentiate(program, loss, values)
         self._check_mean("The loss of a step", loss, kind)
         mean, common = self._terms(loss, kinds)
-        found: list[Value] = []
+        slopes: list[Value] = []
         if kind != "same":
             summed = self._sum(mean)
-            found = differentiate(program, summed if factor is None else summed * (factor * share), values)
+            slopes = differentiate(program, summed if factor is None else summed * (factor * share), values)
             with program.scope("shards", "backward"):
-                shared = [g for g, own in zip(found, of_samples, strict=True) if not own]
+                shared = [g for g, own in zip(slopes, of_samples, strict=True) if not own]
                 totals = iter(in_buckets(program, shard, shared))
-                found = [g if own else next(totals) for g, own in zip(found, of_samples, strict=True)]
-                found = [g * share for g in found] if factor is None else found
+                slopes = [g if own else next(totals) for g, own in zip(slopes, of_samples, strict=True)]
+                slopes = [g * share for g in slopes] if factor is None else slopes
         if common:
             alike = reduce(operator.add, common)
             more = differentiate(program, alike if factor is None else alike * factor, values)
-            found = [a + b for a, b in zip(found, more, strict=True)] if found else more
-        return found
+            slopes = [a + b for a, b in zip(slopes, more, strict=True)] if slopes else more
+        return slopes
 
     def _terms(self, loss: Value, kinds: Mapping[int, Spread]) -> tuple[Value, list[Value]]:
         """The part of a loss that is a mean over samples, and what is added that is the same on all shards."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import Phase, example, given, settings
@@ -11,16 +9,15 @@ from hypothesis import strategies as st
 
 from backends.cupy.emulated import EmulatedBackend
 from backends.cupy.emulator import Emulated, needs_gxx
+from backends.cupy.pipelined import convolution
 from backends.cupy.short_storage import by_numpy, distance, residual, rounded, steps
-from minicnn import Sequential, layers, ops
+from minicnn import Sequential, layers
 from minicnn.backends import get_backend
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.loop.tracing import FIRST_SCALE, GROWTH_STEPS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
-from minicnn.program import Program, gradients
-from minicnn.program.passes import lower_precision, shorten_images
 from support.campaign import NIGHT
 
 pytestmark = needs_gxx
@@ -54,20 +51,7 @@ def test_a_step_rounds_where_the_program_says(
 def test_convolutions_of_short_images_and_their_gradients(
     dtype: str, n: int, c: int, f: int, kernel: int, strides: int, dilation: int, groups: int
 ) -> None:
-    program, size = Program("convolution"), 9
-    x = program.input("x", (n, size, size, c * groups))
-    weight = program.input("weight", (kernel, kernel, c, f * groups), kind="parameter")
-    side = dilation * (kernel - 1) // 2
-    attrs: dict[str, Any] = {
-        "strides": (strides, strides), "padding": ((side, side), (side, side)), "dilation": (dilation, dilation),
-        "groups": groups, "data_format": "NHWC",
-    }  # fmt: skip
-    y = ops.conv2d(ops.relu(x), weight, **attrs)
-    program.outputs["loss"] = loss = ops.sum(ops.square(y) * ops.cast(y, dtype="float32"))
-    for name, value in zip(("dx", "dweight"), gradients(program, loss, [x, weight]), strict=True):
-        program.outputs[name] = value * 1.0
-    assert shorten_images(program, dtype)
-    assert lower_precision(program, dtype)
+    program = convolution(dtype, n, c, f, kernel, strides, dilation, groups, 9)
     rng = np.random.default_rng(0)
     sizes = {"x": 1.0, "weight": 1 / (kernel * c**0.5)}  # results of size 1, which are cubed
     arrays = {

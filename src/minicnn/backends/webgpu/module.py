@@ -31,7 +31,7 @@ fn kernel(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) count: 
 
 
 class Module:
-    """What a kernel defines beside its statements.
+    """Definitions of a kernel beside its statements.
 
     Its arrays are words of memories m0, m1 ..., which are those of slabs once it is known where arrays lie. Where each
     begins is an argument.

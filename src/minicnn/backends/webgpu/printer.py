@@ -227,7 +227,7 @@ def _reads_at_places(x: Expr) -> bool:
 
 
 def _at_first_unless(condition: Expr, x: Expr) -> Expr | None:
-    """What reads from a place if a condition holds, and from the first place if not."""
+    """Load from a place if a condition holds, and from the first place if not."""
     match x:
         case Load(array, place):
             return Load(array, Select(condition, place, Number(0, PLACE)))

@@ -511,7 +511,7 @@ class WebGpuRuntime:
 
 
 class _Slot:
-    """What a launch holds as long as its arguments are needed."""
+    """Resources of a launch, held as long as its arguments are needed."""
 
 
 def _first(array: Array) -> int:
