@@ -103,16 +103,6 @@ def test_training_with_references_alone_follows_numpy() -> None:
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-def test_what_wgsl_lacks_is_refused_by_name() -> None:
-    backend = get_backend("webgpu")
-    for dtype in ("float64", "int64"):
-        with pytest.raises(TypeError, match=f"WGSL has no others. Received: {dtype}. Convert it"):
-            backend.asarray(np.zeros(3, dtype))
-    model = Sequential([layers.Input((4,)), layers.Dense(2)], backend="webgpu")
-    with pytest.raises(ValueError, match=r"float32.*Received.*float64"):
-        model.compile("sgd", "mse", precision="float64")
-
-
 @pytest.mark.no_cover
 def test_platforms_learns_digits_without_a_gpu() -> None:
     """The software adapter takes seconds for what shows that a user without a GPU gets a trained network."""
