@@ -80,7 +80,8 @@ def test_a_step_may_need_more_than_a_binding(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_array_larger_than_a_binding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = get_backend("webgpu")
     monkeypatch.setattr(backend.runtime, "piece", 4096)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"An array fits into one binding of .*: 4,096 bytes\. Received: 8,000 bytes"):
+    rule = r"An array fits into one binding of .*: 4,096 bytes\. "
+    with pytest.raises(ValueError, match=rf"{rule}Received: float32\[2,1000\], of 8,000 bytes\. Use fewer units"):
         backend.asarray(np.zeros((2, 1000), "float32"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -221,15 +222,9 @@ class WebGpuRuntime:
         """A slab, and where and how many bytes of it can be had.
 
         Raises:
-            ValueError: If no binding is as large.
             MemoryError: If there is no memory left.
         """
         size = -(-max(nbytes, 1) // UNIT) * UNIT
-        if size > self.piece:
-            raise ValueError(
-                f"An array fits into one binding of {self.gpu.name}: {self.piece:,} bytes. Received: {nbytes:,} bytes. "
-                "Split it, or use a smaller batch_size."
-            )
         with self._lock:
             self._put_away()
             found = [(n, first, slab) for slab in self._slabs for first, n in slab.free.items() if n >= size]
@@ -250,8 +245,14 @@ class WebGpuRuntime:
             return self._device.create_buffer(size=size, usage=_USES[kind])
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        memory: Any = Memory(self, nbytes) if nbytes <= self.piece or len(shape) > 1 else Pieces(self, nbytes)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if nbytes > self.piece and (len(shape) > 1 or dtype != "uint8"):  # an arena comes in pieces
+            raise ValueError(
+                f"An array fits into one binding of {self.gpu.name}: {self.piece:,} bytes. Received: {dtype}"
+                f"[{','.join(map(str, shape))}], of {nbytes:,} bytes. Use fewer units, smaller images, a smaller "
+                "batch_size, a GPU with larger ones, or another backend."
+            )
+        memory: Any = Memory(self, nbytes) if nbytes <= self.piece else Pieces(self, nbytes)
         return Array(memory, 0, shape, dtype)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
