@@ -10,13 +10,14 @@ import numpy as np
 import wgpu  # noqa: F401 - whose absence is said when the backend is asked for
 
 from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends._gpu.host_namespace import HostNamespace
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Executable
 from minicnn.backends.webgpu.adapters import adapters
-from minicnn.backends.webgpu.arrays import Array, HostNamespace, check_dtype
+from minicnn.backends.webgpu.arrays import Array, check_dtype
 from minicnn.backends.webgpu.generation import generate
 from minicnn.backends.webgpu.runtime import WebGpuRuntime, runtime_of
 from minicnn.backends.webgpu.tiles import WebGpuTiles
