@@ -52,7 +52,7 @@ class WebGpuBackend(GpuBackend):
     ) -> None:
         device = f"adapter:{device}" if device is not None and device.isdigit() else device
         super().__init__(device, reference_only=reference_only, strict=strict, options=options)
-        self.precisions = ("float32", "mixed_float16")
+        self.precisions = ("float32",) if reference_only else ("float32", "mixed_float16")
 
     def open(self, number: int) -> tuple[WebGpuRuntime, Tiles]:
         runtime = runtime_of(number)
@@ -92,8 +92,6 @@ class WebGpuBackend(GpuBackend):
             return {name: self.asarray(array) for name, array in run(arrays).items()}
 
         return call
-
-    # Machine ------------------------------------------------------------------------------------
 
     @classmethod
     def describe(cls) -> dict[str, str]:
