@@ -264,6 +264,25 @@ class WrittenTrace(Trace):
 
     # Shards ---------------------------------------------------------------------------------------
 
+    def numbers(self) -> Value:
+        """See `Steps.sample_numbers`."""
+        return self.program.constant(np.arange(self.samples, dtype="int32")) if self.shard is None else self.rows()
+
+    def gather(self, x: Value) -> Value:
+        """See `Steps.gather`."""
+        if not x.shape or x.shape[0] != self.samples:
+            raise ValueError(
+                f"gather takes numbers of the step's {self.samples} samples, along the first axis. Received: {x!r}. "
+                "What is the same for all samples needs no gathering."
+            )
+        shard = self.shard
+        if shard is None:
+            return x
+        # Sums with zeros are exact, and shards need not be of one size.
+        rows = ops.take_gradient(ops.as_float(x, self.dtype), self.rows(), rows=shard.batch)
+        whole = ops.all_reduce(rows, group=shard.group)
+        return whole if whole.dtype == x.dtype else ops.cast(whole, dtype=x.dtype)
+
     def _spread(self) -> dict[int, Spread]:
         """Spread of each Value, once batches are normalised as such."""
         if self.shard is not None and self.shard.count > 1:
@@ -278,8 +297,8 @@ class WrittenTrace(Trace):
             made = f", made by {node.op.name}" if node is not None else ""
             raise ValueError(
                 f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
-                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, or "
-                "train without shards."
+                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, compare "
+                "samples with self.gather(x), which has those of all shards, or train without shards."
             )
 
     # Logs -----------------------------------------------------------------------------------------
