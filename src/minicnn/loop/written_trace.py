@@ -297,8 +297,8 @@ class WrittenTrace(Trace):
             made = f", made by {node.op.name}" if node is not None else ""
             raise ValueError(
                 f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
-                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, compare "
-                "samples with self.gather(x), which has those of all shards, or train without shards."
+                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, with "
+                "others of the batch through self.gather(x), or train without shards."
             )
 
     # Logs -----------------------------------------------------------------------------------------

@@ -133,9 +133,9 @@ class Steps(Functional):
     def _traced_step(self) -> WrittenTrace:
         if self._step is None:
             raise RuntimeError(
-                "compute_loss, compute_metrics, losses, value_of, gather and sample_numbers belong inside train_step and "
-                f"test_step. Received: a call outside, on {self.name!r}. Give evaluate the data, or read weights by "
-                "get_weights."
+                "compute_loss, compute_metrics, losses, value_of, gather and sample_numbers belong inside train_step "
+                f"and test_step. Received: a call outside, on {self.name!r}. Give evaluate the data, or read weights "
+                "by get_weights."
             )
         return self._step
 
