@@ -312,6 +312,19 @@ def test_what_is_gathered_is_of_the_samples() -> None:
         fitted(one_step(step), SAMPLES)
 
 
+@pytest.mark.parametrize("own", [0.0, 1.0])
+def test_a_loss_of_gathered_numbers_alone_is_refused(own: float) -> None:
+    def step(self: Any, data: Any) -> Any:
+        y, weights = self(data), self.layer.trainable_weights
+        loss = ops.mean(ops.square(self.gather(y)))
+        self.optimizer.apply(gradients(loss + ops.mean(y) if own else loss, weights), weights)
+        return {}
+
+    fitted(one_step(step), SAMPLES)
+    with pytest.raises(ValueError, match=r"each shard has the loss of its own samples.*a loss of what is gathered alon"):
+        fitted(one_step(step, accumulate=4), SAMPLES)
+
+
 def test_stop_gradient_and_an_optimizer_s_steps_are_constants() -> None:
     def step(self: Any, data: Any) -> Any:
         weights = self.layer.trainable_weights

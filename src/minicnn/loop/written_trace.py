@@ -12,6 +12,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.distribution.passes import Shard, in_buckets, in_common
+from minicnn.distribution.segments import COLLECTIVES
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.held import Measured
@@ -228,6 +229,13 @@ class WrittenTrace(Trace):
                 slopes = [g * share for g in slopes] if factor is None else slopes
         if common:
             alike = reduce(operator.add, common)
+            after = depends_on(program, values)
+            gathered = [v for n in program.nodes if n.op.name in COLLECTIVES for v in n.outputs if id(v) in after]
+            if id(alike) in depends_on(program, gathered):  # all shards would differentiate all samples
+                raise ValueError(
+                    "Where a batch is cut into shards, each shard has the loss of its own samples. Received: a loss of "
+                    f"what is gathered alone, {alike!r}. Let self.gather(x) stand on one side only, and x on the other."
+                )
             more = differentiate(program, alike if factor is None else alike * factor, values)
             slopes = [a + b for a, b in zip(slopes, more, strict=True)] if slopes else more
         return slopes
