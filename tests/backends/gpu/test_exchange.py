@@ -13,6 +13,9 @@ from minicnn.layers import Conv2D, Dense, Flatten, Input
 from minicnn.tolerance import tolerance
 
 pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch sees no GPU", allow_module_level=True)
 
 X = np.random.default_rng(0).random((20, 8, 8, 2), "float32")
 Y = np.arange(20, dtype="int32") % 3
@@ -23,9 +26,6 @@ PAIRS = [("cupy", "torch"), ("cupy", "jax"), ("cupy", "numba"), ("numba_cuda", "
 def on_gpu(library: str, array: Any) -> Any:
     """An array of a library on the first GPU."""
     if library == "torch":
-        torch = pytest.importorskip("torch")
-        if not torch.cuda.is_available():
-            pytest.skip("PyTorch sees no GPU")
         return torch.tensor(array, device="cuda")
     if library == "jax":
         jax = pytest.importorskip("jax")
@@ -34,10 +34,7 @@ def on_gpu(library: str, array: Any) -> Any:
         return jax.numpy.asarray(array)
     if library == "cupy":
         return pytest.importorskip("cupy").asarray(array)
-    cuda = pytest.importorskip("numba.cuda")
-    if not cuda.is_available():
-        pytest.skip("Numba sees no GPU")
-    return cuda.to_device(array)
+    return pytest.importorskip("numba.cuda").to_device(array)
 
 
 def on_host(array: Any) -> Any:
@@ -94,7 +91,6 @@ def test_the_memory_is_shared(name: str, library: str) -> None:
 @pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
 def test_work_on_another_stream_is_waited_for(name: str) -> None:
     """What fills the input takes a while on a stream of its own, and what reads the output is on it, too."""
-    torch = pytest.importorskip("torch")
     model, given = network(name), on_gpu("torch", X)
     expected = model.predict(X + 1)
     for _ in range(5):
@@ -109,7 +105,6 @@ def test_work_on_another_stream_is_waited_for(name: str) -> None:
 @pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
 @pytest.mark.parametrize("form", ["requires_grad", "bfloat16", "float16", "float64", "uint8", "strided", "offset"])
 def test_forms(form: str, name: str) -> None:
-    torch = pytest.importorskip("torch")
     model, x = network(name), on_gpu("torch", np.round(X * 64) / 64)  # which are exact in bfloat16
     if form == "requires_grad":
         given = x.clone().requires_grad_()
@@ -131,7 +126,6 @@ def test_forms(form: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
 def test_another_gpu_is_named(name: str) -> None:
-    torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     with pytest.raises(ValueError, match=r"Arrays are on the model's device\. Received: .*cuda:1"):
