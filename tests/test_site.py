@@ -23,9 +23,10 @@ def test_the_pictures_are_those_that_the_script_draws() -> None:
         assert stored == picture, "python docs/pictures.py draws them anew"
 
 
-def test_each_step_has_a_box_and_most_a_picture() -> None:
+def test_each_step_has_a_box_and_a_picture() -> None:
     for page in sorted((ROOT / "docs/steps").glob("*.md")):
         text = page.read_text("utf-8")
+        assert f"](../figures/step-{page.stem[:2]}-" in text, page.name
         assert all(f"- **{word}:**" in text for word in ("Predict", "Measure", "Explain")), page.name
 
 
