@@ -91,12 +91,12 @@ def main() -> int:
             for fault in faults(chromium, page):
                 print(f"{page.relative_to(folder)}: {fault}")
                 kinds[fault.split(": ")[-2] if ": " in fault else fault] += 1
-        for fault in astray(chromium, folder, SOUGHT):
-            print(fault)
-            kinds["search"] += 1
         if (size := weight(chromium, folder / "index.html")) > MOST_BYTES:
             print(f"index.html: {size:,} bytes with all that it loads, more than {MOST_BYTES:,}")
             kinds["size"] += 1
+        for fault in astray(chromium, folder, SOUGHT):
+            print(fault)
+            kinds["search"] += 1
     print(f"{len(pages(folder))} pages, first page {size:,} bytes: {sum(kinds.values())} faults")
     return 1 if kinds else 0
 
