@@ -17,7 +17,6 @@ from minicnn.backends.base import Executable
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
-from minicnn.distribution.segments import COLLECTIVES
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.memory import ALIGNMENT, Buffer, assign
@@ -59,32 +58,21 @@ def summed(values: Sequence[Value], group: Group) -> list[Value]:
         group: Who has which shards; each rank has one sum.
     """
     flat = ops.concat(*(ops.reshape(v, shape=(v.size,)) for v in values), axis=0)
-    rest = -flat.size % group.ranks  # NCCL moves equal pieces
-    whole = flat_sum(ops.pad(flat, widths=((0, rest),)) if rest else flat, group)
+    if group.deterministic:
+        # NCCL moves equal pieces.
+        rest = -flat.size % group.ranks
+        padded = ops.pad(flat, widths=((0, rest),)) if rest else flat
+        pieces = ops.reshape(padded, shape=(group.ranks, -(-flat.size // group.ranks)))
+        taken = ops.all_to_all(pieces, split=0, join=0, group=group)
+        share_total = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, lambda a, b: a + b)
+        whole = ops.all_gather(share_total, axis=0, group=group)
+    else:
+        whole = ops.all_reduce(flat, group=group)
     totals, start = [], 0
     for value in values:
         totals.append(ops.reshape(whole[start : start + value.size], shape=value.shape))
         start += value.size
     return totals
-
-
-def flat_sum(flat: Value, group: Group) -> Value:
-    """Likewise the sum of one array with one axis, of a multiple of as many elements as there are ranks."""
-    ranks = range(group.ranks)
-    if not group.deterministic:
-        total: Value = ops.all_reduce(flat, group=group)
-        return total
-
-    def in_tree(rows: Value) -> Value:
-        return group.total({group.spans(r)[0]: rows[r] for r in ranks}, lambda a, b: a + b)
-
-    # A small message takes as long as any: one that brings everything to everybody, instead of two.
-    if group.ranks * flat.nbytes <= ONE_MESSAGE:
-        return in_tree(ops.reshape(ops.all_gather(flat, axis=0, group=group), shape=(group.ranks, flat.size)))
-    pieces = ops.reshape(flat, shape=(group.ranks, flat.size // group.ranks))
-    share_total = in_tree(ops.all_to_all(pieces, split=0, join=0, group=group))
-    whole: Value = ops.all_gather(share_total, axis=0, group=group)
-    return whole
 
 
 class DeviceStep(RankStep):
@@ -106,20 +94,12 @@ class DeviceStep(RankStep):
             # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
             sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
-        programs = {self._sum_of(each): each for each in sums}
-        compiled = backend.compile_each([self._sum_program(each) for each in programs.values()])
-        self._sums = dict(zip(programs, compiled, strict=True))
+        self._sums = self._compile_sums(sums)
 
-    def _sum_of(self, collective: Collective) -> Any:
-        """What sums have in common that one Program takes."""
-        return collective.specs
-
-    def _sum_program(self, collective: Collective) -> Program:
-        """The Program that adds up what the ranks give."""
-        program = Program("sums")
-        summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
-        program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
-        return program
+    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
+        """What takes the sums, by their specs."""
+        programs = {each.specs: _sums(each) for each in sums}
+        return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
@@ -136,7 +116,7 @@ class DeviceStep(RankStep):
     def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
         if self._communicator is None:
             return arrays
-        results = self._call(self._sums[self._sum_of(collective)], {str(i): a for i, a in enumerate(arrays)})
+        results = self._call(self._sums[collective.specs], {str(i): a for i, a in enumerate(arrays)})
         return [results[str(i)] for i in range(len(arrays))]
 
 
@@ -168,19 +148,15 @@ class GraphStep(DeviceStep):
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
-    def _sum_of(self, collective: Collective) -> Any:
-        return _side_by_side(collective)[1]
-
-    def _sum_program(self, collective: Collective) -> Program:
-        program, (_, spec) = Program("sums"), _side_by_side(collective)
-        flat = program.input("flat", spec.shape, spec.dtype)
-        program.outputs["sum"] = flat_sum(flat, collective.group)
-        # Outputs have places of their own: what runs beside other parts uses none of their memory.
-        moved = [v for node in program.nodes if node.op.name in COLLECTIVES for v in node.outputs]
-        shares = [node.inputs[0] for node in program.nodes if node.op.name == "all_gather"]
-        results = {id(v): v for v in (*moved, *shares) if v is not flat}
-        program.outputs |= {str(i): v for i, v in enumerate(results.values()) if v is not program.outputs["sum"]}
-        return program
+    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
+        group = self._schedule.group
+        whole = {each.specs: _side_by_side(each)[1] for each in sums}
+        distinct = list(dict.fromkeys(whole.values()))
+        # NCCL's own sum needs no additions.
+        trees = [_tree(group, spec) for spec in distinct] if group.deterministic else []
+        compiled = self._backend.compile_each(trees) or [None] * len(distinct)
+        taken = {s: _Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
+        return {specs: taken[spec] for specs, spec in whole.items()}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
@@ -267,7 +243,7 @@ class GraphStep(DeviceStep):
         first: dict[_Result, int] = {}
         for at, call in reversed([*enumerate(self._tape)]):
             first |= {each.holder: at for each in call.operands.values() if isinstance(each, _Result)}
-        sums = {at: call for at, call in enumerate(self._tape) if "flat" in call.operands and call.run.is_alone}
+        sums = {at: call for at, call in enumerate(self._tape) if isinstance(call.run, _Sum) and call.run.is_alone}
         readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
         return {at: reader for at, reader in readers.items() if reader > at + 1}
 
@@ -319,7 +295,7 @@ class GraphStep(DeviceStep):
                 part = _Result(each)
                 self._tape.append(_Call(_Copy(self._runtime), {"x": array}, {"x": part}))
             part.within, part.offset = flat, offset
-        total = self._call(self._sums[spec], {"flat": flat})["sum"]
+        total = self._call(self._sums[collective.specs], {"flat": flat})["sum"]
         return [_Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
 
 
@@ -369,12 +345,85 @@ class _Copy:
         return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
 
 
+class _Sum:
+    """The sum over all ranks of one array, as an Executable that is a part of something longer.
+
+    In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
+    all; of a small array everybody gets everything. In the fast mode NCCL adds.
+
+    Args:
+        group: Who has which shards; each rank has one sum.
+        spec: The array, with one axis, of which each rank has as large a share.
+        add: Adds what the ranks give: see `_tree`; None if NCCL does.
+        runtime: The device.
+    """
+
+    captures = True
+
+    def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
+        self._group, self._add, self._runtime = group, add, runtime
+        self._at_once = _at_once(group, spec)
+        taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
+        self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
+
+    @property
+    def is_alone(self) -> bool:
+        """See `StepExecutable.is_alone`."""
+        return self._add is None or bool(self._add.is_alone)
+
+    def updated(self, arrays: Arrays) -> Arrays:
+        """See `StepExecutable.updated`."""
+        return {}
+
+    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
+        """See `StepExecutable.bind`."""
+        group, flat, total = self._group, arrays["flat"], outputs["sum"]
+        if self._add is None:
+            return [self._moved("all_reduce", flat, total)]
+        rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
+        operands = {str(r): row for r, row in enumerate(rows)}
+        if self._at_once:
+            return [self._moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
+        share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
+        launches = [self._moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
+        return [*launches, self._moved("all_gather", share, total)]
+
+    def _moved(self, collective: str, source: Any, target: Any) -> Launch:
+        return partial(self._group.communicator.enqueue, collective, source, target, self._runtime)  # type: ignore[union-attr]
+
+    def _part(self, array: Any, rank: int) -> Any:
+        """A rank's part of an array."""
+        count = array.size // self._group.ranks
+        return self._runtime.view(array, rank * count * array.itemsize, (count,), str(array.dtype))
+
+
+def _at_once(group: Group, spec: Spec) -> bool:
+    """True if one message that brings everything to everybody takes no longer than two of shares."""
+    return group.ranks * spec.nbytes <= ONE_MESSAGE
+
+
+def _tree(group: Group, spec: Spec) -> Program:
+    """The Program that adds what all ranks have of an array, or of a share of it."""
+    program, size = Program("sums"), spec.size if _at_once(group, spec) else spec.size // group.ranks
+    rows = {group.spans(r)[0]: program.input(str(r), (size,), spec.dtype) for r in range(group.ranks)}
+    program.outputs["sum"] = group.total(rows, lambda a, b: a + b)
+    return program
+
+
 def _side_by_side(collective: Collective) -> tuple[list[int], Spec]:
     """Bytes in front of each summand in one array for all of them, and that array, of which each rank has a share."""
     ends = list(accumulate((-(-s.nbytes // ALIGNMENT) * ALIGNMENT for s in collective.specs), initial=0))
     dtype, whole = collective.specs[0].dtype, ALIGNMENT * collective.group.ranks
     width = Spec((1,), dtype).nbytes
     return ends[:-1], Spec((-(-ends[-1] // whole) * whole // width,), dtype)
+
+
+def _sums(collective: Collective) -> Program:
+    """The Program that adds up what the ranks give."""
+    program = Program("sums")
+    summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
+    program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
+    return program
 
 
 def _additions(specs: Sequence[Spec]) -> Program:
