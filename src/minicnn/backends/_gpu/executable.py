@@ -152,6 +152,10 @@ class StepExecutable:
             if elsewhere.get(roots[name]) is not outputs[name]
         ]
 
+    def release(self) -> None:
+        """Let graphs go; they are captured again when they are needed."""
+        self._graphs.clear()
+
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
 

@@ -93,6 +93,7 @@ class DeviceStep(RankStep):
         if communicator is not None:
             # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
+            communicator.captured(self)
             sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
         self._sums = self._compile_sums(sums)
 
@@ -106,6 +107,11 @@ class DeviceStep(RankStep):
         results = super().__call__(arrays)
         self._finish()
         return results
+
+    def release(self) -> None:
+        """See `Captured`."""
+        for run in self._sums.values():
+            run.release()
 
     def _finish(self) -> None:
         """Wait for the device, and with it for the other ranks."""
@@ -172,6 +178,10 @@ class GraphStep(DeviceStep):
             results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
             self._finish()
         return results
+
+    def release(self) -> None:
+        """See `Captured`."""
+        self._graphs.clear()
 
     def _copy(self, array: Any) -> Any:
         target = self._runtime.empty(array.shape, str(array.dtype))
