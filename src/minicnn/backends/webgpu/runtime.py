@@ -20,7 +20,7 @@ from wgpu.backends.wgpu_native._api import libf
 from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch
+from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, in_order
 from minicnn.backends.webgpu.arrays import Array
 from minicnn.backends.webgpu.devices import described
 
@@ -395,6 +395,9 @@ class WebGpuRuntime:
 
     def done(self, event: Event) -> bool:
         return True
+
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        return in_order(launches)
 
     def current(self) -> int:
         return 0
