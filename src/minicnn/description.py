@@ -47,13 +47,13 @@ def describe(model: Model, *, by_name: bool = False) -> dict[str, Any]:
     of_own = model._writes("call") or model._writes_steps()
     graph: Any = None if of_own else graph_to_config(model._graph)
     check_size(graph or {"layers": [], "calls": []})
-    own = {} if not of_own else {
+    settings = {} if not of_own else {
         "model": type(model).__name__
         if by_name else {"class": type(model).__name__, "config": encode(model.get_config())},
         "inputs": [] if step.graph is None else [[list(t.sample_shape), t.dtype] for t in model.inputs],
     }  # fmt: skip
     return {
-        **own,
+        **settings,
         "class": "Written" if of_own else model._described_as,
         "name": model._name,
         "seed": model.seed,

@@ -321,7 +321,9 @@ def test_a_loss_of_gathered_numbers_alone_is_refused(own: float) -> None:
         return {}
 
     fitted(one_step(step), SAMPLES)
-    with pytest.raises(ValueError, match=r"each shard has the loss of its own samples.*a loss of what is gathered alon"):
+    with pytest.raises(
+        ValueError, match=r"each shard has the loss of its own samples.*a loss of what is gathered alon"
+    ):
         fitted(one_step(step, accumulate=4), SAMPLES)
 
 
