@@ -147,6 +147,16 @@ def test_a_file_of_a_subclass_is_read_with_what_it_was_compiled_for(tmp_path: Pa
     assert again.evaluate(X, Y) == model.evaluate(X, Y)
 
 
+def test_inputs_by_name() -> None:
+    a, b = keras.Input((2,), name="a"), keras.Input((3,), name="b")
+    y = layers.Dense(1)(layers.Concatenate()([a, b]))
+    model = keras.Model({"b": b, "a": a}, y)
+    given = {"a": X[:, 0, :2, 0], "b": X[:, 1, :3, 1]}
+    np.testing.assert_array_equal(model.predict(given), model.predict([given["b"], given["a"]]))
+    with pytest.raises(ValueError, match=r"have their keys as names.* as 'c'. Make it by Input\(\.\.\., name='c'\)"):
+        keras.Model({"c": a, "b": b}, y)
+
+
 def test_logs_have_the_names_that_metrics_were_given() -> None:
     model = network()
     model.compile("sgd", "categorical_crossentropy", metrics=["acc", "AUC", "MAE"])
