@@ -7,7 +7,23 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 
-from minicnn.kernels.expressions import PLACE, Apply, Array, Binary, Body, Expr, I, Load, Name, Number, Select, both
+from minicnn.kernels.expressions import (
+    PLACE,
+    Apply,
+    Array,
+    Binary,
+    Body,
+    Call,
+    Expr,
+    I,
+    Load,
+    Name,
+    Number,
+    Select,
+    both,
+    changed,
+    parts_of,
+)
 from minicnn.kernels.products import GROUP, Product, Term
 from minicnn.kernels.statements import (
     Assign,
@@ -203,8 +219,30 @@ class _Loads:
         value: Expr = resolved(element.value)
         conditions = [at < self.most] * (self.most % self.size > 0) + ([] if terms is None else [t < terms])
         if conditions := [*conditions, *element.conditions]:
-            value = Select(reduce(both, conditions), value, Number(0, dtype))
+            value = _if_all(conditions, value, dtype)
         return define((at, t, GROUP), Body(tuple(element.lets), value, dtype), f"{self.name} operand")
+
+
+def _if_all(conditions: Sequence[Expr], x: Expr, dtype: str) -> Expr:
+    """An element if some conditions hold, else 0.
+
+    In a branch each load would wait for the one before it: instead all are made, from places that exist, unless a place
+    has to be read itself.
+    """
+    condition, zero = reduce(both, conditions), Number(0, dtype)
+    places = [one.place if isinstance(one, Load) else one.arguments for one in parts_of(x, Load | Apply)]
+    if not places or any(parts_of((*places,), Load | Apply)) or any(parts_of(x, Body)):
+        return Select(condition, x, zero)
+
+    def moved(one: Expr) -> Expr | None:
+        match one:
+            case Load(array, place):
+                return Load(array, Select(condition, place, Number(0, PLACE)))
+            case Apply(function, arguments):
+                return Apply(function, tuple(Select(condition, place, Number(0, PLACE)) for place in arguments))
+        return None
+
+    return Call("choose", (condition, changed(x, moved), zero), dtype)
 
 
 def _finished(product: Product, total: Name, finish: Sequence[Statement]) -> Procedure:

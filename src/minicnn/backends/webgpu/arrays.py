@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import array_api_compat.numpy as nx
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-if TYPE_CHECKING:
-    from minicnn.backends.webgpu.runtime import Memory
+from minicnn.backends._gpu.shaped import Shaped
+from minicnn.backends._gpu.slabs import Memory
 
 DTYPES = ("float32", "float16", "int32", "uint32", "int16", "uint16", "int8", "uint8", "bool")
 
@@ -29,7 +28,7 @@ def check_dtype(dtype: Any) -> None:
         )
 
 
-class Array(NDArrayOperatorsMixin):
+class Array(Shaped, NDArrayOperatorsMixin):
     """A contiguous array in the memory of an adapter. In expressions it is a NumPy array with its elements.
 
     Attributes:
@@ -45,21 +44,6 @@ class Array(NDArrayOperatorsMixin):
 
     def __init__(self, memory: Memory, start: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.memory, self.start, self.shape, self.dtype = memory, start, tuple(shape), np.dtype(dtype)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.size * self.dtype.itemsize
 
     @property
     def device(self) -> str:
