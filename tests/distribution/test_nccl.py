@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from minicnn.optimizers import Adam
 from minicnn.program.graph import Program
 from support.distributed import CLASSES, chain, data, dense, digest, normalized, plain
 from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
+from support.made_up_nccl import Late, MadeUp
 from support.ranks import ThreadRanks
 
 
@@ -53,81 +52,6 @@ def test_sums_by_moves_and_additions_have_the_bits_of_the_tree(shards: int, rank
 def test_ranks_with_several_sums_take_them_on_the_host() -> None:
     assert not fits(Group(8, 0, 3))
     assert fits(Group(8, 0, 2))
-
-
-class UniqueId:
-    """As of nccl4py: 128 bytes, which are no other object's."""
-
-    def __init__(self, data: bytes) -> None:
-        assert len(data) == 128
-        self.data = data
-
-    def __bytes__(self) -> bytes:
-        return self.data
-
-    @staticmethod
-    def from_bytes(data: bytes) -> UniqueId:
-        return UniqueId(data)
-
-
-class MadeUp:
-    """What the package `nccl` of nccl4py 0.6 offers and takes, for one rank: as strict, in memory of the host."""
-
-    SUM, FLOAT32 = 0, 7
-    UniqueId = UniqueId
-
-    def __init__(self, libnccl: str | None = "2.28") -> None:
-        self.calls: list[str] = []
-        self.libnccl = libnccl
-        self.core = self.bindings = self.nccl = self.NcclDataType = self
-
-    # nccl.core
-
-    def get_version(self) -> MadeUp:
-        return self
-
-    def get_unique_id(self) -> UniqueId:
-        return UniqueId(bytes(range(128)))
-
-    def from_numpy_dtype(self, dtype: np.dtype[Any]) -> int:
-        assert isinstance(dtype, np.dtype)
-        assert dtype == "float32"
-        return self.FLOAT32
-
-    class Communicator:
-        ptr = 1234
-
-        @classmethod
-        def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUp.Communicator:
-            assert isinstance(unique_id, UniqueId)
-            assert (nranks, rank) == (1, 0)
-            return cls()
-
-    # nccl.bindings.nccl, whose functions are given addresses
-
-    class Comm:
-        def __init__(self, handle: int = 0) -> None:
-            assert handle == MadeUp.Communicator.ptr
-
-    def all_reduce(
-        self, sendbuff: int, recvbuff: int, count: int, datatype: int, op: int, comm: Comm, stream: int
-    ) -> None:
-        assert type(op) is int
-        assert op == self.SUM
-        self._copy("all_reduce", sendbuff, recvbuff, count, datatype, comm, stream)
-
-    def all_gather(self, sendbuff: int, recvbuff: int, sendcount: int, datatype: int, comm: Comm, stream: int) -> None:
-        self._copy("all_gather", sendbuff, recvbuff, sendcount, datatype, comm, stream)
-
-    def allto_all(self, sendbuff: int, recvbuff: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
-        self._copy("all_to_all", sendbuff, recvbuff, count, datatype, comm, stream)
-
-    def _copy(self, name: str, given: int, made: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
-        assert [type(number) for number in (given, made, count, datatype, stream)] == [int] * 5
-        assert isinstance(comm, self.Comm)
-        assert datatype == self.FLOAT32
-        self.calls.append(name)
-        ctypes.memmove(made, given, count * 4)
 
 
 def test_the_made_up_library_has_the_arguments_of_the_real_one() -> None:
@@ -185,18 +109,6 @@ def test_steps_in_the_simulator(shards: int) -> None:
     # One of each connects, and a step has one sum; a rank with one shard has that of the fast mode in the step itself.
     assert made_up.calls.count("all_gather") == steps
     assert made_up.calls.count("all_reduce") == 2 + steps
-
-
-class Late(MadeUp):
-    """Likewise in the order of an emulated stream, which may be one that is captured."""
-
-    def __init__(self, runtime: Any) -> None:
-        super().__init__()
-        self.runtime = runtime
-
-    def _copy(self, *given: Any) -> None:
-        assert given[-1] == self.runtime.current()
-        self.runtime.do(partial(super()._copy, *given))
 
 
 @needs_gxx

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, stored
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one, stored
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import EACH_STEP, Array, State, is_new_each_step
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Addresses = tuple[tuple[int, ...], tuple[int, ...]]
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
+_NOWHERE: Mapping[int, Array] = {}
 
 
 class StepExecutable:
@@ -87,6 +88,11 @@ class StepExecutable:
         return self._placement.nbytes
 
     @property
+    def is_alone(self) -> bool:
+        """True if a step that is a part of something longer leaves the arena alone: it makes nothing but outputs."""
+        return self._placement.offsets.keys() <= {id(self._plan.root(v)) for v in self._program.outputs.values()}
+
+    @property
     def launched(self) -> int:
         return len(self._sources)
 
@@ -135,11 +141,20 @@ class StepExecutable:
         launches: list[Launch] = [
             partial(runtime.copy, arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)
         ]
-        launches += self._launches({**arrays, **kept}, 0)
+        # Outputs are written where they go, not into the arena; what is there already, or twice, is copied.
+        roots = {name: id(self._plan.root(value)) for name, value in self._program.outputs.items()}
+        elsewhere = {key: outputs[name] for name, key in reversed(roots.items()) if key in self._placement.offsets}
+        everything = {**arrays, **kept}
+        launches += self._launches(everything, 0, elsewhere)
         return launches + [
-            partial(runtime.copy, self._array(value, {**arrays, **kept}), outputs[name])
+            partial(runtime.copy, self._array(value, everything, elsewhere), outputs[name])
             for name, value in self._program.outputs.items()
+            if elsewhere.get(roots[name]) is not outputs[name]
         ]
+
+    def release(self) -> None:
+        """Let graphs go; they are captured again when they are needed."""
+        self._graphs.clear()
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
@@ -274,11 +289,15 @@ class StepExecutable:
             self._queue[value.name] = self._runtime.empty((1, *value.shape), stored(value.dtype))
         return self._queue[value.name]
 
-    def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
-        """The array of a value, in the shape that it has in the Program; of a queue its first row."""
+    def _array(self, value: Value, arrays: Mapping[str, Array], elsewhere: Mapping[int, Array] = _NOWHERE) -> Array:
+        """The array of a value, in the shape that it has in the Program; of a queue its first row.
+
+        `elsewhere` has, by id, arrays of values that would be in the arena.
+        """
         root = self._plan.root(value)
-        root = self._placement.in_place.get(id(root), root)
-        dtype = stored(value.dtype)
+        root, dtype = self._placement.in_place.get(id(root), root), stored(value.dtype)
+        if id(root) in elsewhere:
+            return self._runtime.view(elsewhere[id(root)], 0, value.shape, dtype)
         offset = self._placement.offsets.get(id(root))
         if offset is not None:
             return self._runtime.view(self._arena.memory, offset, value.shape, dtype)
@@ -301,18 +320,21 @@ class StepExecutable:
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
-    def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
+    def _launches(
+        self, arrays: Mapping[str, Array], offset: int, elsewhere: Mapping[int, Array] = _NOWHERE
+    ) -> list[Launch]:
         """Launches of a step, on the rows of the queue at the cursor plus an offset: first one for each source."""
         runtime, launches = self._runtime, []
         for source, kernel in zip(self._sources, self._kernels, strict=True):
             if isinstance(source, Source):
-                arguments = [self._array(v, arrays) for v in source.arguments]
+                arguments = [self._array(v, arrays, elsewhere) for v in source.arguments]
                 arguments += [self._cursor, offset] if source.queued else []
                 launches.append(runtime.prepare(kernel, source.blocks, arguments))
             else:
-                launches.append(self._called(source.anchor, arrays))
+                launches.append(self._called(source.anchor, arrays, elsewhere))
         launches += [
-            partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies
+            partial(runtime.copy, self._array(v, arrays, elsewhere), arrays[old.name])
+            for old, v in self._placement.copies
         ]
         return launches
 
@@ -330,9 +352,11 @@ class StepExecutable:
                 launches.append(runtime.prepare(kernel, -(-count // threads), arguments))
         return launches
 
-    def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
+    def _called(self, node: Node, arrays: Mapping[str, Array], elsewhere: Mapping[int, Array]) -> Launch:
         """Call that computes a node without a kernel: the communicator of a collective, else the node's reference."""
-        inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
+        inputs, outputs = (
+            [self._array(v, arrays, elsewhere) for v in values] for values in (node.inputs, node.outputs)
+        )
         communicator = _collective(node)
         if communicator is not None:
             return partial(communicator.enqueue, node.op.name, inputs[0], outputs[0], self._runtime)
@@ -367,12 +391,6 @@ def _collective(node: Node) -> Any:
     group = node.attrs.get("group")
     communicator = group.communicator if isinstance(group, Group) else None
     return communicator if hasattr(communicator, "enqueue") else None
-
-
-def one_by_one(launches: Sequence[Launch]) -> None:
-    """Run them without a graph."""
-    for launch in launches:
-        launch()
 
 
 def _reference(

@@ -50,7 +50,10 @@ class _Lowering(Writer):
         """See `Writer.define_function`."""
         node = self.inlined(value)
         title = f"{value.spec}, {node.op.name}" if node is not None else f"{value.spec}"
-        self._defined.append(Function(self.new(), parameters, result, value.dtype, title))
+        return self._define(parameters, result, value.dtype, title)
+
+    def _define(self, parameters: tuple[Name, ...], result: Expr, dtype: str, title: str) -> str:
+        self._defined.append(Function(self.new(), parameters, result, dtype, title))
         return self._defined[-1].name
 
     def at(self, value: Value, place: Expr) -> Expr:
@@ -92,8 +95,11 @@ class _Lowering(Writer):
         else:
             finish = self.follow(group.nodes, group, total)
         if isinstance(tile, PlainTile):
-            product = product_of(node)
-            return tiled(product, tile.shape, dtype, partial(self.resolved, node), finish)
+
+            def define(parameters: tuple[Name, ...], result: Expr, title: str) -> str:
+                return self._define(parameters, result, dtype, title)
+
+            return tiled(product_of(node), tile.shape, dtype, partial(self.resolved, node), define, finish)
         sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
         term = self.resolved(node, _term(node))
         return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, term, finish, threads)

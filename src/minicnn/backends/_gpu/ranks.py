@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
-from minicnn.backends._gpu.executable import BINDINGS, one_by_one
-from minicnn.backends._gpu.runtime import Launch, stored
+from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
-from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
-from minicnn.program.memory import Buffer, assign
+from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
+
+ONE_MESSAGE = 1 << 20  # bytes for one rank that take no longer than another message, of less
 
 
 def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
@@ -33,10 +36,6 @@ def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
-    # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
-    # between.
-    if communicator is not None and group.shards == group.ranks and not group.deterministic and whole:
-        return _whole(schedule, backend, communicator)
     if whole:
         return GraphStep(schedule, backend, communicator)
     # Where kernels are split, some collectives are the host's.
@@ -94,15 +93,25 @@ class DeviceStep(RankStep):
         if communicator is not None:
             # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
+            communicator.captured(self)
             sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
-        compiled = backend.compile_each([_sums(each) for each in sums])
-        self._sums = {id(each): run for each, run in zip(sums, compiled, strict=True)}
+        self._sums = self._compile_sums(sums)
+
+    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
+        """What takes the sums, by their specs."""
+        programs = {each.specs: _sums(each) for each in sums}
+        return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
         results = super().__call__(arrays)
         self._finish()
         return results
+
+    def release(self) -> None:
+        """See `Captured`."""
+        for run in self._sums.values():
+            run.release()
 
     def _finish(self) -> None:
         """Wait for the device, and with it for the other ranks."""
@@ -113,15 +122,16 @@ class DeviceStep(RankStep):
     def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
         if self._communicator is None:
             return arrays
-        results = self._call(self._sums[id(collective)], {str(i): a for i, a in enumerate(arrays)})
-        return [results[name] for name in collective.writes]
+        results = self._call(self._sums[collective.specs], {str(i): a for i, a in enumerate(arrays)})
+        return [results[str(i)] for i in range(len(arrays))]
 
 
 class GraphStep(DeviceStep):
     """A `DeviceStep` as one CUDA graph: the parts of all shards and the sums, the same kernels in the same order.
 
     Weights, state and data sets are read, or overwritten, where they are; all else is copied to where the graph finds
-    it. See `DeviceStep` for the arguments.
+    it. What goes into one sum is made side by side, where it is sent from, and sums that are read later are taken
+    beside what comes next. See `DeviceStep` for the arguments.
     """
 
     def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
@@ -139,10 +149,20 @@ class GraphStep(DeviceStep):
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
-        self._tape: list[tuple[Any, Arrays, Arrays]] = []  # an Executable, what it is given, and what it makes
-        self._places: dict[int, Any] = {}  # of results, by id
+        self._tape: list[_Call] = []
+        self._places: dict[_Result, Any] = {}
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
+
+    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
+        group = self._schedule.group
+        whole = {each.specs: _side_by_side(each)[1] for each in sums}
+        distinct = list(dict.fromkeys(whole.values()))
+        # NCCL's own sum needs no additions.
+        trees = [_tree(group, spec) for spec in distinct] if group.deterministic else []
+        compiled = self._backend.compile_each(trees) or [None] * len(distinct)
+        taken = {s: _Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
+        return {specs: taken[spec] for specs, spec in whole.items()}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
@@ -158,6 +178,10 @@ class GraphStep(DeviceStep):
             results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
             self._finish()
         return results
+
+    def release(self) -> None:
+        """See `Captured`."""
+        self._graphs.clear()
 
     def _copy(self, array: Any) -> Any:
         target = self._runtime.empty(array.shape, str(array.dtype))
@@ -199,46 +223,90 @@ class GraphStep(DeviceStep):
         """Write down what a step runs on what, and find a place for what one hands to another."""
         stays = {name: _Given(name) for name in self._stays}
         self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
-        used: dict[int, list[Any]] = {}  # by id a result, the call that makes it, and the last that reads it
-        for at, (_, operands, results) in enumerate(self._tape):
-            used |= {id(each): [each, at, at] for each in results.values()}
-            for each in operands.values():
-                if id(each) in used:
-                    used[id(each)][2] = at
-        # Results live to the end of the step.
-        for each in self._returned.values():
-            if id(each) in used:
-                used[id(each)][2] = len(self._tape)
-        buffers = assign([Buffer(str(key), "", each.spec.nbytes, *lives) for key, (each, *lives) in used.items()])
+        self._awaited = self._first_readers()
+        lives: dict[_Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
+
+        def used(result: Any, at: int) -> None:
+            if isinstance(result, _Result):
+                first, last = lives.get(result.holder, (at, at))
+                lives[result.holder] = first, max(last, at)
+
+        for at, call in enumerate(self._tape):
+            for each in call.all:
+                used(each, at)
+        for begun, awaited in self._awaited.items():  # until then it is under way
+            for each in self._tape[begun].all:
+                used(each, awaited)
+        for each in self._returned.values():  # to the end of the step
+            used(each, len(self._tape))
+        holders = [*lives]
+        buffers = assign([Buffer(str(n), "", each.spec.nbytes, *lives[each]) for n, each in enumerate(holders)])
         self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
-        for buffer in buffers:
-            results = used[int(buffer.name)][0].spec
-            view = self._runtime.view(self._memory, buffer.offset, results.shape, stored(results.dtype))
-            self._places[int(buffer.name)] = view
+        offsets = {holders[int(buffer.name)]: buffer.offset for buffer in buffers}
+        for each in (*(each for call in self._tape for each in call.all), *self._returned.values()):
+            if isinstance(each, _Result):
+                at, spec = offsets[each.holder] + each.offset, each.spec
+                self._places[each] = self._runtime.view(self._memory, at, spec.shape, stored(spec.dtype))
+
+    def _first_readers(self) -> dict[int, int]:
+        """Of each sum that need not be there for the next call the first call that reads it."""
+        first: dict[_Result, int] = {}
+        for at, call in reversed([*enumerate(self._tape)]):
+            first |= {each.holder: at for each in call.operands.values() if isinstance(each, _Result)}
+        sums = {at: call for at, call in enumerate(self._tape) if isinstance(call.run, _Sum) and call.run.is_alone}
+        readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
+        return {at: reader for at, reader in readers.items() if reader > at + 1}
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
-                name: arrays[each.name] if isinstance(each, _Given) else self._places.get(id(each), each)
+                name: arrays[each.name]
+                if isinstance(each, _Given)
+                else self._places[each]
+                if isinstance(each, _Result)
+                else each
                 for name, each in recorded.items()
             }
 
-        launches = [
-            launch for run, recorded, results in self._tape for launch in run.bind(there(recorded), there(results))
-        ]
+        launches: list[Launch] = []
+        waits = defaultdict[int, list[Launch]](list)  # by the call that they come before
+        for at, call in enumerate(self._tape):
+            launches += waits[at]
+            own = call.run.bind(there(call.operands), there(call.results))
+            if at in self._awaited:
+                begin, wait = self._runtime.beside(own)
+                own = [begin]
+                waits[self._awaited[at]].append(wait)
+            launches += own
+        launches += waits[len(self._tape)]
         run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
         return run, there(self._returned)
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead."""
         results: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
-        self._tape.append((run, arrays, results))
+        self._tape.append(_Call(run, arrays, results))
         return results | run.updated(arrays)
 
     def _add(self, addition: Add, a: list[Any], b: list[Any]) -> list[Any]:
         operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
         results = self._call(self._additions[addition.specs], operands)
         return [results[str(n)] for n in range(len(a))]
+
+    def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
+        if self._communicator is None:
+            return arrays
+        offsets, spec = _side_by_side(collective)
+        flat = _Result(spec)
+        for array, offset, each in zip(arrays, offsets, collective.specs, strict=True):
+            part = array
+            # What lies elsewhere already, such as a gradient of two weights, is copied.
+            if not isinstance(array, _Result) or array.within:
+                part = _Result(each)
+                self._tape.append(_Call(_Copy(self._runtime), {"x": array}, {"x": part}))
+            part.within, part.offset = flat, offset
+        total = self._call(self._sums[collective.specs], {"flat": flat})["sum"]
+        return [_Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -248,18 +316,123 @@ class _Given:
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Result:
-    """An array that a part of a step makes."""
+    """An array that a part of a step makes, perhaps within another, so many bytes behind its first."""
 
     spec: Spec
+    within: _Result | None = None
+    offset: int = 0
+
+    @property
+    def holder(self) -> _Result:
+        """What has the memory in which it lies."""
+        return self.within or self
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What a step runs: an Executable, what it is given, and what it makes."""
+
+    run: Any
+    operands: Arrays
+    results: Arrays
+
+    @property
+    def all(self) -> list[Any]:
+        """What it is given and what it makes."""
+        return [*self.operands.values(), *self.results.values()]
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy, as an Executable that is a part of something longer."""
+
+    runtime: Runtime
+
+    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
+        """See `StepExecutable.bind`."""
+        return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
+
+
+class _Sum:
+    """The sum over all ranks of one array, as an Executable that is a part of something longer.
+
+    In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
+    all; of a small array everybody gets everything. In the fast mode NCCL adds.
+
+    Args:
+        group: Who has which shards; each rank has one sum.
+        spec: The array, with one axis, of which each rank has as large a share.
+        add: Adds what the ranks give: see `_tree`; None if NCCL does.
+        runtime: The device.
+    """
+
+    captures = True
+
+    def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
+        self._group, self._add, self._runtime = group, add, runtime
+        self._at_once = _at_once(group, spec)
+        taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
+        self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
+
+    @property
+    def is_alone(self) -> bool:
+        """See `StepExecutable.is_alone`."""
+        return self._add is None or bool(self._add.is_alone)
+
+    def updated(self, arrays: Arrays) -> Arrays:
+        """See `StepExecutable.updated`."""
+        return {}
+
+    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
+        """See `StepExecutable.bind`."""
+        group, flat, total = self._group, arrays["flat"], outputs["sum"]
+        if self._add is None:
+            return [self._moved("all_reduce", flat, total)]
+        rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
+        operands = {str(r): row for r, row in enumerate(rows)}
+        if self._at_once:
+            return [self._moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
+        share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
+        launches = [self._moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
+        return [*launches, self._moved("all_gather", share, total)]
+
+    def _moved(self, collective: str, source: Any, target: Any) -> Launch:
+        return partial(self._group.communicator.enqueue, collective, source, target, self._runtime)  # type: ignore[union-attr]
+
+    def _part(self, array: Any, rank: int) -> Any:
+        """A rank's part of an array."""
+        count = array.size // self._group.ranks
+        return self._runtime.view(array, rank * count * array.itemsize, (count,), str(array.dtype))
+
+
+def _at_once(group: Group, spec: Spec) -> bool:
+    """True if one message that brings everything to everybody takes no longer than two of shares."""
+    return group.ranks * spec.nbytes <= ONE_MESSAGE
+
+
+def _tree(group: Group, spec: Spec) -> Program:
+    """The Program that adds what all ranks have of an array, or of a share of it."""
+    program, size = Program("sums"), spec.size if _at_once(group, spec) else spec.size // group.ranks
+    rows = {group.spans(r)[0]: program.input(str(r), (size,), spec.dtype) for r in range(group.ranks)}
+    program.outputs["sum"] = group.total(rows, lambda a, b: a + b)
+    return program
+
+
+def _side_by_side(collective: Collective) -> tuple[list[int], Spec]:
+    """Bytes in front of each summand in one array for all of them, and that array, of which each rank has a share."""
+    ends = list(accumulate((-(-s.nbytes // ALIGNMENT) * ALIGNMENT for s in collective.specs), initial=0))
+    dtype, whole = collective.specs[0].dtype, ALIGNMENT * collective.group.ranks
+    width = Spec((1,), dtype).nbytes
+    return ends[:-1], Spec((-(-ends[-1] // whole) * whole // width,), dtype)
 
 
 def _sums(collective: Collective) -> Program:
     """The Program that adds up what the ranks give."""
     program = Program("sums")
     summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
-    program.outputs = dict(zip(collective.writes, summed(summands, collective.group), strict=True))
+    program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
     return program
 
 
@@ -269,21 +442,6 @@ def _additions(specs: Sequence[Spec]) -> Program:
     a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(specs)] for side in "ab")
     program.outputs = {str(n): x + y for n, (x, y) in enumerate(zip(a, b, strict=True))}
     return program
-
-
-def _whole(schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator) -> Executable:
-    """The schedule of a rank with one shard as one Program: one CUDA graph, the collectives among its launches."""
-    connect(communicator, backend)
-    program = ProgramWriter(schedule, total=summed).write(watched=True)
-    names, run, runtime = [v.name for v in program.inputs], backend.compile(program), backend.runtime
-
-    def step(arrays: Mapping[str, Any]) -> Arrays:
-        results = run({name: schedule.own(name, arrays[name]) for name in names})
-        with runtime.active():
-            communicator.finish(runtime)
-        return results
-
-    return step
 
 
 def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:

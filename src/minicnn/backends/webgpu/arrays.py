@@ -100,7 +100,7 @@ class Array(NDArrayOperatorsMixin):
         if not isinstance(target, Array):
             raise IndexError(f"Rows of an array of webgpu are written from one on, all together. Received: {key!r}.")
         runtime = self.memory.runtime
-        if isinstance(value, Array) and (value.shape, value.dtype) == (target.shape, target.dtype):
+        if isinstance(value, Array) and value.dtype == target.dtype and _repeats(value.shape, target.shape):
             runtime.copy(value, target)
         else:
             runtime.send(np.ascontiguousarray(np.broadcast_to(host(value), target.shape), target.dtype), target)
@@ -114,6 +114,13 @@ def host(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return type(x)(map(host, x))
     return np.asarray(x) if isinstance(x, Array) else x
+
+
+def _repeats(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether all elements of one array, again and again, are what its broadcasting to a shape has."""
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return shape == target[len(target) - len(shape) :]
 
 
 class HostNamespace(ModuleType):

@@ -50,7 +50,7 @@ class WebGpuBackend(GpuBackend):
     ) -> None:
         device = f"adapter:{device}" if device is not None and device.isdigit() else device
         super().__init__(device, reference_only=reference_only, strict=strict, options=options)
-        self.precisions = ("float32",)
+        self.precisions = ("float32", "mixed_float16")
 
     def open(self, number: int) -> tuple[WebGpuRuntime, Tiles]:
         runtime = runtime_of(number)

@@ -94,6 +94,10 @@ class Wgsl(Printer):
             name, swapped = _COMPARISONS[x.symbol]
             left, right = (self._as(one, "float32") for one in ((x.right, x.left) if swapped else (x.left, x.right)))
             return f"{name}({left}, {right})", 9
+        if isinstance(x, Binary) and x.symbol == "*" and self._type(x) == "f32":
+            for zero, other in ((x.left, x.right), (x.right, x.left)):
+                if isinstance(zero, Number) and zero.value == 0:
+                    return f"zero_times({self._as(other, 'float32')})", 9
         if isinstance(x, Negative):  # of a number below zero, two signs would be another one
             return f"-({self.text(x.x)})", 6
         if isinstance(x, Binary) and x.symbol != "and":
@@ -128,7 +132,8 @@ class Wgsl(Printer):
         return self._closed(x, f"if ({self.text(x.condition)}) {{ return {parts[1]}; }}\n    return {parts[0]};", kind)
 
     def _cast(self, x: Cast) -> tuple[str, int]:
-        return self._as(x.x, x.dtype), 9
+        text = self._as(x.x, x.dtype)
+        return (f"unpack2x16float(float16_bits({text})).x" if x.dtype == "float16" else text), 9
 
     def _call(self, x: Call) -> tuple[str, int]:
         dtype = self._kind if x.dtype == T else x.dtype

@@ -20,7 +20,7 @@ from wgpu.backends.wgpu_native._api import libf
 from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch
+from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, in_order
 from minicnn.backends.webgpu.arrays import Array
 from minicnn.backends.webgpu.devices import described
 
@@ -32,28 +32,30 @@ _WRITES = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
 _USES = {"storage": wgpu.BufferUsage.STORAGE | _WRITES, "uniform": wgpu.BufferUsage.UNIFORM | _WRITES}
 
 # Copies bytes, in whole words of the target: each thread has one, so that arrays may begin anywhere. Arguments: first
-# bytes of source and target, their number, whether zeros are written instead; and the step's row, if there is a cursor.
+# bytes of source and target, their number, and that of the source, which is repeated; none for zeros. Then the step's
+# row, if there is a cursor.
 COPY = """
 @group(0) @binding(0) var<uniform> arguments: array<vec4<u32>, 2>;
 //memories
-fn byte(at: u32) -> u32 { return (m0[at / 4u] >> (at % 4u * 8u)) & 255u; }
 @compute @workgroup_size(256)
 fn kernel(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) count: vec3<u32>) {
     let n = arguments[0][2];
+    let period = max(arguments[0][3], 1u);
     //row
     let to = arguments[0][1] + row * n;
     let word = to / 4u + id.x + id.y * count.x * 256u;
-    let begin = word * 4u - to + arguments[0][0];  // may wrap around, as do its uses
     if (word * 4u >= to + n) { return; }
-    if (word * 4u >= to && word * 4u + 4u <= to + n && begin % 4u == 0u) {
-        m1[word] = select(m0[begin / 4u], 0u, arguments[0][3] == 1u);
+    let at = word * 4u - to;  // may wrap around, where the word begins before the target does
+    let begin = arguments[0][0] + at % period;
+    if (word * 4u >= to && at + 4u <= n && begin % 4u == 0u && at % period + 4u <= period) {
+        m1[word] = m0[begin / 4u];
         return;
     }
     var bits = m1[word];
     for (var k = 0u; k < 4u; k++) {
-        let at = word * 4u + k;
-        if (at >= to && at < to + n) {
-            let value = select(byte(begin + k), 0u, arguments[0][3] == 1u);
+        if (at + k < n) {
+            let source = arguments[0][0] + (at + k) % period;
+            let value = select((m0[source / 4u] >> (source % 4u * 8u)) & 255u, 0u, arguments[0][3] == 0u);
             bits = (bits & ~(255u << (k * 8u))) | (value << (k * 8u));
         }
     }
@@ -265,15 +267,16 @@ class WebGpuRuntime:
         return (self._slabs.index(array.memory.slab) << 40) + array.memory.first + array.start
 
     def clear(self, array: Array) -> None:
-        self._copy(array, array, zeros=True)
+        self._copy(array, array, 0)
 
     def copy(self, source: Array, target: Array) -> None:
-        self._copy(source, target)
+        """Copy to an array of as many bytes, or of several times as many: again and again."""
+        self._copy(source, target, source.nbytes)
 
-    def _copy(self, source: Array, target: Array, *, zeros: bool = False) -> None:
+    def _copy(self, source: Array, target: Array, period: int) -> None:
         if target.nbytes:
             blocks = -(-(target.nbytes // 4 + 2) // 256)
-            numbers = [_first(source), _first(target), target.nbytes, int(zeros)]
+            numbers = [_first(source), _first(target), target.nbytes, period]
             self._bound(COPY_BYTES.text, blocks, [source, target], numbers)()
 
     def host(self, shape: tuple[int, ...], dtype: str, *, pinned: bool) -> HostArray:
@@ -393,6 +396,9 @@ class WebGpuRuntime:
     def done(self, event: Event) -> bool:
         return True
 
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        return in_order(launches)
+
     def current(self) -> int:
         return 0
 
@@ -424,7 +430,7 @@ class WebGpuRuntime:
             return self._bound(kernel.text, blocks, arrays, numbers)
         source, rows, cursor = arrays
         size = source.nbytes
-        numbers = [_first(source), _first(rows), size, 0, _first(cursor) // 4, integers[-1]]
+        numbers = [_first(source), _first(rows), size, size, _first(cursor) // 4, integers[-1]]
         return self._bound(kernel.text, -(-(size // 4 + 2) // 256), arrays, numbers)
 
     def _bound(self, text: str, blocks: int, arrays: Sequence[Array], numbers: Sequence[int]) -> Dispatch:
