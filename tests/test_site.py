@@ -66,6 +66,11 @@ def test_code_has_a_button_that_copies_it(chromium: Browser, tmp_path: Path) -> 
         ("<h1 style='color:#888;font-size:30px'>grey and large</h1>", ""),
         ("<img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>", "no alternative text"),
         (CODE % ("x" * 300), "code is cut: xxxx"),
+        ("<table class=docutils><tr><td>100 images<td>a longer text, which may wrap</table>", ""),
+        (
+            "<table class=docutils><tr><td style='width:1em;overflow-wrap:anywhere'>1000<td>%s</table>" % ("a " * 400),
+            "a word of a table is broken: 1000",
+        ),
         ("<script>unknown()</script>", "ReferenceError"),
     ],
 )
