@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -13,7 +13,7 @@ from minicnn import ops
 from minicnn.backends._gpu.executable import BINDINGS
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import Executable
+from minicnn.backends.base import Executable, Span
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
@@ -24,6 +24,7 @@ from minicnn.program.memory import ALIGNMENT, Buffer, assign
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
 
+PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
 ONE_MESSAGE = 1 << 20  # bytes for one rank that take no longer than another message, of less
 
 
@@ -151,7 +152,7 @@ class GraphStep(DeviceStep):
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
         self._tape: list[_Call] = []
         self._places: dict[_Result, Any] = {}
-        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
     def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
@@ -169,7 +170,7 @@ class GraphStep(DeviceStep):
         runtime = self._runtime
         with runtime.active(), self._arena.lock:
             self._bring(arrays)
-            run, arrays_of_graph = self._graph(arrays)
+            run, arrays_of_graph, _ = self._graph(arrays)
             run()
             results = {
                 name: arrays[name] if name in self._in_place else array for name, array in arrays_of_graph.items()
@@ -204,8 +205,8 @@ class GraphStep(DeviceStep):
             upload.bring(name, data, row, 1, self._backend.owns(data))
         upload.end()
 
-    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
-        """Graph of a step on arrays that begin where these do, and the arrays in which it leaves the results."""
+    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
+        """Graph of a step on arrays that begin where these do, the arrays in which it leaves results, and its parts."""
         if not self._tape:
             self._record()
         allocation = self._arena.reserve(0)
@@ -257,7 +258,7 @@ class GraphStep(DeviceStep):
         readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
         return {at: reader for at, reader in readers.items() if reader > at + 1}
 
-    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
+    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
                 name: arrays[each.name]
@@ -268,19 +269,58 @@ class GraphStep(DeviceStep):
                 for name, each in recorded.items()
             }
 
+        bound = [call.run.bind(there(call.operands), there(call.results)) for call in self._tape]
+        launches = self._in_turn(bound)
+        run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
+        return run, there(self._returned), bound
+
+    def _in_turn(self, bound: Sequence[Sequence[Launch]]) -> list[Launch]:
+        """The launches of all calls, those of some sums beside the others."""
         launches: list[Launch] = []
         waits = defaultdict[int, list[Launch]](list)  # by the call that they come before
-        for at, call in enumerate(self._tape):
+        for at, own in enumerate(bound):
             launches += waits[at]
-            own = call.run.bind(there(call.operands), there(call.results))
             if at in self._awaited:
                 begin, wait = self._runtime.beside(own)
-                own = [begin]
+                launches.append(begin)
                 waits[self._awaited[at]].append(wait)
-            launches += own
-        launches += waits[len(self._tape)]
-        run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
-        return run, there(self._returned)
+            else:
+                launches += own
+        return launches + waits[len(bound)]
+
+    def timeline(self, arrays: Mapping[str, Any]) -> tuple[Arrays, list[Span]]:
+        """See `TimedStep`: launches follow each other without a graph, behind something that gives the host time."""
+        runtime, named = self._runtime, list[tuple[str, str, bool, Any, Any]]()
+        results = self(arrays)  # from here on all is where it stays
+        with runtime.active(), self._arena.lock:
+            self._bring(arrays)
+            _, _, bound = self._graph(arrays)
+            timed = [list(self._events(at, own, named)) for at, own in enumerate(bound)]
+            begun, plug = runtime.event(timed=True), runtime.empty((2, PLUG), "uint8")
+            for _ in range(PLUGS):
+                runtime.copy(plug[0, ...], plug[1, ...])
+            runtime.record(begun)
+            one_by_one(self._in_turn(timed))
+            self._finish()
+            runtime.synchronize()
+            spans = [
+                Span(name, lane, runtime.seconds(begun, first), runtime.seconds(first, last), between)
+                for name, lane, between, first, last in named
+            ]
+        return results, sorted(spans, key=lambda span: span.start)
+
+    def _events(
+        self, at: int, launches: Sequence[Launch], named: list[tuple[str, str, bool, Any, Any]]
+    ) -> Iterator[Launch]:
+        """A call's launches with events around each, which are noted with its name and lane."""
+        titles, lane = iter(self._tape[at].run.titles), "sums" if at in self._awaited else "computing"
+        for launch in launches:
+            first, last = (self._runtime.event(timed=True) for _ in range(2))
+            called = getattr(launch, "func", None)
+            between = called is not None and called == getattr(self._communicator, "enqueue", None)
+            name = launch.args[0] if between else "copy" if called == self._runtime.copy else next(titles)
+            named.append((name, lane, between, first, last))
+            yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead."""
@@ -349,6 +389,7 @@ class _Copy:
     """A copy, as an Executable that is a part of something longer."""
 
     runtime: Runtime
+    titles: tuple[str, ...] = ()
 
     def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
         """See `StepExecutable.bind`."""
@@ -375,6 +416,11 @@ class _Sum:
         self._at_once = _at_once(group, spec)
         taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
         self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
+
+    @property
+    def titles(self) -> list[str]:
+        """See `StepExecutable.titles`."""
+        return [] if self._add is None else list(self._add.titles)
 
     @property
     def is_alone(self) -> bool:
