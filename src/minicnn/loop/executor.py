@@ -140,7 +140,10 @@ class Executor:
         if step.many is not None:
             results = step.many({**arrays, **self._begun(step, sums)}, rows, count, state())
             sums = self._keep(step, results)
-            self.steps_taken += count * (kind == "train")
+            if kind == "train":
+                self.steps_taken += count
+                if finite and self.distribution is not None and SCALE not in step.carried:
+                    self.distribution.check_each(results, self.steps_taken - count + 1, backend)
             return sums
         for k in range(count):
             new = {name: backend.asarray(row[k, ...]) for name, row in rows.items()}
@@ -190,12 +193,11 @@ class Executor:
     def _compile(self, kind: StepKind, feed: Feed) -> CompiledStep:
         program, distribution, variables = self.program(kind, feed), self.shared(kind), self.variables
         zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
-        many: Callable[..., dict[str, Array]] | None = None
         run: Executable
         compiled: Executable
         if distribution is None:
             compiled = variables.backend.compile(program)
-            run, many = _picking(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
+            run = _picking(program, compiled)
         else:
             run = compiled = distribution.compile(partial(self.step.trace, kind), feed, variables.backend)
         carried = frozenset(n for n in program.updates if n not in zeros)
@@ -205,6 +207,7 @@ class Executor:
         new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in variables.cells]
         variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
         counted, inputs = program.counted or feed.batch, frozenset(v.name for v in program.inputs)
+        many = compiled.many if isinstance(compiled, ManySteps) else None
         timed = compiled if isinstance(compiled, TimedStep) else None
         return CompiledStep(run, many, timed, carried, list(program.outputs), zeros, draws, counted, inputs)
 

@@ -122,6 +122,11 @@ class StepExecutable:
         """The arrays that steps on some arrays overwrite."""
         return {name: self._static.get(name, arrays.get(name)) for name in self._program.updates}
 
+    def place(self, value: Value) -> Array:
+        """Where kernels find an input that is moved; brought there, it is not copied by a step that is bound."""
+        known = self._static if value.name in self._static else {value.name: self._row(value)}
+        return self._array(value, known)
+
     def bind(self, arrays: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Launch]:
         """Launches of one step as a part of something longer, on arrays that stay where they are.
 
@@ -138,8 +143,11 @@ class StepExecutable:
         odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
         moved = [*self._queued, *odd]
         kept = {v.name: self._row(v) for v in moved} | self._static
+        targets = [(arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)]
         launches: list[Launch] = [
-            partial(runtime.copy, arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)
+            partial(runtime.copy, source, target)
+            for source, target in targets
+            if runtime.address(source) != runtime.address(target)
         ]
         # Outputs are written where they go, not into the arena; what is there already, or twice, is copied.
         roots = {name: id(self._plan.root(value)) for name, value in self._program.outputs.items()}
