@@ -17,7 +17,7 @@ from minicnn.backends import get_backend
 from minicnn.backends._gpu.ranks import fits, summed
 from minicnn.backends.base import Backend
 from minicnn.callbacks import LambdaCallback
-from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline
+from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline, passes
 from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
@@ -58,7 +58,7 @@ def test_the_made_up_library_has_the_arguments_of_the_real_one() -> None:
     core = pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
     from nccl.bindings import nccl as bindings
 
-    ours = [p.name for p in inspect.signature(MadeUp.Communicator.init).parameters.values()]
+    ours = [p.name for p in inspect.signature(MadeUp().Communicator.init).parameters.values()]
     assert ours == list(inspect.signature(core.Communicator.init).parameters)
     for name in ("all_reduce", "all_gather", "allto_all"):
         ours = list(inspect.signature(getattr(MadeUp(), name)).parameters)
@@ -116,6 +116,9 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     """Parts and collectives are one graph, for the last batch another, and each step has new rows and new dropouts."""
     captured, capture = [], EmulatedRuntime.capture
     monkeypatch.setattr(EmulatedRuntime, "capture", lambda *given: captured.append(1) or capture(*given))
+    begun, beside = [], EmulatedRuntime.beside
+    monkeypatch.setattr(EmulatedRuntime, "beside", lambda *given: begun.append(1) or beside(*given))
+    monkeypatch.setattr(passes, "BUCKET", 100)  # bytes: several sums, all but the last beside the backward pass
     backend, (x, y) = EmulatedBackend(), data()
 
     def trained(**about: Any) -> tuple[list[float], dict[str, Any]]:
@@ -131,9 +134,10 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(EmulatedBackend, "rank_step", Backend.rank_step)
         alone = trained()
     here = trained()
-    assert len(captured) == 2
+    assert (len(captured), len(begun)) == (2, 0)
     made = trained(communicator=NcclCommunicator(OneProcess(), Late(backend.runtime)))
     assert len(captured) == 2
+    assert len(begun) >= 2
     for losses, weights in (here, made):
         assert losses == alone[0]
         for path, array in weights.items():
@@ -164,6 +168,51 @@ def test_the_step_of_a_rank_with_one_shard_on_the_emulator() -> None:
     same(backend, library, dense, 1, steps)
     assert library.calls.count("all_gather") == steps
     assert library.calls.count("all_reduce") == 2 + steps  # one of each connects
+
+
+# Two emulated GPUs --------------------------------------------------------------------------------
+
+EMULATED = {"SHARDS": "4", "BUCKET": "200", "TIMEOUT": "120"}
+
+
+def emulated(ranks: int, *names: str) -> Any:
+    return results(mpiexec(ranks, "train", "emulated", "1", *names, **EMULATED), ranks)
+
+
+@needs_gxx
+@pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
+def test_two_emulated_gpus_compute_what_one_does() -> None:
+    """Bit for bit in the tree; in the fast mode, which NCCL sums, but for rounding."""
+    one, two = (emulated(ranks, "dense", "fast") for ranks in (1, 2))
+    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=1e-3)
+    assert two == one
+
+
+@needs_gxx
+@pytest.mark.night("tests/distribution/test_nccl.py::test_two_emulated_gpus_compute_what_one_does")
+@pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
+def test_two_emulated_gpus_normalize_as_one_does() -> None:
+    assert emulated(2, "normalized", "by_shard") == emulated(1, "normalized", "by_shard")
+
+
+@needs_gxx
+def test_what_is_closed_lets_graphs_go_and_is_connected_again_when_it_is_needed() -> None:
+    backend, (x, y) = EmulatedBackend(), data()
+    library = Late(backend.runtime)
+    communicator = NcclCommunicator(OneProcess(), library)
+    model = dense(backend, DataParallel(1, communicator=communicator))
+    model.fit(x[:12], y[:12], 12, verbose=0)
+    steps = list(communicator._graphs)
+    assert [len(step._graphs) for step in steps] == [1]
+    communicator.close(backend.runtime)
+    assert library.destroyed == 1
+    assert [len(step._graphs) for step in steps] == [0]
+    communicator.close(backend.runtime)
+    assert library.destroyed == 1
+    model.fit(x[:12], y[:12], 12, verbose=0)
+    assert model.steps_taken == 2
+    communicator.close(backend.runtime)
+    assert library.destroyed == 2
 
 
 @pytest.mark.gpu

@@ -10,6 +10,8 @@ import numpy as np
 
 from minicnn.ops.groups import Communicator
 
+PTR = 1234  # of a communicator
+
 
 class UniqueId:
     """As of nccl4py: 128 bytes, which are no other object's."""
@@ -34,6 +36,7 @@ class MadeUp:
 
     def __init__(self, libnccl: str | None = "2.28") -> None:
         self.calls: list[str] = []
+        self.destroyed = 0
         self.libnccl = libnccl
         self.core = self.bindings = self.nccl = self.NcclDataType = self
 
@@ -50,23 +53,29 @@ class MadeUp:
         assert dtype == "float32"
         return self.FLOAT32
 
-    class Communicator:
-        ptr = 1234
+    @property
+    def Communicator(self) -> Any:  # noqa: N802  # as there
+        library = self
 
-        @classmethod
-        def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUp.Communicator:
-            assert isinstance(unique_id, UniqueId)
-            assert 0 <= rank < nranks
-            return cls()
+        class Communicator:
+            ptr = PTR
 
-        def destroy(self) -> None:
-            """Nothing: there is no other rank."""
+            @classmethod
+            def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> Communicator:
+                assert isinstance(unique_id, UniqueId)
+                assert 0 <= rank < nranks
+                return cls()
+
+            def destroy(self) -> None:
+                library.destroyed += 1
+
+        return Communicator
 
     # nccl.bindings.nccl, whose functions are given addresses
 
     class Comm:
         def __init__(self, handle: int = 0) -> None:
-            assert handle == MadeUp.Communicator.ptr
+            assert handle == PTR
 
     def all_reduce(
         self, sendbuff: int, recvbuff: int, count: int, datatype: int, op: int, comm: Comm, stream: int

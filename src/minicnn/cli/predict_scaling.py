@@ -15,8 +15,7 @@ import click
 from minicnn import zoo
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.cli.options import NETWORK, Name, Number, Several
-from minicnn.cli.plan import Image
+from minicnn.cli.options import NETWORK, Image, Name, Number, Several
 from minicnn.cli.tables import console, table
 from minicnn.distribution import prediction
 from minicnn.distribution.passes import BUCKET

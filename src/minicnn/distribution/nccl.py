@@ -14,7 +14,7 @@ from minicnn.extras import install
 from minicnn.ops.groups import Communicator
 
 if TYPE_CHECKING:
-    from minicnn.backends._gpu.runtime import Runtime
+    from minicnn.backends._gpu.runtime import Event, Runtime
 
 Array = Any
 
@@ -136,11 +136,19 @@ class NcclCommunicator:
 
     def finish(self, runtime: Runtime) -> None:
         """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""
+        self.wait(self.mark(runtime), runtime)
+
+    def mark(self, runtime: Runtime) -> Event:
+        """An event that comes when the device has done what it was given so far."""
+        event = runtime.event()
+        runtime.record(event)
+        return event
+
+    def wait(self, event: Event, runtime: Runtime) -> None:
+        """Wait for an event as `finish` does."""
         if not isinstance(self.host, Ranks):
             return
         # Waiting for an event can be given up; waiting for the device cannot.
-        event = runtime.event()
-        runtime.record(event)
         try:
             self.host.wait(lambda: runtime.done(event))
         except RankError:

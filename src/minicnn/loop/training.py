@@ -34,7 +34,7 @@ from minicnn.loop.written import WrittenStep
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program
 from minicnn.schedules import Schedule
-from minicnn.trace import StepTrace, traced
+from minicnn.trace import StepTrace, Timeline, traced
 
 
 class Training:
@@ -342,6 +342,13 @@ class Training:
         program = self.executor.step.trace(kind, run.feed)
         inputs = {v.name: arrays.get(v.name, np.zeros(v.shape)) for v in program.inputs}
         return traced(program, self.backend, inputs, kernels=kernels)
+
+    def timeline(self, x: Any, y: Any, weight: Any) -> Timeline:
+        """See `Model.timeline`."""
+        run, executor = self.standardizer().batch(x, y, weight), self.executor
+        self.train(run, Totals())  # which compiles it
+        spans = Timeline.told(executor.timeline(run, executor.step.rates(executor.steps_taken, 1)))
+        return Timeline.of([spans] if self.distribution is None else self.distribution.communicator.share(spans))
 
     def further_optimizers(self) -> dict[str, Optimizer]:
         """Optimizers that a step of its author's has beside that of `compile`."""

@@ -51,7 +51,7 @@ from minicnn.names import known_name
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.program.graph import Program, Value
 from minicnn.summary import Explanation, page, summary
-from minicnn.trace import StepTrace
+from minicnn.trace import StepTrace, Timeline
 from minicnn.visual.methods import VisualMethods
 
 Path = str | os.PathLike[str]
@@ -364,6 +364,22 @@ class Model(VisualMethods, Steps):
         """
         with self._received(x, y) as (x, y):
             return self._training.trace(x, y, sample_weight, kernels)
+
+    def timeline(self, x: Any, y: Any = None, sample_weight: Any = None) -> Timeline:
+        """When each part of a training step on one batch runs, on each rank; some training steps are taken for it.
+
+        On GPUs the parts are launches, which follow each other without a graph; on the CPU those between which ranks
+        compute together. All ranks call it at the same time.
+
+        Args:
+            x: Inputs of one batch, shape (N, ...).
+            y: Labels.
+            sample_weight: Weight of each sample.
+        """
+        training = self._training
+        training.step.compiled()
+        with training.together(), self._received(x, y) as (x, y):
+            return training.timeline(x, y, sample_weight)
 
     # Training -----------------------------------------------------------------------------------
 

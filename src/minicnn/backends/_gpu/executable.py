@@ -9,13 +9,13 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from minicnn.backends._gpu.fusion_groups import FusionGroup, covered
+from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one, stored
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import EACH_STEP, Array, State, is_new_each_step
+from minicnn.backends.base import EACH_STEP, Array, Span, State, is_new_each_step
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Spec, Value
 
@@ -122,6 +122,11 @@ class StepExecutable:
         """The arrays that steps on some arrays overwrite."""
         return {name: self._static.get(name, arrays.get(name)) for name in self._program.updates}
 
+    def place(self, value: Value) -> Array:
+        """Where kernels find an input that is moved; brought there, it is not copied by a step that is bound."""
+        known = self._static if value.name in self._static else {value.name: self._row(value)}
+        return self._array(value, known)
+
     def bind(self, arrays: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Launch]:
         """Launches of one step as a part of something longer, on arrays that stay where they are.
 
@@ -138,8 +143,11 @@ class StepExecutable:
         odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
         moved = [*self._queued, *odd]
         kept = {v.name: self._row(v) for v in moved} | self._static
+        targets = [(arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)]
         launches: list[Launch] = [
-            partial(runtime.copy, arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)
+            partial(runtime.copy, source, target)
+            for source, target in targets
+            if runtime.address(source) != runtime.address(target)
         ]
         # Outputs are written where they go, not into the arena; what is there already, or twice, is copied.
         roots = {name: id(self._plan.root(value)) for name, value in self._program.outputs.items()}
@@ -155,6 +163,20 @@ class StepExecutable:
     def release(self) -> None:
         """Let graphs go; they are captured again when they are needed."""
         self._graphs.clear()
+
+    @property
+    def titles(self) -> list[str]:
+        """What each launch of a step does."""
+        return [named(groups) for groups in self._plan.launches]
+
+    def timeline(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[Span]]:
+        """See `TimedStep`: launches follow each other without a graph."""
+        spans, at = list[Span](), 0.0
+        own = {v.name: arrays[v.name] for v in self._program.inputs}
+        for title, (_, (seconds,)) in zip(self.titles, self.launch_times(own, 1), strict=True):
+            spans.append(Span(title, "computing", at, seconds))
+            at += seconds
+        return self(own), spans
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.

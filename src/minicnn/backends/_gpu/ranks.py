@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -13,8 +13,9 @@ from minicnn import ops
 from minicnn.backends._gpu.executable import BINDINGS
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import Executable
+from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
+from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
 from minicnn.ops.groups import Group
@@ -24,6 +25,8 @@ from minicnn.program.memory import ALIGNMENT, Buffer, assign
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
 
+AHEAD = 8  # steps that the host may be ahead of the device: each rank's deadline is that of one of them
+PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
 ONE_MESSAGE = 1 << 20  # bytes for one rank that take no longer than another message, of less
 
 
@@ -115,9 +118,16 @@ class DeviceStep(RankStep):
 
     def _finish(self) -> None:
         """Wait for the device, and with it for the other ranks."""
+        with self._runtime.active():
+            self._wait(self._mark())
+
+    def _mark(self) -> Any:
+        """Event that comes when the device has done what it was given so far; None on one rank."""
+        return None if self._communicator is None else self._communicator.mark(self._runtime)
+
+    def _wait(self, event: Any) -> None:
         if self._communicator is not None:
-            with self._runtime.active():
-                self._communicator.finish(self._runtime)
+            self._communicator.wait(event, self._runtime)
 
     def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
         if self._communicator is None:
@@ -141,17 +151,23 @@ class GraphStep(DeviceStep):
         additions = backend.compile_each([_additions(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
         runs: list[Any] = list(self._compiled.values())
-        names = {v.name for v in schedule.program.inputs}
+        names = {v.name for v in schedule.program.inputs} - self._constants.keys()
         self._moved = {v.name: v.spec for run in runs for v in run.inputs.moved if v.name in names}
         self._stays = sorted({v.name for run in runs for v in run.inputs.bound if v.name in names})
         self._in_place = schedule.program.updates.keys() & {*self._stays}
         self._captures = all(run.captures for run in (*runs, *self._sums.values(), *additions))
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
+        for name in self._moved:
+            values = [v for run in runs for v in run.inputs.moved if v.name == name]
+            if len(values) == 1 and (name not in schedule.cut or len(schedule.rows) == values[0].shape[0]):
+                # One part alone reads it, where it has room for it.
+                self._fixed[name] = next(r for r in runs if values[0] in r.inputs.moved).place(values[0])
+        self._queues: dict[str, tuple[Any, list[Any]]] = {}  # of inputs that are new in each step, and their rows
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
         self._tape: list[_Call] = []
         self._places: dict[_Result, Any] = {}
-        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
     def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
@@ -166,16 +182,32 @@ class GraphStep(DeviceStep):
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
-        runtime = self._runtime
+        return self.many(arrays, {}, 1)
+
+    def many(
+        self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
+    ) -> Arrays:
+        """See `ManySteps`; `FINITE` tells of each step what `finite` says, until the next ones."""
+        runtime, given = self._runtime, {**(state or {}), **arrays}
         with runtime.active(), self._arena.lock:
-            self._bring(arrays)
-            run, arrays_of_graph = self._graph(arrays)
-            run()
-            results = {
-                name: arrays[name] if name in self._in_place else array for name, array in arrays_of_graph.items()
-            }
+            self._bring(given, rows, steps)
+            run, arrays_of_graph, _ = self._graph(given)
+            under_way: deque[Any] = deque()  # events of steps
+            for k in range(steps):
+                for name in rows:
+                    runtime.copy(self._queues[name][1][k], self._fixed[name])
+                run()
+                if FINITE in arrays_of_graph:
+                    runtime.copy(arrays_of_graph[FINITE], self._queue(FINITE, steps, arrays_of_graph[FINITE])[k])
+                under_way.append(self._mark())
+                if len(under_way) > AHEAD:
+                    self._wait(under_way.popleft())
+            results = {name: given[name] if name in self._in_place else a for name, a in arrays_of_graph.items()}
             # Copies, since the next step overwrites them.
             results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
+            if FINITE in results:
+                shape = steps, *results[FINITE].shape
+                results[FINITE] = runtime.view(self._queues[FINITE][0], 0, shape, str(results[FINITE].dtype))
             self._finish()
         return results
 
@@ -188,24 +220,44 @@ class GraphStep(DeviceStep):
         self._runtime.copy(array, target)
         return target
 
-    def _bring(self, arrays: Mapping[str, Any]) -> None:
-        """Copy what lies somewhere else in each step, of the shards their rows."""
+    def _bring(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> None:
+        """Copy what lies somewhere else in each step, of the shards their rows; and rows for each step to a queue."""
         self._uploads.reverse()
-        upload, runtime = self._uploads[0], self._runtime
+        upload, runtime, schedule = self._uploads[0], self._runtime, self._schedule
         upload.begin()
         for name, spec in self._moved.items():
-            if name not in arrays:  # the numbers of the rows, which are always the same
-                continue
-            data, cut = self._schedule.own(name, arrays[name]), name in self._schedule.cut
-            if name not in self._fixed:
-                self._fixed[name] = runtime.empty(data.shape if cut else spec.shape, spec.dtype)
-            target = self._fixed[name]
-            row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
-            upload.bring(name, data, row, 1, self._backend.owns(data))
+            cut = name in schedule.cut
+            if name in rows:
+                own = rows[name]
+                if cut and own.shape[1] == schedule.batch:
+                    own = own[:, schedule.rows.start : schedule.rows.stop]
+                self._fix(name, own.shape[1:], spec.dtype)
+                self._queue(name, steps, self._fixed[name])
+                upload.bring(f"rows of {name}", own, self._queues[name][0], steps, self._backend.owns(own))
+            elif arrays[name] is not self._fixed.get(name):
+                own = schedule.own(name, arrays[name])
+                self._fix(name, own.shape if cut else spec.shape, spec.dtype)
+                target = self._fixed[name]
+                row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
+                upload.bring(name, own, row, 1, self._backend.owns(own))
         upload.end()
 
-    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
-        """Graph of a step on arrays that begin where these do, and the arrays in which it leaves the results."""
+    def _fix(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """Have a place for an input that is moved."""
+        if name not in self._fixed:
+            self._fixed[name] = self._runtime.empty(shape, dtype)
+
+    def _queue(self, name: str, steps: int, like: Any) -> list[Any]:
+        """Rows like an array, at least so many."""
+        if name not in self._queues or len(self._queues[name][1]) < steps:
+            shape, dtype = tuple(like.shape), str(like.dtype)
+            whole = self._runtime.empty((steps, *shape), dtype)
+            views = [self._runtime.view(whole, k * like.nbytes, shape, dtype) for k in range(steps)]
+            self._queues[name] = whole, views
+        return self._queues[name][1]
+
+    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
+        """Graph of a step on arrays that begin where these do, the arrays in which it leaves results, and its parts."""
         if not self._tape:
             self._record()
         allocation = self._arena.reserve(0)
@@ -223,6 +275,12 @@ class GraphStep(DeviceStep):
         """Write down what a step runs on what, and find a place for what one hands to another."""
         stays = {name: _Given(name) for name in self._stays}
         self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
+        if self._schedule.group.ranks > 1:
+            seen = {n: a for n, a in self._returned.items() if n == "loss" or n.startswith(ADDED)}
+            seen = {n: a for n, a in seen.items() if isinstance(a, _Result) and a.spec.dtype == seen["loss"].spec.dtype}
+            run: Any = self._backend.compile(_finite({name: a.spec for name, a in seen.items()}))
+            self._returned[FINITE] = self._call(run, seen)[FINITE]
+            self._captures &= run.captures
         self._awaited = self._first_readers()
         lives: dict[_Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
 
@@ -257,7 +315,7 @@ class GraphStep(DeviceStep):
         readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
         return {at: reader for at, reader in readers.items() if reader > at + 1}
 
-    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
+    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
                 name: arrays[each.name]
@@ -268,19 +326,58 @@ class GraphStep(DeviceStep):
                 for name, each in recorded.items()
             }
 
+        bound = [call.run.bind(there(call.operands), there(call.results)) for call in self._tape]
+        launches = self._in_turn(bound)
+        run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
+        return run, there(self._returned), bound
+
+    def _in_turn(self, bound: Sequence[Sequence[Launch]]) -> list[Launch]:
+        """The launches of all calls, those of some sums beside the others."""
         launches: list[Launch] = []
         waits = defaultdict[int, list[Launch]](list)  # by the call that they come before
-        for at, call in enumerate(self._tape):
+        for at, own in enumerate(bound):
             launches += waits[at]
-            own = call.run.bind(there(call.operands), there(call.results))
             if at in self._awaited:
                 begin, wait = self._runtime.beside(own)
-                own = [begin]
+                launches.append(begin)
                 waits[self._awaited[at]].append(wait)
-            launches += own
-        launches += waits[len(self._tape)]
-        run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
-        return run, there(self._returned)
+            else:
+                launches += own
+        return launches + waits[len(bound)]
+
+    def timeline(self, arrays: Mapping[str, Any]) -> tuple[Arrays, list[Span]]:
+        """See `TimedStep`: launches follow each other without a graph, behind something that gives the host time."""
+        runtime, named = self._runtime, list[tuple[str, str, bool, Any, Any]]()
+        results = self(arrays)  # from here on all is where it stays
+        with runtime.active(), self._arena.lock:
+            self._bring(arrays, {}, 1)
+            _, _, bound = self._graph(arrays)
+            timed = [list(self._events(at, own, named)) for at, own in enumerate(bound)]
+            begun, plug = runtime.event(timed=True), runtime.empty((2, PLUG), "uint8")
+            for _ in range(PLUGS):
+                runtime.copy(plug[0, ...], plug[1, ...])
+            runtime.record(begun)
+            one_by_one(self._in_turn(timed))
+            self._finish()
+            runtime.synchronize()
+            spans = [
+                Span(name, lane, runtime.seconds(begun, first), runtime.seconds(first, last), between)
+                for name, lane, between, first, last in named
+            ]
+        return results, sorted(spans, key=lambda span: span.start)
+
+    def _events(
+        self, at: int, launches: Sequence[Launch], named: list[tuple[str, str, bool, Any, Any]]
+    ) -> Iterator[Launch]:
+        """A call's launches with events around each, which are noted with its name and lane."""
+        titles, lane = iter(self._tape[at].run.titles), "sums" if at in self._awaited else "computing"
+        for launch in launches:
+            first, last = (self._runtime.event(timed=True) for _ in range(2))
+            called = getattr(launch, "func", None)
+            between = called is not None and called == getattr(self._communicator, "enqueue", None)
+            name = launch.args[0] if between else "copy" if called == self._runtime.copy else next(titles)
+            named.append((name, lane, between, first, last))
+            yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead."""
@@ -349,6 +446,7 @@ class _Copy:
     """A copy, as an Executable that is a part of something longer."""
 
     runtime: Runtime
+    titles: tuple[str, ...] = ()
 
     def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
         """See `StepExecutable.bind`."""
@@ -375,6 +473,11 @@ class _Sum:
         self._at_once = _at_once(group, spec)
         taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
         self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
+
+    @property
+    def titles(self) -> list[str]:
+        """See `StepExecutable.titles`."""
+        return [] if self._add is None else list(self._add.titles)
 
     @property
     def is_alone(self) -> bool:
@@ -433,6 +536,15 @@ def _sums(collective: Collective) -> Program:
     program = Program("sums")
     summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
     program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
+    return program
+
+
+def _finite(specs: Mapping[str, Spec]) -> Program:
+    """The Program that tells what is finite: the loss, and of each of the others zero, or NaN."""
+    program = Program("finite")
+    values = {name: program.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+    told = [v if name == "loss" else ops.sum(v * 0.0) for name, v in values.items()]
+    program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
     return program
 
 
