@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,6 +117,12 @@ class Runtime(Protocol):
     def done(self, event: Event) -> bool:
         """True if an event has come."""
 
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        """Two launches: one begins the given ones beside what comes next, and the other waits for them.
+
+        They may be captured, and launched one by one. What is begun in this way stays in order.
+        """
+
     def current(self) -> int:
         """The driver's handle of the stream that work goes to now: while a graph is captured, of its own."""
 
@@ -154,6 +161,10 @@ class OneQueue:
         """See `Runtime.done`."""
         return True
 
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        """See `Runtime.beside`."""
+        return in_order(launches)
+
     def current(self) -> int:
         """See `Runtime.current`."""
         return 0
@@ -162,6 +173,17 @@ class OneQueue:
 def stored(dtype: str) -> str:
     """The dtype of an array of such elements: of bfloat16, which arrays do not know, their bits."""
     return "uint16" if dtype == "bfloat16" else dtype
+
+
+def one_by_one(launches: Sequence[Launch]) -> None:
+    """Run them without a graph."""
+    for launch in launches:
+        launch()
+
+
+def in_order(launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+    """`Runtime.beside` of a device that has one order."""
+    return partial(one_by_one, launches), partial(one_by_one, ())
 
 
 def check_number(number: int, count: int, name: str = "cuda", seen: str = "CUDA sees") -> None:
