@@ -20,6 +20,7 @@ from minicnn.data import load
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import Adam
 from support.kernel_check import step_of, train_network
+from support.zoo_steps import model_of, worst_difference
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -40,6 +41,24 @@ def test_training_follows_numpy_and_is_the_same_twice(network: str) -> None:
     assert losses == again
     for key, array in weights.items():
         np.testing.assert_array_equal(array, same[key])
+
+
+def check_zoo(name: str) -> None:
+    """Five steps of a network of the zoo are those of NumPy."""
+    worst, where = worst_difference(model_of(name, WebGpuBackend(strict=True)), model_of(name, "numpy"), 5)
+    assert worst <= 1, where
+
+
+def test_five_steps_of_a_network_of_the_zoo_are_those_of_numpy() -> None:
+    check_zoo("two_convs")
+
+
+@pytest.mark.night(
+    "tests/backends/webgpu/test_webgpu_training.py::test_five_steps_of_a_network_of_the_zoo_are_those_of_numpy"
+)
+@pytest.mark.parametrize("name", ["mlp", "lenet_3x3", "lenet5", "resnet9", "squeezenet1_1", "alexnet", "resnet18"])
+def test_five_steps_of_the_small_networks_of_the_zoo_are_those_of_numpy(name: str) -> None:
+    check_zoo(name)
 
 
 def test_predictions_and_evaluation() -> None:

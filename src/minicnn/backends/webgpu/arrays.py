@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, ClassVar
 
-import array_api_compat.numpy as nx
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from minicnn.backends._gpu.host_namespace import host
 from minicnn.backends._gpu.shaped import Shaped
 from minicnn.backends._gpu.slabs import Memory
 
@@ -93,11 +92,9 @@ class Array(Shaped, NDArrayOperatorsMixin):
         return f"{np.asarray(self)!r} on {self.device}"
 
 
-def host(x: Any) -> Any:
-    """NumPy arrays in place of arrays of an adapter, in lists, too."""
-    if isinstance(x, list | tuple):
-        return type(x)(map(host, x))
-    return np.asarray(x) if isinstance(x, Array) else x
+def first_byte(array: Array) -> int:
+    """The first byte of an array in its slab."""
+    return int(array.memory.first + array.start)
 
 
 def _repeats(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -105,18 +102,3 @@ def _repeats(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     while shape[:1] == (1,):
         shape = shape[1:]
     return shape == target[len(target) - len(shape) :]
-
-
-class HostNamespace(ModuleType):
-    """The Array API on arrays of an adapter, computed by NumPy: for references, where there is no kernel."""
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(nx, name)
-        if not callable(function) or isinstance(function, type):
-            return function
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            # What is made is the host's, on whatever device its operands are.
-            return function(*map(host, arguments), **{k: host(x) for k, x in options.items() if k != "device"})
-
-        return call

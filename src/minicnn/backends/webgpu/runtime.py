@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -19,18 +17,15 @@ import wgpu
 from wgpu.backends.wgpu_native import ffi, lib
 from wgpu.backends.wgpu_native._api import libf
 
-from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, OneQueue, check_number
-from minicnn.backends._gpu.slabs import UNIT, Memory, Pieces, Slab, Slabs
-from minicnn.backends.webgpu.adapters import adapters, explained, limits_of, module, period
-from minicnn.backends.webgpu.arrays import Array
+from minicnn.backends._gpu.slabs import UNIT, Memory, Pieces, Slabs
+from minicnn.backends.webgpu.adapters import adapters, explained, limits_of, period
+from minicnn.backends.webgpu.arrays import Array, first_byte
 from minicnn.backends.webgpu.devices import described
+from minicnn.backends.webgpu.launching import USES, Binder, Dispatch
 
 PENDING = 512  # dispatches that wait for others before they are submitted
 AHEAD = 4  # submissions that the host may be ahead of the adapter
-_WRITES = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-_USES = {"storage": wgpu.BufferUsage.STORAGE | _WRITES, "uniform": wgpu.BufferUsage.UNIFORM | _WRITES}
-
 _FOLDER = files(__package__)
 COPY = _FOLDER.joinpath("copy.wgsl").read_text(encoding="utf-8")
 COPY_BYTES, COLLECT = (
@@ -40,38 +35,11 @@ COPY_BYTES, COLLECT = (
 ADVANCE = KernelText(_FOLDER.joinpath("advance.wgsl").read_text(encoding="utf-8"), (), 1)
 
 
-@dataclass(frozen=True)
-class Dispatch:
-    """A launch that has its arguments; calling it hands it to the runtime.
-
-    Attributes:
-        runtime: The adapter.
-        pipeline: The kernel.
-        group: The memory that it is bound to.
-        first: Where its arguments begin in their buffer.
-        count: Blocks in x and y.
-        slot: What holds the arguments.
-        memories: Those of its arrays, which live as long.
-    """
-
-    runtime: WebGpuRuntime
-    pipeline: Any
-    group: Any
-    first: Any
-    count: tuple[int, int]
-    slot: Any
-    memories: tuple[Any, ...]
-
-    def __call__(self) -> None:
-        self.runtime.hand(self)
-
-
 class Event:
     """A place in the order of all work; a timed one has a timestamp there."""
 
     def __init__(self, queries: Any = None) -> None:
-        self.queries, self.submission = queries, 0
-        self.moment = 0.0
+        self.queries, self.moment = queries, 0.0
 
 
 class WebGpuRuntime(OneQueue):
@@ -95,16 +63,12 @@ class WebGpuRuntime(OneQueue):
             )
         limits = self._device.limits
         most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**32 - UNIT)
-        self.slabs = Slabs(partial(self._buffer, "storage"), most // UNIT * UNIT)
-        self.gpu: Gpu = described(adapter.info, limits)
-        self._slots: list[tuple[Any, int]] = []  # of arguments
+        self.slabs = Slabs(self._buffer, most // UNIT * UNIT)
+        self.gpu = described(adapter.info, limits)
+        self._binder = Binder(self._device, self.hand)
         self._pending: list[Dispatch | Event] = []
         self._recorded: list[Dispatch] | None = None
         self._submissions = 0
-        self._layouts: dict[int, tuple[Any, Any]] = {}
-        # By the page of arguments and the slabs, none of which is ever given back.
-        self._groups: dict[tuple[Any, tuple[Slab, ...]], Any] = {}
-        self._pipelines: dict[tuple[str, tuple[int, ...], int], Any] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -123,9 +87,9 @@ class WebGpuRuntime(OneQueue):
     def used(self) -> int:
         return self.slabs.used
 
-    def _buffer(self, kind: str, size: int) -> Any:
+    def _buffer(self, size: int) -> Any:
         with explained():
-            return self._device.create_buffer(size=size, usage=_USES[kind])
+            return self._device.create_buffer(size=size, usage=USES["storage"])
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -160,8 +124,8 @@ class WebGpuRuntime(OneQueue):
     def _copy(self, source: Array, target: Array, period: int) -> None:
         if target.nbytes:
             blocks = -(-(target.nbytes // 4 + 2) // 256)
-            numbers = [_first(source), _first(target), target.nbytes, period]
-            self._bound(COPY_BYTES.text, blocks, [source, target], numbers)()
+            numbers = [first_byte(source), first_byte(target), target.nbytes, period]
+            self._bound(COPY_BYTES, blocks, [source, target], numbers)()
 
     def host(self, shape: tuple[int, ...], dtype: str, *, pinned: bool) -> HostArray:
         return np.empty(shape, dtype)
@@ -170,7 +134,7 @@ class WebGpuRuntime(OneQueue):
         if not source.nbytes:
             return
         data = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-        first = _first(target)
+        first = first_byte(target)
         if first % 4:  # a copy by a kernel begins anywhere
             between = self.empty((data.size,), "uint8")
             self.send(data, between)
@@ -191,7 +155,7 @@ class WebGpuRuntime(OneQueue):
         """A copy on the host; waits for it."""
         if not array.nbytes:
             return np.empty(array.shape, array.dtype)
-        first = _first(array)
+        first = first_byte(array)
         begin, end = first // 4 * 4, -(-(first + array.nbytes) // 4) * 4
         with self._lock, explained():
             self.flush()
@@ -278,7 +242,9 @@ class WebGpuRuntime(OneQueue):
 
     def _ticks(self, event: Event) -> float:
         if not event.moment:
-            buffer = self._device.create_buffer(size=8, usage=wgpu.BufferUsage.QUERY_RESOLVE | _WRITES)
+            buffer = self._device.create_buffer(
+                size=8, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+            )
             encoder = self._device.create_command_encoder()
             encoder.resolve_query_set(event.queries, 0, 1, buffer, 0)
             self._device.queue.submit([encoder.finish()])
@@ -295,75 +261,18 @@ class WebGpuRuntime(OneQueue):
         arrays = [a for a in arguments if isinstance(a, Array)]
         integers = [a for a in arguments if not isinstance(a, Array)]
         if kernel is not COLLECT:
-            numbers = [_first(a) // 4 if isinstance(a, Array) else a for a in arguments]
-            return self._bound(kernel.text, blocks, arrays, numbers)
+            numbers = [first_byte(a) // 4 if isinstance(a, Array) else a for a in arguments]
+            return self._bound(kernel, blocks, arrays, numbers)
         source, rows, cursor = arrays
         size = source.nbytes
-        numbers = [_first(source), _first(rows), size, size, _first(cursor) // 4, integers[-1]]
-        return self._bound(kernel.text, -(-(size // 4 + 2) // 256), arrays, numbers)
+        numbers = [first_byte(source), first_byte(rows), size, size, first_byte(cursor) // 4, integers[-1]]
+        return self._bound(kernel, -(-(size // 4 + 2) // 256), arrays, numbers)
 
-    def _bound(self, text: str, blocks: int, arrays: Sequence[Array], numbers: Sequence[int]) -> Dispatch:
-        """A launch of a kernel, whose memories m0, m1 ... are those of some arrays."""
-        slabs = tuple(dict.fromkeys(a.memory.slab for a in arrays))
+    def _bound(self, kernel: KernelText, blocks: int, arrays: Sequence[Array], numbers: Sequence[int]) -> Dispatch:
         with self._lock, explained():
-            pipeline, layout = self._pipeline(text, tuple(slabs.index(a.memory.slab) for a in arrays), len(slabs))
-        size = max(UNIT, -(-len(numbers) // 4) * 16)
-        with self._lock, explained():
-            buffer, first = self._slot(size)
-            words = np.zeros(-(-len(numbers) // 4) * 4, np.uint32)
-            words[: len(numbers)] = np.array(numbers, np.int64).astype(np.uint32)
             if any(isinstance(one, Dispatch) for one in self._pending):
-                self.flush()  # the slot may be one that they had
-            self._device.queue.write_buffer(buffer, first, words)
-            group = self._groups.get((buffer, slabs))
-            if group is None:
-                entries = [{"binding": 0, "resource": {"buffer": buffer, "offset": 0, "size": size}}]
-                entries += [
-                    {"binding": k, "resource": {"buffer": s.buffer, "offset": 0, "size": s.buffer.size}}
-                    for k, s in enumerate(slabs, 1)
-                ]
-                group = self._device.create_bind_group(layout=layout, entries=entries)
-                if size <= UNIT:
-                    self._groups[buffer, slabs] = group
-        count = (blocks, 1) if blocks < 65536 else (65535, -(-blocks // 65535))
-        slot = _Slot()
-        weakref.finalize(slot, self._slots.append, (buffer, first)) if size <= UNIT else None
-        offset = ffi.new("uint32_t[]", [first])
-        return Dispatch(self, pipeline, group, offset, count, slot, tuple(a.memory for a in arrays))
-
-    def _slot(self, size: int) -> tuple[Any, int]:
-        if size > UNIT:
-            return self._buffer("uniform", size), 0
-        if not self._slots:
-            page = self._buffer("uniform", UNIT * 256)
-            self._slots.extend((page, UNIT * k) for k in range(256))
-        return self._slots.pop()
-
-    def _pipeline(self, text: str, memories: tuple[int, ...], count: int) -> tuple[Any, Any]:
-        """The pipeline of a kernel whose arrays lie in some of the bound slabs, and its layout."""
-        if count not in self._layouts:
-            kinds = ["uniform", *["storage"] * count]
-            entries = [
-                {"binding": k, "visibility": wgpu.ShaderStage.COMPUTE,
-                 "buffer": {"type": kind, "has_dynamic_offset": kind == "uniform"}}
-                for k, kind in enumerate(kinds)
-            ]  # fmt: skip
-            if count > self._device.limits["max-storage-buffers-per-shader-stage"]:
-                raise ValueError(f"A kernel's arrays lie in few slabs. Received: {count}. Use a smaller batch_size.")
-            group = self._device.create_bind_group_layout(entries=entries)
-            self._layouts[count] = group, self._device.create_pipeline_layout(bind_group_layouts=[group])
-        group, layout = self._layouts[count]
-        key = text, memories, count
-        if key in self._pipelines:
-            return self._pipelines[key], group
-        kind = "array<atomic<u32>>" if "atomicLoad(&m" in text or "atomicStore(&m" in text else "array<u32>"
-        declared = "\n".join(
-            f"@group(0) @binding({k + 1}) var<storage, read_write> memory{k}: {kind};" for k in range(count)
-        )
-        code = re.sub(r"\bm(\d+)\[", lambda m: f"memory{memories[int(m[1])]}[", text.replace("//memories", declared))
-        compute = {"module": module(self._device, code), "entry_point": "kernel"}
-        self._pipelines[key] = self._device.create_compute_pipeline(layout=layout, compute=compute)
-        return self._pipelines[key], group
+                self.flush()  # the place of the arguments may be one that they had
+            return self._binder.bound(kernel.text, blocks, arrays, numbers)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         with self._lock:
@@ -383,15 +292,6 @@ class WebGpuRuntime(OneQueue):
             self._submit(work)
 
         return replay
-
-
-class _Slot:
-    """Resources of a launch, held as long as its arguments are needed."""
-
-
-def _first(array: Array) -> int:
-    """The first byte of an array in its slab."""
-    return array.memory.first + array.start
 
 
 @cache

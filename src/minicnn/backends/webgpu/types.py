@@ -65,9 +65,7 @@ class TypedPrinter(Printer):
             return self.literal(x.value, dtype)
         kind, source = TYPES[dtype], self._type(x)
         if kind == "bool" and source not in ("bool", None):
-            if source == "f32":
-                return f"!equal_({self.text(x)}, 0.0f)"
-            return f"({self._within(x, 4)} != {TYPES[PLACE] if source is None else source}(0))"
+            return f"!equal_({self.text(x)}, 0.0f)" if source == "f32" else f"({self._within(x, 4)} != {source}(0))"
         text = self.text(x) if source == kind else f"{kind}({self.text(x)})"
         exact = isinstance(x, Name | Load | Apply | Select) and getattr(x, "dtype", dtype) == dtype
         return text if dtype not in _NARROW or exact else _NARROW[dtype].format(text)
@@ -81,6 +79,4 @@ class TypedPrinter(Printer):
         if kind != "f32":
             return f"{int(number)}{'u' if kind == 'u32' else 'i'}"
         value = np.float32(number)
-        if math.isfinite(value):
-            return f"{float(value)!r}f"
-        return f"of_bits({value.view(np.uint32)}u)"
+        return f"{float(value)!r}f" if math.isfinite(value) else f"of_bits({value.view(np.uint32)}u)"
