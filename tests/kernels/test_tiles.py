@@ -35,7 +35,7 @@ class Small(Tiles):
 
     gpu: Any = H200
     shape: TileShape = SHAPES[0]
-    plain = True
+    plain: bool = True
 
     def _tile(self, node: Node) -> Tile:
         product = product_of(node)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from minicnn.kernels.expressions import PLACE, Array, Binary, Expr, I, Load, Name, Number, Select, both
+from minicnn.kernels.blocks import BLOCK, NUMBER, PART, TOTAL
+from minicnn.kernels.expressions import PLACE, SHARED, Array, Binary, Expr, I, Load, Name, Number, Select, both
 from minicnn.kernels.products import GROUP, Product, Term
 from minicnn.kernels.statements import (
     Assign,
@@ -22,9 +23,6 @@ from minicnn.kernels.statements import (
     Variable,
     when,
 )
-
-BLOCK, THREAD = Name("block"), Name("thread")
-PART, TOTAL = Name("part", PLACE), "total"
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def tiled(
         Let(PART, BLOCK // (across * down * product.groups)),
     ]
     left, right = (
-        Array(name, dtype, shape.depth * (size + runs))
+        Array(name, dtype, shape.depth * (size + runs), memory=SHARED)
         for name, size, runs in (
             ("left", shape.rows, product.left_runs), ("right", shape.columns, product.right_runs),
         )
@@ -113,7 +111,7 @@ def tiled(
             value = Select(reduce(both, conditions), value, Number(0, dtype))
         outer, inner = (e // shape.depth, e % shape.depth) if runs else (e % size, e // size)
         body = (
-            Let(e, turn * shape.threads + THREAD), Let(at, outer), Let(t, inner), *element.lets,
+            Let(e, turn * shape.threads + NUMBER), Let(at, outer), Let(t, inner), *element.lets,
             Store(array, t * (size + runs) + at, value),
         )  # fmt: skip
         rounds, rest = divmod(size * shape.depth, shape.threads)
@@ -136,7 +134,7 @@ def tiled(
         fill(right, shape.columns, product.columns, column, product.right_runs, lambda at, t: product.right(t, at)),
     )
     work = Loop(step, run // shape.depth, (here, *fills, Barrier(), multiply, Barrier()))
-    threads = Let(x, THREAD % lanes[0]), Let(y, THREAD // lanes[0])
+    threads = Let(x, NUMBER % lanes[0]), Let(y, NUMBER // lanes[0])
     results = [
         Run("finish", (row + (y + i * lanes[1]), column + (x + j * lanes[0]), GROUP, PART, s))
         for i, line in enumerate(sums)

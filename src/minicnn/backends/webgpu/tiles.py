@@ -28,8 +28,8 @@ class WebGpuTiles(Tiles):
     """Tiles in the kernel language."""
 
     byte_products: bool = False
+    plain: bool = True
     stores_short: ClassVar[bool] = True
-    plain: ClassVar[bool] = True
 
     def unsupported(self, node: Node) -> str | None:
         """See `Tiles.unsupported`."""
