@@ -352,7 +352,7 @@ class _Convolution:
 
         def value(k: Expr) -> tuple[list[Statement], Expr]:
             filter_, y, x = self._number(k, run, patch, columns)
-            a, b, last = y * kh + t // kw, x * kw + t % kw, Number(taps - 1, INDEX)
+            a, b, last = y * kh + t // kw, x * kw + t % kw, Number(taps - 1, "int32")
             at = self.result.at(N, H + Cast(a, INDEX), W + Cast(b, INDEX), channel)
             there, before, tap = Name("there", "bool"), pooled.before, pooled.tap
             total = Load(self.sums, (a * s.thread_columns + b) * s.thread_filters + filter_)
@@ -365,7 +365,7 @@ class _Convolution:
 
             def search(t: Expr) -> tuple[Statement, ...]:
                 back = Number(taps - 2, PLACE) - t  # the first tap of those with the maximum is met last
-                return (Assign(tap, chosen(Load(values, back).equals(top), Cast(back, INDEX), tap, INDEX)),)
+                return (Assign(tap, chosen(Load(values, back).equals(top), Cast(back, "int32"), tap, "int32")),)
 
             return [
                 Let(there, reduce(both, real)), Local(values), Variable(top, Number(-float("inf"), self.dtype)),

@@ -17,7 +17,7 @@ from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.blocks import PART, TOTAL, Finish
 from minicnn.kernels.convolutions import Pooled, convolved
 from minicnn.kernels.elements import reduced_place
-from minicnn.kernels.expressions import INDEX, Apply, Cast, Element, Expr, I, Name, R, parts_of
+from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, parts_of
 from minicnn.kernels.matrices import multiplied
 from minicnn.kernels.products import product_of
 from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
@@ -79,12 +79,12 @@ def _pooled(writer: Writer, group: FusionGroup) -> tuple[Finish, Pooled | None]:
     pool, dtype = group.pool, group.anchor.outputs[0].dtype
     if pool is None:
         return _finish(writer, group), None
-    total, top, tap = Name(TOTAL, dtype), Name("top", dtype), Name("winner", INDEX)
+    total, top, tap = Name(TOTAL, dtype), Name("top", dtype), Name("winner", "int32")
     statements, stored = writer.compute(group.before, group, total)
     before = Finish(total, statements, [(writer.array(value), I, name) for value, name in stored])
     of = writer.locals[id(writer.plan.root(pool.inputs[0]))]
     image = Image.of(pool.outputs[0].shape, pool.attrs["data_format"])
-    statements, stored = writer.compute(group.nodes, group, Name("maximum", dtype), Cast(tap, "uint8"))
+    statements, stored = writer.compute(group.nodes, group, Name("maximum", dtype), Cast(tap, "uint8", "int32"))
     finish = Finish(Name("maximum", dtype), statements, [(writer.array(value), I, name) for value, name in stored])
     return finish, Pooled(image, pool.attrs["kernel"], before, of, top, tap)
 
