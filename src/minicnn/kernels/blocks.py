@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 from minicnn.kernels.expressions import PLACE, THREAD, Array, Expr, I, Load, Name, Number, Select, both, chosen
@@ -14,6 +14,7 @@ from minicnn.program.graph import ITEMSIZE
 BLOCK, NUMBER = Name("block"), Name("thread")
 PART, TOTAL = Name("part", PLACE), "total"
 _AT_ONCE = 16  # loads of a thread that are under way before the first is stored
+_WIDE_AT_ONCE = 6  # likewise, of four numbers each
 _KEPT = 64  # bytes of results that a thread finishes before it stores the first
 
 
@@ -52,19 +53,56 @@ def loops(spans: Sequence[tuple[Name, int]], body: tuple[Statement, ...]) -> tup
     return body
 
 
-def existing(term: Term, dtype: str, resolved: Callable[[Expr], Expr]) -> tuple[list[Statement], Expr]:
-    """Statements for an element that is zero where its conditions do not hold, and the element.
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a tile.
 
-    `term.value` is the element at `I`, whose place is computed by the last of `term.lets`.
+    Attributes:
+        element: Its element at a place, or in a row and a column.
+        arrays: Arrays in memory of whose elements its own are made, neighbours of neighbours; none if that is not so.
+        place: Where they lie in the arrays, given a place, or a row and a column.
+        number: The place, given the same.
+        of: The element at a place of the operand, of those of the arrays.
     """
-    if not term.conditions:
-        return list(term.lets), resolved(term.value)
-    *lets, last = term.lets
-    real, value = Name("real", "bool"), Name("value", dtype)
-    # What is not there is read at element 0 and masked: a branch would keep loads from being under way together.
-    place = Let(last.name, Select(real, last.value, Number(0, PLACE)))
-    statements = [*lets, Let(real, reduce(both, term.conditions)), place, Let(value, resolved(term.value))]
-    return statements, chosen(real, value, Number(0, dtype), dtype)
+
+    element: Callable[..., Expr]
+    arrays: tuple[Array, ...] = ()
+    place: Callable[..., Expr] = field(default=lambda place: place, repr=False)
+    number: Callable[..., Expr] = field(default=lambda place: place, repr=False)
+    of: Callable[[Expr, Sequence[Expr]], Expr] | None = None
+
+    def run(self, *lengths: int) -> int:
+        """Neighbours that are loaded at once, if they are within such lengths: 4 or 1."""
+        return 4 if self.arrays and all(length % 4 == 0 for length in lengths) else 1
+
+    def loaded(self, at: Sequence[Expr], inside: Sequence[Expr], values: Array, to: Expr, run: int) -> list[Statement]:
+        """Statements that bring neighbours to a thread's own array, zeros if conditions do not hold.
+
+        Args:
+            at: The first one's place, or its row and column.
+            inside: The conditions.
+            values: The thread's array.
+            to: The place there.
+            run: How many they are.
+        """
+        dtype, real, value = values.dtype, Name("real", "bool"), Name("value", values.dtype)
+        lets: list[Statement] = [Let(real, reduce(both, inside))] if inside else []
+        # What is not there is read at element 0 and masked: a branch would keep loads from being under way together.
+        for k, one in enumerate(at):
+            place = Name(f"at{k}", PLACE)
+            lets.append(Let(place, Select(real, one, Number(0, PLACE)) if inside else one))
+        places = [Name(f"at{k}", PLACE) for k, _ in enumerate(at)]
+
+        def masked(value: Expr) -> Expr:
+            return chosen(real, value, Number(0, dtype), dtype) if inside else value
+
+        if run == 1 or self.of is None:
+            return [*lets, Let(value, self.element(*places)), Store(values, to, masked(value))]
+        place, q, of, number = Name("neighbours", PLACE), Name("q", PLACE), self.of, self.number(*places)
+        stored = [Array(f"stored{k}", one.dtype, run, memory=THREAD) for k, one in enumerate(self.arrays)]
+        copies = [Copy(run, mine, Number(0, PLACE), one, place) for mine, one in zip(stored, self.arrays, strict=True)]
+        each = Let(value, of(number + q, [Load(mine, q) for mine in stored])), Store(values, to + q, masked(value))
+        return [*lets, Let(place, self.place(*places)), *map(Local, stored), *copies, Loop(q, run, each, run)]
 
 
 def filled(
@@ -72,8 +110,11 @@ def filled(
     array: Array,
     total: int,
     threads: int,
-    load: Callable[[Expr], tuple[list[Statement], Expr]],
+    operand: Operand,
+    term: Callable[[Expr], Term],
     place: Callable[[Expr], Expr],
+    run: int = 1,
+    step: int = 1,
 ) -> tuple[Statement, ...]:
     """Statements by which the threads of a block bring numbers to shared memory.
 
@@ -82,28 +123,39 @@ def filled(
         array: Where they go.
         total: How many they are.
         threads: Threads of the block.
-        load: Statements for number k, and the number.
+        operand: What they are of.
+        term: Number k of them: `Term.value` is its place in the operand.
         place: Where it goes.
+        run: How many are neighbours in memory and loaded at once.
+        step: How far apart they go.
     """
-    steps = -(-total // threads)
-    run = min(_AT_ONCE, steps)
-    rounds = -(-steps // run)
-    values = Array(name, array.dtype, run, memory=THREAD)
-    u, k = Name("turn", PLACE), Name("k", PLACE)
-    outside = [k < total] * (rounds * run * threads > total)
+    steps = -(-total // (run * threads))
+    loads = min(_AT_ONCE if run == 1 else _WIDE_AT_ONCE, steps)
+    rounds = -(-steps // loads)
+    values = Array(name, array.dtype, loads * run, memory=THREAD)
+    u, k, q = Name("turn", PLACE), Name("k", PLACE), Name("q", PLACE)
+    outside = [k < total // run] * (rounds * loads * threads * run > total)
 
-    def one(step: Expr) -> tuple[Statement, ...]:
-        number = NUMBER + (u + step * run) * threads
-        at = Name("e", PLACE)
-        statements, value = load(at)
-        first = Let(at, Select(k < total, k, Number(0, PLACE)) if outside else k)
+    def one(number: Expr) -> tuple[Statement, ...]:
+        first, e = NUMBER + (u + number * loads) * threads, Name("e", PLACE)
+        load = Let(e, Select(k < total // run, k, Number(0, PLACE)) if outside else k)
+        found = term(e * run)
+        lets = [Let(k, first), load, *found.lets]
+        to = place(k * run)
+        put: Statement = Copy(run, array, to, values, u * run)
+        if step > 1:
+            put = Loop(q, run, (Store(array, to + q * step, Load(values, u * run + q)),), run)
+        if run == 1:
+            put = Store(array, to, Load(values, u))
         return (
             Local(values),
-            Loop(u, run, (Let(k, number), first, *statements, Store(values, u, value)), run),
-            Loop(u, run, (Let(k, number), *when(outside, [Store(array, place(k), Load(values, u))])), run),
-        )
+            Loop(u, loads, (
+                *lets, *operand.loaded([found.value], found.conditions, values, u * run, run),
+            ), loads),
+            Loop(u, loads, (Let(k, first), *when(outside, [put])), loads),
+        )  # fmt: skip
 
-    return loop(Name("step", PLACE), rounds, one)
+    return loop(Name("step", PLACE), rounds, one, 1)
 
 
 def results(

@@ -6,11 +6,11 @@ that each number from shared memory meets several others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from minicnn.kernels.blocks import BLOCK, NUMBER, Finish, copied, existing, filled, loops, results
+from minicnn.kernels.blocks import BLOCK, NUMBER, Finish, Operand, copied, filled, loops, results
 from minicnn.kernels.expressions import (
     INDEX,
     NO_INDEX,
@@ -21,7 +21,6 @@ from minicnn.kernels.expressions import (
     Binary,
     Call,
     Cast,
-    Element,
     Expr,
     I,
     Load,
@@ -48,8 +47,6 @@ from minicnn.kernels.statements import (
 )
 from minicnn.kernels.windows import A, B, C, F, H, Image, N, W, images
 from minicnn.program.graph import Node
-
-AT = Name("at", PLACE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,23 +100,23 @@ class Pooled:
 
 
 def convolved(
-    node: Node, sizes: ConvolutionSizes, resolved: Callable[[Expr], Expr], finish: Finish, pooled: Pooled | None = None
+    node: Node, sizes: ConvolutionSizes, operands: Sequence[Operand], finish: Finish, pooled: Pooled | None = None
 ) -> list[Statement]:
     """Statements of a block that makes a tile of a convolution, or of its input gradient.
 
     Args:
         node: The convolution.
         sizes: The sizes.
-        resolved: An expression of the node's inputs in terms of arrays and functions.
+        operands: Its operands.
         finish: What follows each result, or each maximum of a pooling.
         pooled: That pooling.
     """
-    return _Convolution(node, sizes, resolved).statements(finish, pooled)
+    return _Convolution(node, sizes, operands).statements(finish, pooled)
 
 
 class _Convolution:
-    def __init__(self, node: Node, sizes: ConvolutionSizes, resolved: Callable[[Expr], Expr]) -> None:
-        self.node, self.sizes, self.resolved, self.dtype = node, sizes, resolved, node.outputs[0].dtype
+    def __init__(self, node: Node, sizes: ConvolutionSizes, operands: Sequence[Operand]) -> None:
+        self.node, self.sizes, self.operands, self.dtype = node, sizes, operands, node.outputs[0].dtype
         self.g, self.whole = (Geometry.of(node, phased=phased) for phased in (True, False))
         self.back, self.phases = node.op.name.startswith("conv2d_input_gradient"), phases(node)
         x, y = images(node)
@@ -168,10 +165,10 @@ class _Convolution:
         height, width = self.read
         pixels = s.images * height * width
 
-        def image(k: Expr) -> tuple[list[Statement], Expr]:
+        def image(k: Expr) -> Term:
             at = k // s.channels  # channels lie next to each other in memory, and a plane apart in shared memory
             (sh, sw), (top, left) = self.g.strides, self.g.window.before
-            lets: list[Statement] = [
+            lets = [
                 Let(C, first + Cast(k % s.channels, INDEX)),
                 Let(N, self.n0 + Cast(at // (width * height), INDEX)),
                 Let(H, self.h0 * sh + Cast(at // width % height, INDEX) - top),
@@ -179,34 +176,45 @@ class _Convolution:
             ]
             conditions, place = self._pixel()
             conditions = [*[self.g.c > C] * (self.g.c % s.channels > 0), *conditions]
-            return existing(Term(Element(0, AT), [*lets, Let(AT, place)], conditions), self.dtype, self.resolved)
+            return Term(place, lets, conditions)
 
-        def weight(k: Expr) -> tuple[list[Statement], Expr]:
-            tap = k // s.filters % self.taps
-            lets: list[Statement] = [
-                Let(F, self.f0 + Cast(k % s.filters, INDEX)),
-                Let(A, Cast(tap // self.g.kw, INDEX)), Let(B, Cast(tap % self.g.kw, INDEX)),
-                Let(C, first + Cast(k // (s.filters * self.taps), INDEX)),
+        def weight(k: Expr) -> Term:
+            f, tap, c = number(k)
+            lets: list[Let] = [
+                Let(F, self.f0 + Cast(f, INDEX)), Let(A, Cast(tap // self.g.kw, INDEX)),
+                Let(B, Cast(tap % self.g.kw, INDEX)), Let(C, first + Cast(c, INDEX)),
             ]  # fmt: skip
             more, conditions, place = self._weight()
             conditions = [
                 *[self.g.f > F] * (self.g.f % s.filters > 0), *[self.g.c > C] * (self.g.c % s.channels > 0),
                 *conditions,
             ]  # fmt: skip
-            return existing(Term(Element(1, AT), [*lets, *more, Let(AT, place)], conditions), self.dtype, self.resolved)
+            return Term(place, [*lets, *more], conditions)
 
         def plane(k: Expr) -> Expr:
             return k % s.channels * self.plane + k // s.channels
 
-        def filters(k: Expr) -> Expr:
-            tap, c = k // s.filters % self.taps, k // (s.filters * self.taps)
-            return (c * self.taps + tap) * s.filters + k % s.filters
+        def number(k: Expr) -> tuple[Expr, Expr, Expr]:
+            """Filter, tap and channel of a weight: neighbours are so in memory."""
+            if self.back:
+                return k // s.channels % s.filters, k // (s.channels * s.filters), k % s.channels
+            return k % s.filters, k // s.filters % self.taps, k // (s.filters * self.taps)
 
+        def filters(k: Expr) -> Expr:
+            f, tap, c = number(k)
+            return (c * self.taps + tap) * s.filters + f
+
+        x, w = self.operands
+        near = self.image.data_format == "NHWC"
+        run_x = x.run(self.g.c, s.channels) if near else 1
+        run_w, step = (
+            (w.run(self.g.c, s.channels), self.taps * s.filters) if self.back else (w.run(self.whole.f, s.filters), 1)
+        )
         last = self.g.c <= s.channels
         return [
             Let(first, Cast(chunk * s.channels, INDEX)),
-            *filled("pixels", self.xs, s.channels * pixels, threads, image, plane),
-            *filled("weights", self.ws, s.channels * self.taps * s.filters, threads, weight, filters),
+            *filled("pixels", self.xs, s.channels * pixels, threads, x, image, plane, run_x, self.plane),
+            *filled("weights", self.ws, self.ws.size, threads, w, weight, filters, run_w, step),
             Barrier(),
             *self._multiplied(),
             *[Barrier()] * (not last),
@@ -226,7 +234,7 @@ class _Convolution:
         c = self.group * self.g.c + C if self.g.groups > 1 else C
         return conditions, x.at(N, h, w, c)
 
-    def _weight(self) -> tuple[list[Statement], list[Expr], Expr]:
+    def _weight(self) -> tuple[list[Let], list[Expr], Expr]:
         """Weight (A, B) of channel C and filter F: names that it takes, when there is one, and its place."""
         one, (rows, columns) = self.whole, self.phases
         if not self.back:
@@ -238,7 +246,7 @@ class _Convolution:
         down = (top + rows * seen.before[0]) // seen.dilation[0]
         right = (left + columns * seen.before[1]) // seen.dilation[1]
         phase, i, j, f = Name("phase", INDEX), Name("i0", INDEX), Name("j0", INDEX), F
-        lets, conditions = list[Statement](), list[Expr]()
+        lets, conditions = list[Let](), list[Expr]()
         tap = Number(down, INDEX) - A * rows, Number(right, INDEX) - B * columns
         if rows * columns > 1:
             lets.append(Let(phase, F // one.f))

@@ -12,6 +12,7 @@ from minicnn.kernels.expressions import PLACE, SHARED, Array, Call, Expr, I, Loa
 from minicnn.kernels.statements import Assign, Barrier, If, Let, Loop, Shared, Statement, Store, Variable, when
 
 RESULT = Name("o", PLACE)
+_FEW_LANES = 8  # threads of a sum of which one adds up what all of them have
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,20 @@ def shared_sum(
         *when([*inside, *empty], (*count, Loop(k, run // s.lanes if whole else rounds, add, 8))),
         Shared(sums), Store(sums, NUMBER, here), Barrier(),
     ]  # fmt: skip
+    working = [*inside, lane.equals(0)]
+    if s.lanes <= _FEW_LANES:
+        # Fewer barriers than rounds of halves would take.
+        others = [Assign(here, joined(here, Load(sums, NUMBER + other * step))) for other in range(1, s.lanes)]
+        return [*statements, If(reduce(both, working), (*others, Let(I, RESULT), Let(total, here), *finish))]
     half = s.lanes // 2
     while half:
-        pair = joined(Load(sums, NUMBER), Load(sums, NUMBER + half * step))
-        working = [*inside, lane < half]
-        statements += [If(reduce(both, working), (Store(sums, NUMBER, pair),)), Barrier()]
+        pair = Assign(here, joined(here, Load(sums, NUMBER + half * step)))
+        last = half == 1
+        upper = [*inside, lane < half]
+        statements.append(If(reduce(both, upper), (pair, *[Store(sums, NUMBER, here)] * (not last))))
+        statements += [Barrier()] * (not last)
         half //= 2
-    last = (Let(I, RESULT), Let(total, Load(sums, NUMBER)), *finish)
-    return [*statements, If(reduce(both, [*inside, lane.equals(0)]), last)]
+    return [*statements, If(reduce(both, working), (Let(I, RESULT), Let(total, here), *finish))]
 
 
 def _neutral(join: str, dtype: str) -> float:

@@ -7,11 +7,10 @@ registers. At the end the threads that share a sum add theirs by halves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minicnn.kernels.blocks import BLOCK, NUMBER, PART, Finish, existing, filled, loops, results
-from minicnn.kernels.convolutions import AT
+from minicnn.kernels.blocks import BLOCK, NUMBER, PART, Finish, Operand, filled, loops, results
 from minicnn.kernels.expressions import (
     INDEX,
     PLACE,
@@ -20,7 +19,6 @@ from minicnn.kernels.expressions import (
     Array,
     Binary,
     Cast,
-    Element,
     Expr,
     Load,
     Name,
@@ -57,7 +55,7 @@ class WeightGradientSizes:
 
 
 def weight_gradient(
-    node: Node, sizes: WeightGradientSizes, splits: int, resolved: Callable[[Expr], Expr], finish: Finish
+    node: Node, sizes: WeightGradientSizes, splits: int, operands: Sequence[Operand], finish: Finish
 ) -> list[Statement]:
     """Statements of a block that makes a tile of a convolution's weight gradient.
 
@@ -65,16 +63,16 @@ def weight_gradient(
         node: The gradient, or one that makes partial sums of it.
         sizes: The sizes.
         splits: Partial sums that each sum consists of, made by as many blocks.
-        resolved: An expression of the node's inputs in terms of arrays and functions.
+        operands: Its operands, dy and x.
         finish: What follows each result of part `PART` of the sums.
     """
-    return _WeightGradient(node, sizes, splits, resolved).statements(finish)
+    return _WeightGradient(node, sizes, splits, operands).statements(finish)
 
 
 class _WeightGradient(Windows):
-    def __init__(self, node: Node, sizes: WeightGradientSizes, splits: int, resolved: Callable[[Expr], Expr]) -> None:
+    def __init__(self, node: Node, sizes: WeightGradientSizes, splits: int, operands: Sequence[Operand]) -> None:
         super().__init__(node)
-        self.sizes, self.splits, self.resolved = sizes, splits, resolved
+        self.sizes, self.splits, self.operands = sizes, splits, operands
         s, kw, (sh, sw), (dh, dw) = sizes, self.window.kernel[1], self.window.strides, self.window.dilation
         self.lanes = s.filters // s.thread_filters * s.channels  # threads of a slice
         self.columns = -(-self.y.w // s.thread_columns) * s.thread_columns
@@ -117,15 +115,15 @@ class _WeightGradient(Windows):
         (height, width), sh, (top, left) = self.read, self.window.strides[0], self.window.before
         n, h0 = Name("n0", INDEX), Name("h0", INDEX)
 
-        def image(k: Expr) -> tuple[list[Statement], Expr]:
+        def image(k: Expr) -> Term:
             at = k // s.channels
             row = Cast(at // width, INDEX) + h0 * sh + self.a0 * self.window.dilation[0] - top
             lets = [Let(C, self.c0 + Cast(k % s.channels, INDEX)), Let(H, row), Let(W, Cast(at % width, INDEX) - left)]
             conditions = [*[self.c > C] * (self.c % s.channels > 0), H >= 0, self.x.h > H, W >= 0, self.x.w > W]
             place = self.x.at(n, H, W, self.group * self.c + C if self.groups > 1 else C)
-            return existing(Term(Element(1, AT), [*lets, Let(AT, place)], conditions), self.dtype, self.resolved)
+            return Term(place, lets, conditions)
 
-        def gradient(k: Expr) -> tuple[list[Statement], Expr]:
+        def gradient(k: Expr) -> Term:
             at = k // s.filters
             lets = [
                 Let(F, self.f0 + Cast(k % s.filters, INDEX)), Let(U, h0 + Cast(at // self.columns, INDEX)),
@@ -136,13 +134,16 @@ class _WeightGradient(Windows):
                 *[self.y.w > V] * (self.y.w < self.columns),
             ]  # fmt: skip
             place = self.y.at(n, U, V, self.group * self.f + F if self.groups > 1 else F)
-            return existing(Term(Element(0, AT), [*lets, Let(AT, place)], conditions), self.dtype, self.resolved)
+            return Term(place, lets, conditions)
 
         threads, of_dy = self.lanes * s.slices, s.rows * self.columns * s.filters
+        dy, x = self.operands
+        near = self.x.data_format == "NHWC"
+        run_x, run_dy = x.run(self.c, s.channels) if near else 1, dy.run(self.f, s.filters) if near else 1
         return [
             Let(n, Cast(strip // down, INDEX)), Let(h0, Cast(strip % down * s.rows, INDEX)), Barrier(),
-            *filled("pixels", self.pieces, height * width * s.channels, threads, image, lambda k: k),
-            *filled("gradients", self.pieces, of_dy, threads, gradient, lambda k: k + self.first),
+            *filled("pixels", self.pieces, height * width * s.channels, threads, x, image, lambda k: k, run_x),
+            *filled("gradients", self.pieces, of_dy, threads, dy, gradient, lambda k: k + self.first, run_dy),
             Barrier(), *self._multiplied(),
         ]  # fmt: skip
 

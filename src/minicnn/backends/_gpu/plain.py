@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.operands import matrix, operand
 from minicnn.backends._gpu.tile_families import (
     ConvolutionTile,
     PlainTile,
@@ -17,7 +18,7 @@ from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.blocks import PART, TOTAL, Finish
 from minicnn.kernels.convolutions import Pooled, convolved
 from minicnn.kernels.elements import reduced_place
-from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, parts_of
+from minicnn.kernels.expressions import Cast, Element, Expr, I, Name, R, parts_of
 from minicnn.kernels.matrices import multiplied
 from minicnn.kernels.products import product_of
 from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
@@ -25,7 +26,7 @@ from minicnn.kernels.statements import Shared, Statement
 from minicnn.kernels.tiles import tiled
 from minicnn.kernels.weight_gradients import weight_gradient
 from minicnn.kernels.windows import Image, Windows
-from minicnn.program.graph import ITEMSIZE, Node, Value
+from minicnn.program.graph import ITEMSIZE, Node
 
 
 def is_plain(group: FusionGroup) -> bool:
@@ -52,11 +53,12 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
     resolved = partial(writer.resolved, node)
     match tile:
         case ConvolutionTile():
-            return convolved(node, tile, resolved, *_pooled(writer, group))
+            return convolved(node, tile, [operand(writer, v) for v in node.inputs], *_pooled(writer, group))
         case WeightGradientTile():
-            return weight_gradient(node, tile, tile.splits, resolved, _finish(writer, group))
+            operands = [operand(writer, v) for v in node.inputs]
+            return weight_gradient(node, tile, tile.splits, operands, _finish(writer, group))
         case ProductTile():
-            return multiplied(node, tile.shape, [_matrix(writer, v) for v in node.inputs], _finish(writer, group))
+            return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
         case PlainTile():
             return tiled(product_of(node), tile.shape, dtype, resolved, _finish(writer, group).lines)
     sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
@@ -87,12 +89,6 @@ def _pooled(writer: Writer, group: FusionGroup) -> tuple[Finish, Pooled | None]:
     statements, stored = writer.compute(group.nodes, group, Name("maximum", dtype), Cast(tap, "uint8", "int32"))
     finish = Finish(Name("maximum", dtype), statements, [(writer.array(value), I, name) for value, name in stored])
     return finish, Pooled(image, pool.attrs["kernel"], before, of, top, tap)
-
-
-def _matrix(writer: Writer, value: Value) -> Callable[[Expr, Expr], Expr]:
-    """The element of a matrix in a row and a column."""
-    name = writer.matrix(value, value.shape[1])
-    return lambda r, c: Apply(name, (r, c))
 
 
 def _term(node: Node) -> Expr:
