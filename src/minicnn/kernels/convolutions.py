@@ -245,7 +245,8 @@ class _Convolution:
         # The filters of an input gradient are those of the convolution flipped; the tap of phase 0 that comes first.
         down = (top + rows * seen.before[0]) // seen.dilation[0]
         right = (left + columns * seen.before[1]) // seen.dilation[1]
-        phase, i, j, f = Name("phase", INDEX), Name("i0", INDEX), Name("j0", INDEX), F
+        phase, i, j = Name("phase", INDEX), Name("i0", INDEX), Name("j0", INDEX)
+        f: Expr = F
         lets, conditions = list[Let](), list[Expr]()
         tap = Number(down, INDEX) - A * rows, Number(right, INDEX) - B * columns
         if rows * columns > 1:
@@ -321,6 +322,7 @@ class _Convolution:
         def place(k: Expr) -> Term:
             filter_, y, x = (Cast(part, INDEX) for part in self._number(k, run, patch, s.thread_columns))
             h, w, f, phase = Name("oh", INDEX), Name("ow", INDEX), Name("of", INDEX), Name("phase", INDEX)
+            channel: Expr = f
             lets, conditions = [Let(f, F + filter_)], self._conditions() + [f < g.f] * (g.f % s.filters > 0)
             if rows * columns > 1:
                 lets += [
@@ -328,11 +330,11 @@ class _Convolution:
                     Let(w, (W + x) * columns + phase % columns),
                 ]  # fmt: skip
                 conditions += [h < image.h, w < image.w]
-                f = f % one if one > 1 else NO_INDEX  # type: ignore[assignment]
+                channel = f % one if one > 1 else NO_INDEX
             else:
                 lets += [Let(h, H + y), Let(w, W + x)]
                 conditions += [h < image.h] * (image.h % s.rows > 0) + [w < image.w] * (image.w % s.columns > 0)
-            channel = self.group * one + f if g.groups > 1 else f
+            channel = self.group * one + channel if g.groups > 1 else channel
             return Term(image.at(N, h, w, channel), lets, conditions)
 
         def value(k: Expr) -> tuple[list[Statement], Expr]:

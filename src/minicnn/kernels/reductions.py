@@ -89,10 +89,10 @@ def shared_sum(
     half = s.lanes // 2
     while half:
         pair = Assign(here, joined(here, Load(sums, NUMBER + half * step)))
-        last = half == 1
+        final = half == 1
         upper = [*inside, lane < half]
-        statements.append(If(reduce(both, upper), (pair, *[Store(sums, NUMBER, here)] * (not last))))
-        statements += [Barrier()] * (not last)
+        statements.append(If(reduce(both, upper), (pair, *[Store(sums, NUMBER, here)] * (not final))))
+        statements += [Barrier()] * (not final)
         half //= 2
     return [*statements, If(reduce(both, working), (Let(I, RESULT), Let(total, here), *finish))]
 
