@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from inspect import Signature
 from pathlib import Path
@@ -149,7 +149,14 @@ def written_by_pages(app: Any, failed: Exception | None) -> None:
     if failed or app.builder.format != "html":
         return
     for page, name in WRITTEN.items():
-        (Path(app.outdir) / name).write_text(written((ROOT / "docs" / page).read_text("utf-8"), name), "utf-8")
+        source, file = ROOT / "docs" / page, Path(app.outdir) / name
+        if not is_current(file, [source, *(ROOT / "src").rglob("*.py")]):
+            file.write_text(written(source.read_text("utf-8"), name), "utf-8")
+
+
+def is_current(file: Path, sources: Iterable[Path]) -> bool:
+    """Whether a file is newer than all that it follows from: then no network needs to be trained for it."""
+    return file.exists() and file.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def written(text: str, name: str) -> str:

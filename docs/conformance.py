@@ -20,7 +20,8 @@ BEGIN, END = "<!-- rows: python docs/conformance.py -->\n", "<!-- end of rows --
 # The namespace of each library; a shim is a file of its name.
 NAMESPACES = {
     "array_api_strict": "array_api_strict", "torch": "array_api_compat.torch", "jax": "jax.numpy", "mlx": "mlx.core",
-    "dask": "array_api_compat.dask.array", "ndonnx": "ndonnx", "sparse": "sparse", "cubed": "cubed.array_api",
+    "dask": "array_api_compat.dask.array", "dpnp": "dpnp", "ndonnx": "ndonnx", "sparse": "sparse",
+    "cubed": "cubed.array_api",
 }  # fmt: skip
 
 

@@ -29,12 +29,12 @@ from support.numerics import assert_close
 from support.plans import plan_of
 from support.strategies import normal
 
-SHAPES = [TileShape(4, 4, 2, 2, 4), TileShape(8, 2, 2, 1, 4, splits=2), TileShape(2, 8, 1, 2, 8, splits=3)]
+SHAPES = [TileShape(4, 4, 2, 2, 4), TileShape(16, 2, 2, 1, 2, splits=2), TileShape(2, 8, 1, 2, 8, splits=3)]
 
 
 @dataclass(frozen=True)
 class Small(Tiles):
-    """Tiles of blocks of four to eight threads, as the interpreter runs them in no time."""
+    """Tiles of blocks of few threads, as the interpreter runs them in no time."""
 
     gpu: Any = H200
     shape: TileShape = SHAPES[0]

@@ -41,10 +41,10 @@ class _Lowering(Writer):
         super().__init__(plan, launch, queued)
         self._defined: list[Function] = []
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
         """See `Writer.define_function`."""
         node = self.inlined(value)
-        title = f"{value.spec}, {node.op.name}" if node is not None else f"{value.spec}"
+        title = title or (f"{value.spec}, {node.op.name}" if node is not None else f"{value.spec}")
         self._defined.append(Function(self.new(), parameters, result, value.dtype, title))
         return self._defined[-1].name
 

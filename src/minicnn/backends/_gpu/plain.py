@@ -26,7 +26,7 @@ from minicnn.kernels.statements import Shared, Statement
 from minicnn.kernels.tiles import tiled
 from minicnn.kernels.weight_gradients import weight_gradient
 from minicnn.kernels.windows import Image, Windows
-from minicnn.program.graph import ITEMSIZE, Node
+from minicnn.program.graph import ITEMSIZE, Node, Value
 
 
 def is_plain(group: FusionGroup) -> bool:
@@ -60,10 +60,16 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
         case ProductTile():
             return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
         case PlainTile():
-            return tiled(product_of(node), tile.shape, dtype, resolved, _finish(writer, group).lines)
+            define = partial(_define, writer, node.outputs[0])
+            return tiled(product_of(node), tile.shape, dtype, resolved, define, _finish(writer, group).lines)
     sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
     finish = _finish(writer, group).lines
     return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, resolved(_term(node)), finish, threads)
+
+
+def _define(writer: Writer, value: Value, parameters: tuple[Name, ...], result: Expr, title: str) -> str:
+    """Name of a new function that gives numbers of the type of a value."""
+    return writer.define_function(parameters, result, value, title)
 
 
 def _finish(writer: Writer, group: FusionGroup) -> Finish:

@@ -120,7 +120,7 @@ class CppWriter(NeighbourWriter):
         self._lines.append(text.replace("{name}", name))
         return name
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
         """See `Writer.define_function`."""
         return self.define(Cpp().function(parameters, result))
 

@@ -63,6 +63,9 @@ class NumbaCudaBackend(GpuBackend):
     def owns(self, array: Any) -> bool:
         return isinstance(array, Array)
 
+    def over(self, array: Any) -> AnyArray:
+        return from_interface(array)
+
     # Machine ------------------------------------------------------------------------------------
 
     @classmethod

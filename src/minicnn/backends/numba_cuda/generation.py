@@ -70,7 +70,7 @@ class PythonWriter(Writer):
         self.definitions.append(("\n\n" if apart else "") + text.replace("{name}", name))
         return name
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
         """See `Writer.define_function`."""
         return self.define(CudaPython(self.define).function(parameters, result, value.dtype))
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import array_api_compat.numpy as nx
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-if TYPE_CHECKING:
-    from minicnn.backends.webgpu.runtime import Memory
+from minicnn.backends._gpu.shaped import Shaped
+from minicnn.backends._gpu.slabs import Memory
 
 DTYPES = ("float32", "float16", "int32", "uint32", "int16", "uint16", "int8", "uint8", "bool")
 
@@ -29,7 +28,7 @@ def check_dtype(dtype: Any) -> None:
         )
 
 
-class Array(NDArrayOperatorsMixin):
+class Array(Shaped, NDArrayOperatorsMixin):
     """A contiguous array in the memory of an adapter. In expressions it is a NumPy array with its elements.
 
     Attributes:
@@ -45,21 +44,6 @@ class Array(NDArrayOperatorsMixin):
 
     def __init__(self, memory: Memory, start: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.memory, self.start, self.shape, self.dtype = memory, start, tuple(shape), np.dtype(dtype)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.size * self.dtype.itemsize
 
     @property
     def device(self) -> str:
@@ -100,7 +84,7 @@ class Array(NDArrayOperatorsMixin):
         if not isinstance(target, Array):
             raise IndexError(f"Rows of an array of webgpu are written from one on, all together. Received: {key!r}.")
         runtime = self.memory.runtime
-        if isinstance(value, Array) and (value.shape, value.dtype) == (target.shape, target.dtype):
+        if isinstance(value, Array) and value.dtype == target.dtype and _repeats(value.shape, target.shape):
             runtime.copy(value, target)
         else:
             runtime.send(np.ascontiguousarray(np.broadcast_to(host(value), target.shape), target.dtype), target)
@@ -114,6 +98,13 @@ def host(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return type(x)(map(host, x))
     return np.asarray(x) if isinstance(x, Array) else x
+
+
+def _repeats(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether all elements of one array, again and again, are what its broadcasting to a shape has."""
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return shape == target[len(target) - len(shape) :]
 
 
 class HostNamespace(ModuleType):

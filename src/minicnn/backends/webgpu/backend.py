@@ -15,9 +15,10 @@ from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Executable
+from minicnn.backends.webgpu.adapters import adapters
 from minicnn.backends.webgpu.arrays import Array, HostNamespace, check_dtype
 from minicnn.backends.webgpu.generation import generate
-from minicnn.backends.webgpu.runtime import WebGpuRuntime, adapters, runtime_of
+from minicnn.backends.webgpu.runtime import WebGpuRuntime, runtime_of
 from minicnn.backends.webgpu.tiles import WebGpuTiles
 from minicnn.program.graph import Program
 
@@ -50,7 +51,7 @@ class WebGpuBackend(GpuBackend):
     ) -> None:
         device = f"adapter:{device}" if device is not None and device.isdigit() else device
         super().__init__(device, reference_only=reference_only, strict=strict, options=options)
-        self.precisions = ("float32",)
+        self.precisions = ("float32", "mixed_float16")
 
     def open(self, number: int) -> tuple[WebGpuRuntime, Tiles]:
         runtime = runtime_of(number)
