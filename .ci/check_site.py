@@ -78,7 +78,7 @@ def weight(chromium: Browser, page: Path) -> int:
 
 
 def astray(chromium: Browser, folder: Path, sought: dict[str, str]) -> list[str]:
-    """Words for which the search finds another page first; the site is built anew (`-E`), as else entries get lost."""
+    """Words for which the search finds another page first."""
     found = []
     for words, page in sought.items():
         chromium.open(f"{(folder / 'search.html').as_uri()}?q={quote(words)}")

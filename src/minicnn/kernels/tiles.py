@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 
+from minicnn.kernels.blocks import BLOCK, NUMBER, PART, TOTAL
 from minicnn.kernels.expressions import (
     PLACE,
+    SHARED,
     Apply,
     Array,
     Binary,
@@ -39,9 +41,6 @@ from minicnn.kernels.statements import (
     Variable,
     when,
 )
-
-BLOCK, THREAD = Name("block"), Name("thread")
-PART, TOTAL = Name("part", PLACE), "total"
 
 
 def padding(depth: int) -> int:
@@ -130,7 +129,9 @@ def tiled(
         _Loads("right", shape.columns, product.right_runs, product.columns, column, lambda at, t: product.right(t, at)),
     ]
     pitches = [one.size + one.runs * padding(shape.depth) for one in loads]
-    arrays = [Array(one.name, dtype, shape.depth * pitch) for one, pitch in zip(loads, pitches, strict=True)]
+    arrays = [
+        Array(one.name, dtype, shape.depth * pitch, memory=SHARED) for one, pitch in zip(loads, pitches, strict=True)
+    ]
     functions = [one.function(None if whole else product.terms, dtype, resolved, define) for one in loads]
 
     def read(term: Expr) -> list[tuple[Name, Expr]]:
@@ -162,7 +163,7 @@ def tiled(
     following = [Assign(name, value) for name, value in read(first + (step + 1) * shape.depth)]
     ahead = [If(step < steps - 1, tuple(following))] * (steps > 1)
     work = Loop(step, steps, (*chain(*stores), Barrier(), *ahead, multiply, Barrier()))
-    threads = Let(x, THREAD % lanes[0]), Let(y, THREAD // lanes[0])
+    threads = Let(x, NUMBER % lanes[0]), Let(y, NUMBER // lanes[0])
     begin = [Variable(name, Number(0, dtype)) for line in sums for name in line]
     begin += [Variable(name, value) for name, value in read(first)]
     results = [
@@ -201,14 +202,14 @@ class _Loads:
         """
         inner, outer = (shape.depth, self.size) if self.runs else (self.size, shape.depth)
         few = inner * outer < shape.threads
-        thread: Expr = THREAD % (inner * outer) if few else THREAD  # what is beyond the tile is read nowhere
+        thread: Expr = NUMBER % (inner * outer) if few else NUMBER  # what is beyond the tile is read nowhere
         across = max(1, inner // shape.threads)
         for k in range(max(1, inner * outer // shape.threads)):
             near: Expr = thread + k % across * shape.threads if across > 1 else thread % inner
             far: Expr = Number(k // across, PLACE)
             if inner < shape.threads:
                 far = thread // inner + k * (shape.threads // inner)
-            inside = [inner * outer > THREAD] * few
+            inside = [inner * outer > NUMBER] * few
             yield (far, near, inside) if self.runs else (near, far, inside)
 
     def function(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile
@@ -27,7 +26,7 @@ class PlainTiles(Tiles):
     """Tiles in the kernel language; rows are computed by elements."""
 
     byte_products: bool = False
-    plain: ClassVar[bool] = True
+    plain: bool = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> PlainTile | None:
         """See `Tiles.convolution`; a pooling is a launch of its own."""

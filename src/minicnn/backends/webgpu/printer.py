@@ -141,7 +141,7 @@ class Wgsl(TypedPrinter):
 
     def _loop(self, x: Loop) -> str:
         name, dtype = x.variable.name, type_name(x.variable)
-        start, stop = (self.literal(n, dtype) for n in (x.start, x.stop))
+        start, stop = (self._as(n if isinstance(n, Expr) else Number(n), dtype) for n in (x.start, x.stop))
         head = f"for (var {name} = {start}; {name} < {stop}; {name}++)"
         return f"{head} {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
 
