@@ -72,7 +72,7 @@ def test_training_and_predictions(name: str, library: str, monkeypatch: pytest.M
         losses = model.fit(x, y, batch_size=8, epochs=2, verbose=0).history["loss"]
         if library != "numba":  # whose arrays are not those of the standard, which loaders are told by
             losses += model.fit([(x, y)], verbose=0).history["loss"]
-        losses += model.train_on_batch(x, y), *model.evaluate(x, y)
+        losses += [*model.train_on_batch(x, y), *model.evaluate(x, y)]
         results.append([losses, *model.get_weights(), model.predict(x, batch_size=8), model(x)])
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_array_equal(on_host(theirs) if hasattr(theirs, "shape") else theirs, ours)

@@ -11,6 +11,7 @@ import numpy as np
 
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
+from minicnn.backends._gpu.shaped import Shaped
 from minicnn.backends.numba_cuda.device import THREADS, Device, Memory, Pointer, get_device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
@@ -23,7 +24,7 @@ Shape = tuple[int, ...]
 OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
-class Array:
+class Array(Shaped):
     """An array of the Array API standard on a GPU.
 
     Attributes:
@@ -43,26 +44,6 @@ class Array:
         self.device: Device = memory.device
 
     # What it is ---------------------------------------------------------------------------------
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.itemsize
 
     @property
     def strides(self) -> Shape:
