@@ -187,6 +187,10 @@ class WebGpuRuntime:
         self._groups: dict[tuple[Any, tuple[Slab, ...]], Any] = {}
         self._pipelines: dict[tuple[str, tuple[int, ...], int], Any] = {}
 
+    @property
+    def bus(self) -> str:
+        return ""  # adapters do not say
+
     @contextmanager
     def active(self) -> Iterator[None]:
         with explained():
