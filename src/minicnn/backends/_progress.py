@@ -47,9 +47,14 @@ class Progress:
         self._total, self._count, self._shown = total, 0, False
         self._begin = time.perf_counter()
 
-    def next(self, name: str = "") -> None:
-        """The next kernel; without a name where several are compiled at a time."""
-        self._count += 1
+    def next(self, name: str = "", left: int | None = None) -> None:
+        """The next kernel.
+
+        Args:
+            name: Its name; none where several are compiled at a time.
+            left: How many others are not begun, where other processes compile too.
+        """
+        self._count = self._count + 1 if left is None else self._total - left
         if time.perf_counter() - self._begin <= PATIENCE:
             return
         text = f"compiling kernel {self._count} of {self._total}{name and ': '}{name[:40]}"

@@ -222,6 +222,14 @@ class Backend:
         """True if an array is of this backend's library."""
         raise NotImplementedError
 
+    def over(self, array: Any) -> Array:
+        """An array of this backend over the memory of another library's array on a GPU.
+
+        What this backend computes from it comes after what fills it, whatever the streams. A backend that does not
+        compute there returns the array as it is.
+        """
+        return array
+
     def keeps(self, nbytes: int) -> bool:
         """True if a data set of so many bytes is to stay where the backend computes."""
         return True

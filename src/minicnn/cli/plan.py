@@ -110,10 +110,10 @@ def _check_precision(precision: str, gpu: Gpu) -> None:
         )
 
 
-def _run_by(step: PlannedStep, found: dict[str, Any]) -> list[tuple[Node, str]]:
+def _run_by(step: PlannedStep, described: dict[str, Any]) -> list[tuple[Node, str]]:
     """The launch that computes each node, in words."""
     rows = []
-    for number, (launch, facts) in enumerate(zip(step.launches, found["launches"], strict=True)):
+    for number, (launch, facts) in enumerate(zip(step.launches, described["launches"], strict=True)):
         kind = facts["reference"] or f"{facts['blocks']:,} blocks of {facts['threads']} threads"
         text = (
             f"launch {number} of {step.gpu.name}: {kind}, {facts['modelled_s'] * 1e6:.1f} us by the model, "

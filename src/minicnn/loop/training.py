@@ -354,6 +354,11 @@ class Training:
         """Optimizers that a step of its author's has beside that of `compile`."""
         return {} if self.written is None else self.written.optimizers()
 
+    def further_rates(self) -> dict[str, float]:
+        """Their learning rates, but for schedules."""
+        every = {name: optimizer.learning_rate for name, optimizer in self.further_optimizers().items()}
+        return {name: rate for name, rate in every.items() if not isinstance(rate, Schedule)}
+
     # Ranks and states ---------------------------------------------------------------------------
 
     def agree(self, when: str, params: Mapping[str, Any]) -> None:
@@ -382,8 +387,7 @@ class Training:
             "samples_seen": self.samples_seen,
             "stop_training": self.stop,
             "learning_rate": None if isinstance(rate, Schedule) else rate,
-            "rates": {name: o.learning_rate for name, o in self.further_optimizers().items()
-                      if not isinstance(o.learning_rate, Schedule)},
+            "rates": self.further_rates(),
         }  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:

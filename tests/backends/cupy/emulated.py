@@ -22,7 +22,6 @@ from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one
-from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
@@ -206,12 +205,12 @@ class EmulatedRuntime:
         return end.time - start.time
 
     def load(self, texts: Sequence[KernelText]) -> list[KernelText]:
+        emulator.compile_all([each.text for each in texts])
         return list(texts)
 
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
-        source = Source(kernel.text, (), False, blocks, kernel.threads, kernel.title, kernel.shared)
         given = [a.queue if isinstance(a, DeviceArray) and a.queue is not None else a for a in arguments]
-        launch = emulator.prepared(source, given)
+        launch = emulator.prepared(kernel, given, blocks)
         return lambda: self._give(launch)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,34 @@ def test_without_a_folder_kernels_still_compile(
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(kernel, "_COMPILED", {})
     assert _result(small_source) == [0, 3, 6, 9]
+
+
+def test_another_process_compiles_what_this_one_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from minicnn.backends.numba import kernel, store
+
+    monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel, "_COMPILED", {})
+    own, here = kernel.cfunc, []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        """Compiles one kernel here, once the other process has compiled all others."""
+        here.append(args)
+        folder, deadline = store.place("").parent, time.monotonic() + 60
+        while len(list(folder.glob("*.bin"))) < 6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return own(*args, **options)
+
+    monkeypatch.setattr(kernel, "cfunc", counted)
+    sources = []
+    for k in range(7):
+        out = kernel.Lines()
+        with out.block("for i in range(start, stop):"):
+            out(f"fstore(y + i * 4, float32(i) * float32({k}))")
+        sources.append(out.source(f"times {k}", "y"))
+    assert len(kernel.compile_all([*sources, *sources], processes=2)) == 14
+    assert len(here) == 1
+    for k, source in enumerate(sources):
+        assert _result(source) == [0, k, 2 * k, 3 * k]
 
 
 def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,11 +136,11 @@ def test_processes_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(compiling, "machine_code", lambda *job: here.append(job) or own(*job))
     texts = [f"def kernel(p):\n    p[0] = np.float32({k})\n" for k in range(6)]
     jobs = [(text, ("float32*",), (9, 0), 32) for text in texts]
-    compiling.compile_side_by_side([*jobs, *jobs])
-    assert len(here) == 3
+    compiling.compile_all([*jobs, *jobs])
+    assert len(set(here)) == len(here)
     assert len(list((tmp_path / "numba_cuda").iterdir())) == 6
     here.clear()
-    compiling.compile_side_by_side(jobs)
+    compiling.compile_all(jobs)
     assert not here
 
 

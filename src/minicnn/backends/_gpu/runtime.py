@@ -1,4 +1,4 @@
-"""Runtime of CUDA as the backends use it: arrays, copies, kernels, graphs, events; by CuPy or numba-cuda."""
+"""Runtime of a GPU as the backends use it: arrays, copies, kernels, graphs, events; by CuPy, numba-cuda or wgpu."""
 
 from __future__ import annotations
 
@@ -149,6 +149,31 @@ class Runtime(Protocol):
         """A graph of launches one after the other: calling it runs them all."""
 
 
+class OneQueue:
+    """What is the same of all runtimes that have one queue, and so one order of all work, copies included."""
+
+    def use(self) -> None:
+        """See `Runtime.use`; such a device is not a thread's."""
+
+    def stream(self) -> Stream:
+        """See `Runtime.stream`."""
+
+    def wait(self, event: Event, stream: Stream = None) -> None:
+        """See `Runtime.wait`."""
+
+    def done(self, event: Event) -> bool:
+        """See `Runtime.done`."""
+        return True
+
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        """See `Runtime.beside`."""
+        return in_order(launches)
+
+    def current(self) -> int:
+        """See `Runtime.current`."""
+        return 0
+
+
 def stored(dtype: str) -> str:
     """The dtype of an array of such elements: of bfloat16, which arrays do not know, their bits."""
     return "uint16" if dtype == "bfloat16" else dtype
@@ -165,14 +190,20 @@ def in_order(launches: Sequence[Launch]) -> tuple[Launch, Launch]:
     return partial(one_by_one, launches), partial(one_by_one, ())
 
 
-def check_number(number: int, count: int) -> None:
+def check_number(number: int, count: int, name: str = "cuda", seen: str = "CUDA sees") -> None:
     """Refuse a device that is not there.
+
+    Args:
+        number: Its number.
+        count: How many there are.
+        name: What stands before a number.
+        seen: Who says so.
 
     Raises:
         ValueError: If there are not so many.
     """
     if not 0 <= number < count:
         raise ValueError(
-            f"The device is one of the {count} that CUDA sees. Received: 'cuda:{number}'. "
-            f"Use cuda:0 to cuda:{count - 1}."
+            f"The device is one of the {count} that {seen}. Received: '{name}:{number}'. "
+            f"Use {name}:0 to {name}:{count - 1}."
         )

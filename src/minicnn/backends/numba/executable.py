@@ -37,7 +37,7 @@ class NumbaExecutable:
         fresh = {key: v for key, v in self._results.values() if key not in self._fixed}
         self._outside: dict[Key, Value] = fresh | self._inputs
         self._fixed |= self._arena(lowering)
-        self._functions = compile_all([t.source for t in self.tasks if t.source is not None])
+        self._functions = compile_all([t.source for t in self.tasks if t.source is not None], threads)
         # Places in tables that are filled in at each call.
         self._holes: dict[Key, list[tuple[Table, int]]] = {key: [] for key in self._outside}
         self._segments = self._split()

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numba import cfunc, config, types
 
+from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends._progress import Progress
 from minicnn.backends.numba import functions, interpreting, panels, registers, store, vector, winograd_tiles
 
@@ -178,12 +179,18 @@ def compile_source(source: KernelCode) -> LoadedCode:
     return _COMPILED.setdefault(key, code)  # another thread may have been faster, and its address in use
 
 
+def _stored(key: str) -> LoadedCode | None:
+    machine_code = None if config.DISABLE_JIT else store.load(key)
+    if machine_code is None:
+        return None
+    loaded = LoadedCode(*machine_code)
+    # LLVM frees the code with its owner, which steps hold only while their model lives.
+    _LOADED.append(loaded)
+    return loaded
+
+
 def _native(source: KernelCode, key: str) -> LoadedCode:
-    machine_code = store.load(key)
-    if machine_code is not None:
-        loaded = LoadedCode(*machine_code)
-        # LLVM frees the code with its owner, which steps hold only while their model lives.
-        _LOADED.append(loaded)
+    if loaded := _stored(key):
         return loaded
     function = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
     store.save(key, function.native_name, function._library._get_compiled_object())
@@ -217,19 +224,35 @@ def assembly(source: KernelCode) -> str:
     return text
 
 
-def compile_all(sources: Sequence[KernelCode]) -> list[LoadedCode]:
-    """Several kernels, with a line on the terminal if that takes long."""
-    todo = {_key(source) for source in sources}.difference(_COMPILED)
-    functions = []
-    with Progress(len(todo)) as progress:
-        for source in sources:
-            key = _key(source)
-            if key in todo:
-                # Several kernels may have the same text.
-                todo.discard(key)
-                progress.next(source.name)
-            functions.append(compile_source(source))
-    return functions
+def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[LoadedCode]:
+    """Several kernels, with a line on the terminal if that takes long.
+
+    Args:
+        sources: The kernels; several may have the same text.
+        processes: How many may compile what is not on the disk.
+    """
+    distinct = {_key(source): source for source in sources}
+    loaded = {key: code for key in distinct if (code := _COMPILED.get(key) or _stored(key))}
+    missing = sorted((s for k, s in distinct.items() if k not in loaded), key=lambda s: len(s.text), reverse=True)
+    kept = not config.DISABLE_JIT and bool(missing) and store.place("") is not None
+    with Progress(len(missing)) as progress:
+        compile_side_by_side(
+            [asdict(source) for source in missing], _compile_job, __name__, processes=processes if kept else 1,
+            told=lambda job, left: progress.next(job["name"], left),
+        )  # fmt: skip
+        loaded |= {_key(source): compile_source(source) for source in missing}
+    return [_COMPILED.setdefault(key, loaded[key]) for key in map(_key, sources)]
+
+
+def _compile_job(job: Mapping[str, Any]) -> None:
+    fields = {k: tuple(tuple(v) if isinstance(v, list) else v for v in x) if isinstance(x, list | tuple) else x
+              for k, x in job.items()}  # fmt: skip
+    compile_source(KernelCode(**fields))
+
+
+def work() -> None:
+    """Compile what another process asks for: see `compile_side_by_side`."""
+    work_with(_compile_job)
 
 
 def _function(source: KernelCode, key: str, names: Mapping[str, Any]) -> Any:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -17,14 +13,13 @@ from typing import Any
 
 from minicnn.backends import _code
 from minicnn.backends._gpu.device import OVERLAPPING
+from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends.numba_cuda.shim import LIBRARY, VERSION, compile_ptx, cuda, types
 
 # Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
 Signature = tuple[str, ...]
 # Text, signature, capability, most threads of a block.
 Job = tuple[str, Signature, tuple[int, int], int]
-
-MOST_PROCESSES = 8
 
 
 def numba_types(signature: Signature) -> Any:
@@ -88,40 +83,23 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
     return code
 
 
-def compile_side_by_side(jobs: Sequence[Job]) -> None:
-    """Put machine code that is not in the cache there, several kernels at a time.
-
-    Numba compiles one kernel at a time, so the work is shared with processes, which take a second to start. Whatever
-    they do not bring about is compiled where it is loaded.
-    """
+def compile_all(jobs: Sequence[Job]) -> None:
+    """Put machine code that is not in the cache there, several kernels at a time."""
     new = [job for job in dict.fromkeys(jobs) if _code.read(_place(*job)) is None]
-    new.sort(key=lambda job: len(job[0]), reverse=True)  # the longest first
-    # A process pays from three kernels on: it imports Numba first.
-    count = min(os.cpu_count() or 1, len(new) // 3, MOST_PROCESSES)
-    if count < 2 or not sys.executable or _place(*new[0]) is None:
+    if not new or _place(*new[0]) is None:
         return
-    started = []
-    # Where processes cannot be started, this one compiles everything.
-    with contextlib.suppress(OSError):
-        for k in range(1, count):
-            process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import work; work()"],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-            )  # fmt: skip
-            started.append(process)
-            if process.stdin is not None:
-                process.stdin.write(json.dumps(new[k::count]))
-                process.stdin.close()
-    for job in new[::count]:
-        machine_code(*job)
-    for process in started:
-        process.wait()
+    new.sort(key=lambda job: len(job[0]), reverse=True)
+    compile_side_by_side(new, _compile_job, __name__, processes=os.cpu_count() or 1)
+
+
+def _compile_job(job: Sequence[Any]) -> None:
+    text, signature, capability, threads = job
+    machine_code(text, tuple(signature), tuple(capability), threads)
 
 
 def work() -> None:
-    """Compile the kernels that stdin lists as JSON: the task of each process."""
-    for text, signature, capability, threads in json.load(sys.stdin):
-        machine_code(text, tuple(signature), tuple(capability), threads)
+    """Compile what another process asks for: see `compile_side_by_side`."""
+    work_with(_compile_job)
 
 
 def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path | None:

@@ -16,7 +16,7 @@ from minicnn.backends._gpu.device import ATTRIBUTES, Gpu, from_attributes
 from minicnn.backends._gpu.errors import explained, explanation
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, check_number
-from minicnn.backends.numba_cuda.compiling import Signature, compile_side_by_side, machine_code, python_function
+from minicnn.backends.numba_cuda.compiling import Signature, compile_all, machine_code, python_function
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
 
@@ -129,7 +129,7 @@ class Kernel(KernelText):
 def prepare_all(kernels: Sequence[Kernel], device: Device) -> None:
     """Have several kernels compiled and loaded before they are launched."""
     if not SIMULATED:
-        compile_side_by_side([(k.text, k.signature, device.capability, k.threads) for k in kernels])
+        compile_all([(k.text, k.signature, device.capability, k.threads) for k in kernels])
     for one in kernels:
         one.on(device)
 
