@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -168,6 +170,41 @@ def test_the_step_of_a_rank_with_one_shard_on_the_emulator() -> None:
     same(backend, library, dense, 1, steps)
     assert library.calls.count("all_gather") == steps
     assert library.calls.count("all_reduce") == 2 + steps  # one of each connects
+
+
+def connected(*devices: tuple[str, str]) -> list[str]:
+    """What ranks on GPUs of these kinds and places are told."""
+
+    def work(host: Any) -> str:
+        kind, bus = devices[host.rank]
+        runtime: Any = SimpleNamespace(gpu=SimpleNamespace(name=kind), bus=bus, active=nullcontext)
+        try:
+            NcclCommunicator(host, MadeUp())._connection(runtime)
+        except (ValueError, RuntimeError) as error:
+            return str(error)
+        return ""
+
+    return ThreadRanks(len(devices)).run(work)
+
+
+def test_ranks_have_a_gpu_each_of_one_kind() -> None:
+    assert connected(("H100", "07"), ("H100", "0a")) == [""] * 2
+    for told in connected(("H100", "07"), ("H100", "0a"), ("H100", "07")):
+        assert told.startswith("Each rank has a GPU of its own. Received: ranks 0, 2 on one. Start as many")
+    for told in connected(("H100", "07"), ("A100", "0a")):
+        assert told.startswith(
+            "All ranks have GPUs of one kind, since bits differ between kinds. Received: H100, A100."
+        )
+
+
+def test_what_nccl_says_comes_with_a_remedy() -> None:
+    library = MadeUp()
+    library.failure = OSError("unhandled cuda error\n(out of memory)")
+    runtime: Any = SimpleNamespace(gpu=None, bus="", active=nullcontext)
+    with pytest.raises(
+        RuntimeError, match=r"some memory left.*by rank 0: unhandled cuda error \(out of memory\)\. Look"
+    ):
+        NcclCommunicator(OneProcess(), library)._connection(runtime)
 
 
 # Two emulated GPUs --------------------------------------------------------------------------------
