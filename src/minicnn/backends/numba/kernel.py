@@ -245,8 +245,10 @@ def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[Loade
 
 
 def _compile_job(job: Mapping[str, Any]) -> None:
-    fields = {k: tuple(tuple(v) if isinstance(v, list) else v for v in x) if isinstance(x, list | tuple) else x
-              for k, x in job.items()}  # fmt: skip
+    fields: dict[str, Any] = {
+        k: tuple(tuple(v) if isinstance(v, list) else v for v in x) if isinstance(x, list | tuple) else x
+        for k, x in job.items()
+    }
     compile_source(KernelCode(**fields))
 
 
