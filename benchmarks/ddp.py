@@ -1,130 +1,365 @@
-"""Data parallel training beside PyTorch's DistributedDataParallel: the same processes, network and global batch.
+"""Training on several ranks beside one, and beside PyTorch's DistributedDataParallel (DDP): the same global batch.
 
-    torchrun --nproc-per-node 2 benchmarks/ddp.py [--network NAME] [--image H,W,C] [--classes N] [--batch N]
-        [--backends numba,torch] [--shards N] [--rounds N] [--steps N] [--json FILE]
+    python benchmarks/ddp.py [--ranks N] [--networks "NAME:H,W,C ..."] [--contenders "torch cupy"] [--batch N]
+        [--modes one,tree,fast] [--precisions float32,mixed_bfloat16] [--rounds N] [--steps N] [--limit SECONDS]
+        [--json FILE]
 
-All candidates live in the same processes, talk through gloo, and are timed in turn, each between two barriers; one
-whose losses are not DDP's is an error. By default there are as many shards as ranks, so that a rank has one. Networks
-are those of the zoo that `minicnn.measure.torch_networks` has as modules, without dropout. A backend may have a
-strategy of convolution, such as torch/vendor.
+Each contender, "torch" for PyTorch's own modules or a backend of minicnn, is started on its own, as what fails may end
+all ranks; those joined by a plus, as in "torch+numba", live in the same processes and take turns. torchrun starts
+several ranks, which have a GPU each, or talk through gloo. A backend may have a strategy of convolution, as
+torch/vendor. The modes of a backend are
+
+- one: one rank alone with the whole batch;
+- tree, fast: all ranks with one shard each; by one rank, on GPUs, what cutting a step for NCCL costs;
+- tree-local, fast-local: likewise with statistics of batch normalisation of each shard.
+
+Those of PyTorch are one, ddp, its statistics being local, and sync; each with -graph for a CUDA graph of a step. What a
+contender cannot do is left out. Medians are of rounds of so many steps; one whose loss of the first step is not that of
+the others is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from minicnn import zoo
 from minicnn.backends import get_backend
-from minicnn.distribution import DataParallel, TorchCommunicator
+from minicnn.callbacks import LambdaCallback
+from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, TorchCommunicator
+from minicnn.layers import BatchNormalization
 from minicnn.losses import SparseCategoricalCrossentropy
-from minicnn.measure.timing import interleaved
-from minicnn.measure.torch_networks import build
+from minicnn.models import Model
 from minicnn.ops.groups import rows
 from minicnn.optimizers import SGD
 
-RATE, MOMENTUM, CHECKED, TOLERANCE = 0.01, 0.9, 3, 1e-3
-
-
-def arguments() -> argparse.Namespace:
-    """What is compared, and how."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="platforms")
-    parser.add_argument("--image", default="28,28,1")
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--backends", default="numba,torch")
-    parser.add_argument("--shards", type=int)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=10, help="steps of a round")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
-
-
-def minicnn_step(given: argparse.Namespace, backend: str, communicator: Any, x: Any, y: Any) -> Callable[[], float]:
-    """A step of minicnn's; gives the loss of the whole batch before it."""
-    shape = tuple(map(int, given.image.split(",")))
-    name, _, strategy = backend.partition("/")
-    made = get_backend(name, convolution=strategy or None)
-    model = zoo.get_model(given.network, num_classes=given.classes, input_shape=shape, backend=made)
-    distribution = DataParallel(given.shards or communicator.size, communicator=communicator)
-    loss = SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(SGD(RATE, momentum=MOMENTUM), loss, distribution=distribution)
-    return lambda: float(model.train_on_batch(x, y))
-
-
-def ddp_step(given: argparse.Namespace, communicator: Any, x: Any, y: Any) -> Callable[[], float]:
-    """A step of PyTorch's; gives the loss of the whole batch before it."""
-    shape = tuple(map(int, given.image.split(",")))
-    model = zoo.get_model(given.network, num_classes=given.classes, input_shape=shape, backend="numpy")
-    module = build(given.network, shape, given.classes, model.get_weights()).to(memory_format=torch.channels_last)
-    module = nn.parallel.DistributedDataParallel(module)
-    optimizer = torch.optim.SGD(module.parameters(), RATE, MOMENTUM)
-    own = rows(len(y), communicator.size, communicator.rank)
-    images = torch.from_numpy(x[own.start : own.stop]).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-    labels = torch.from_numpy(y[own.start : own.stop].astype(np.int64))
-
-    def step() -> float:
-        loss = nn.functional.cross_entropy(module(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        total = loss.detach() * len(own)
-        dist.all_reduce(total)  # minicnn's loss is that of the whole batch, too
-        return float(total) / len(y)
-
-    return step
+RATE, MOMENTUM = 0.01, 0.9
+TOLERANCE = {"float32": 1e-3, "mixed_bfloat16": 3e-2}  # of the losses of the first step
+ENGINES = ("cupy", "numba_cuda")
+WARM = 12  # steps of DDP before a capture, in which it arranges its buckets
 
 
 def main() -> None:
-    """Check that all compute the same, then time them."""
-    given = arguments()
-    communicator = TorchCommunicator(300)
-    if given.batch % communicator.size:
-        raise SystemExit(f"DDP means over ranks, so --batch is a multiple of them. Received: {given.batch}.")
-    rng = np.random.default_rng(0)
-    x = rng.random((given.batch, *map(int, given.image.split(","))), dtype=np.float32)
-    y = rng.integers(0, given.classes, given.batch)
-    steps = {"ddp": ddp_step(given, communicator, x, y)}
-    steps |= {name: minicnn_step(given, name, communicator, x, y) for name in given.backends.split(",")}
-    losses = {name: [step() for _ in range(CHECKED)] for name, step in steps.items()}
-    for name, found in losses.items():
-        if not np.allclose(found, losses["ddp"], rtol=TOLERANCE):
-            raise SystemExit(f"All candidates compute the same losses. Received: {name} {found}, DDP {losses['ddp']}.")
+    """Start each contender in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--networks", default="platforms:28,28,1", help="separated by spaces")
+    parser.add_argument("--contenders", default="torch cupy", help="separated by spaces")
+    parser.add_argument("--modes", default="one,tree,fast,tree-local,fast-local,ddp,sync,one-graph,ddp-graph")
+    parser.add_argument("--precisions", default="float32")
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=20, help="of a round")
+    parser.add_argument("--limit", type=float, default=600.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        Worker(given).run()
+        return
+    groups, end = given.contenders.split(), time.monotonic() + given.limit
+    for left, group in zip(range(len(groups), 0, -1), groups, strict=True):
+        start(group, given.ranks, (end - time.monotonic()) / left)
 
-    def timed(step: Callable[[], float]) -> Callable[[], float]:
-        def run() -> float:
-            dist.barrier()
-            start = time.perf_counter()
-            for _ in range(given.steps):
-                step()
-            dist.barrier()
-            return (time.perf_counter() - start) / given.steps
+
+def start(group: str, ranks: int, limit: float) -> None:
+    """Start this file on so many ranks, which have so many seconds."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    own = ["--worker", group, "--limit", str(limit)]
+    process = subprocess.Popen([sys.executable, *launch, __file__, *sys.argv[1:], *own])
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        status = None
+        process.terminate()  # torchrun ends its ranks
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    print(f"{group}: {'ended after its time' if status is None else f'status {status}'}", flush=True)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is timed.
+
+    Attributes:
+        name: What it is.
+        alone: Whether the first rank does it while the others wait.
+        begin: Gives the loss of the first step, and what gives the seconds of a step in a round.
+        local: Whether its loss is that of other statistics.
+    """
+
+    name: str
+    alone: bool
+    begin: Callable[[], tuple[float, Callable[[], float]]]
+    local: bool = False
+
+
+class Worker:
+    """What each rank does with the contenders that live in the same processes."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.modes = given, given.modes.split(",")
+        self.end = time.monotonic() + given.limit - 15  # seconds that starting may have taken
+        self.contenders = given.worker.split("+")
+        self.communicator: Any = OneProcess() if given.ranks == 1 else TorchCommunicator(given.limit)
+        self.first, self.ranks = self.communicator.rank == 0, self.communicator.size
+        self.found: list[dict[str, Any]] = []
+        self.peers = Peers(self) if "torch" in self.contenders else None
+
+    def say(self, text: str) -> None:
+        """Print it on the first rank."""
+        if self.first:
+            print(text, flush=True)
+
+    def run(self) -> None:
+        """All networks, in all precisions."""
+        given = self.given
+        self.say(f"{given.worker}: {self.ranks} rank(s), batch {given.batch}; median ms of a step")
+        for entry in given.networks.split():
+            self.network, _, image = entry.partition(":")
+            self.shape = tuple(map(int, image.split(",")))
+            rng = np.random.default_rng(0)
+            self.x = rng.random((given.steps * given.batch, *self.shape), dtype=np.float32)
+            self.y = rng.integers(0, given.classes, len(self.x))
+            for self.precision in given.precisions.split(","):
+                late = b"x" if time.monotonic() > self.end else b""
+                if self.communicator.share(late)[0]:  # as the first rank sees it
+                    self.say("no time is left for more")
+                    return
+                self.take_turns()
+                gc.collect()  # graphs that keep NCCL
+        if given.json and self.first:
+            known = json.loads(given.json.read_text()) if given.json.exists() else []
+            given.json.write_text(json.dumps(known + self.found, indent=1) + "\n")
+
+    def take_turns(self) -> None:
+        """Let all of a network begin, compare their first losses, and time them in turn."""
+        rounds: dict[str, tuple[Contender, Callable[[], float]]] = {}
+        losses: dict[bool, float] = {}
+        for each in self.entries():
+            loss, once = 0.0, float
+            if self.first or not each.alone:
+                loss, once = each.begin()
+            loss = float(self.communicator.share(repr(loss).encode())[0])  # all agree on what is left out
+            expected = losses.setdefault(each.local, loss)
+            if abs(loss - expected) <= TOLERANCE[self.precision] * abs(expected):
+                rounds[each.name] = each, once
+            else:
+                self.say(f"  {self.network} {each.name}: not timed, its loss is {loss:.6g}, not {expected:.6g}")
+        seconds: dict[str, list[float]] = {name: [] for name in rounds}
+        for number in range(self.given.rounds + 1):  # one to warm up
+            for name, (each, once) in rounds.items():
+                taken = once() if self.first or not each.alone else 0.0
+                self.communicator.share(b"")
+                seconds[name] += [taken] if number else []
+        for name, taken in seconds.items():
+            middle, least = 1e3 * statistics.median(taken), 1e3 * min(taken)
+            self.say(f"  {self.network:10} {self.precision:15} {name:34} {middle:9.3f}   least {least:.3f}")
+            about = {"ranks": self.ranks, "batch": self.given.batch, "precision": self.precision}
+            self.found.append({"network": self.network, "name": name, **about, "seconds": taken})
+
+    def entries(self) -> list[Contender]:
+        """All that is asked for, and can be done."""
+        entries: list[Contender] = []
+        model = self.model("numpy")
+        normalized = any(isinstance(layer, BatchNormalization) for layer in model._with_sublayers())
+        for kind in self.contenders:
+            modes = [m for m in self.modes if normalized or m.partition("-")[2] != "local"]
+            if self.peers is not None and kind == "torch":
+                entries += self.peers.entries(modes, model.get_weights(), normalized)
+            else:
+                entries += self.ours(kind, modes)
+        return entries
+
+    # minicnn --------------------------------------------------------------------------------------
+
+    def model(self, backend: Any) -> Model:
+        """The network, which gives logits."""
+        return zoo.get_model(self.network, num_classes=self.given.classes, input_shape=self.shape, backend=backend)
+
+    def ours(self, kind: str, modes: list[str]) -> list[Contender]:
+        """One rank alone, and all of them in each mode."""
+        name, _, strategy = kind.partition("/")
+        communicator = self.communicator
+        if name in ENGINES:
+            communicator = NcclCommunicator(communicator)
+        entries: list[Contender] = []
+        if self.precision not in get_backend(name).precisions:
+            return entries
+        for mode in modes:
+            sums, _, local = mode.partition("-")
+            about = {"communicator": communicator, "deterministic": sums == "tree"}
+            if sums in ("tree", "fast") and (self.ranks > 1 or name in ENGINES):
+                shared = DataParallel(self.ranks, **about)
+            elif mode == "one":
+                shared = None
+            else:
+                continue
+
+            def begin(shared: Any = shared, local: str = local) -> tuple[float, Callable[[], float]]:
+                return self.fit(get_backend(name, convolution=strategy or None), shared, local=local == "local")
+
+            own = f"{kind}, {1 if shared is None else self.ranks} rank(s), {mode}"
+            entries.append(Contender(own, shared is None, begin, local == "local" and self.ranks > 1))
+        return entries
+
+    def fit(self, backend: Any, shared: DataParallel | None, local: bool) -> tuple[float, Callable[[], float]]:
+        """See `Contender.begin`."""
+        given, model = self.given, self.model(backend)
+        for layer in model._with_sublayers():
+            if isinstance(layer, BatchNormalization):
+                layer.synchronized = not local
+        loss = SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(SGD(RATE, momentum=MOMENTUM), loss, distribution=shared, precision=self.precision)
+        x, y = (model.backend.asarray(a) for a in (self.x, self.y.astype(np.int32)))
+        quiet = {"verbose": 0, "shuffle": False}
+        first = model.fit(x[: given.batch], y[: given.batch], given.batch, 1, **quiet).history["loss"][0]
+
+        def once() -> float:
+            ends: list[float] = []
+
+            def ended(epoch: int, logs: Any) -> None:
+                float(logs["loss"])  # waits for the device
+                ends.append(time.perf_counter())
+
+            # What `fit` does once, such as comparing weights between ranks, is before the first epoch's end.
+            model.fit(x, y, given.batch, 2, callbacks=[LambdaCallback(on_epoch_end=ended)], **quiet)
+            return (ends[1] - ends[0]) / given.steps
+
+        return first, once
+
+
+class Peers:
+    """PyTorch's modules, by themselves and in DistributedDataParallel.
+
+    Args:
+        worker: Whose network and data they have.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a watchdog would ask events of a capture
+        import torch
+        import torch.distributed as dist
+
+        self.worker, self.torch, self.dist = worker, torch, dist
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # as minicnn's float32
+        self.cuda, self.gpus = torch.cuda.is_available(), None
+        self.device = torch.device("cuda", worker.communicator.rank) if self.cuda else torch.device("cpu")
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+            self.gpus = dist.new_group(backend="nccl") if worker.ranks > 1 else None
+
+    def entries(self, modes: list[str], weights: Any, normalized: bool) -> list[Contender]:
+        """What is asked for, and can be done."""
+        entries: list[Contender] = []
+        for mode in modes:
+            kind, _, graph = mode.partition("-")
+            several = kind in ("ddp", "sync") and self.worker.ranks > 1 and (kind == "ddp" or normalized)
+            if graph not in ("", "graph") or (graph and not self.cuda) or not (several or kind == "one"):
+                continue
+            if kind == "sync" and (graph or not self.cuda):
+                continue
+
+            def begin(kind: str = kind, graph: bool = bool(graph)) -> tuple[float, Callable[[], float]]:
+                return self.train(weights, kind, graph)
+
+            ranks = self.worker.ranks if several else 1
+            local = normalized and kind == "ddp"
+            entries.append(Contender(f"torch.nn, {ranks} rank(s), {mode}", not several, begin, local))
+        return entries
+
+    def train(self, weights: Any, kind: str, graph: bool) -> tuple[float, Callable[[], float]]:
+        """See `Contender.begin`."""
+        from minicnn.measure.torch_networks import build
+
+        torch, worker = self.torch, self.worker
+        given, batch = worker.given, worker.given.batch
+        module = build(worker.network, worker.shape, given.classes, weights)
+        module = module.to(self.device, memory_format=torch.channels_last)
+        stream = torch.cuda.Stream() if self.cuda else None
+        own = range(batch)
+        if kind == "sync":
+            module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module, self.gpus)
+        if kind != "one":
+            own = rows(batch, worker.ranks, worker.communicator.rank)
+            with torch.cuda.stream(stream):
+                module = torch.nn.parallel.DistributedDataParallel(
+                    module, process_group=self.gpus, gradient_as_bucket_view=True
+                )
+        module.train()
+        optimizer = torch.optim.SGD(module.parameters(), RATE, MOMENTUM)
+        layout = {"device": self.device, "memory_format": torch.channels_last}
+        x = torch.from_numpy(worker.x).permute(0, 3, 1, 2).to(**layout)
+        y = torch.from_numpy(worker.y.astype(np.int64)).to(self.device)
+        images, labels = x[: len(own)].clone(memory_format=torch.channels_last), y[: len(own)].clone()
+        short = worker.precision == "mixed_bfloat16"
+
+        def step() -> Any:
+            # Casts of weights are made anew in each step, as a graph would keep the first.
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=short, cache_enabled=not graph):
+                loss = torch.nn.functional.cross_entropy(module(images).float(), labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            return loss.detach() * (len(own) / batch)
+
+        def bring(number: int) -> None:
+            part = slice(number * batch + own.start, number * batch + own.stop)
+            images.copy_(x[part])
+            labels.copy_(y[part])
+
+        def whole(total: Any) -> float:
+            if kind != "one":
+                self.dist.all_reduce(total, group=self.gpus)
+            return float(total)
+
+        with torch.cuda.stream(stream):
+            bring(0)
+            first = whole(step())
+            run = self.captured(step, stream) if graph else step
+
+        def once() -> float:
+            begun = time.perf_counter()
+            with torch.cuda.stream(stream):
+                total = torch.zeros((), device=self.device)
+                for number in range(given.steps):
+                    bring(number)
+                    total += run()
+                whole(total)
+            return (time.perf_counter() - begun) / given.steps
+
+        return first, once
+
+    def captured(self, step: Callable[[], Any], stream: Any) -> Callable[[], Any]:
+        """A step as a CUDA graph."""
+        torch = self.torch
+        for _ in range(WARM):
+            step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            loss = step()
+
+        def run() -> Any:
+            graph.replay()
+            return loss
 
         return run
-
-    seconds = interleaved({name: timed(step) for name, step in steps.items()}, rounds=given.rounds)
-    if communicator.rank:
-        return
-    median = {name: statistics.median(found) for name, found in seconds.items()}
-    threads = f"{torch.get_num_threads()} PyTorch thread(s)"
-    print(f"{given.network}, batch {given.batch} on {communicator.size} ranks, {threads}: median ms of a step")
-    for name, value in median.items():
-        print(f"  {name:12} {value * 1e3:9.3f}   {median['ddp'] / value:5.2f} times DDP's speed")
-    if given.json:
-        given.json.write_text(
-            json.dumps({"arguments": vars(given) | {"json": None}, "seconds": seconds}, indent=1) + "\n"
-        )
 
 
 if __name__ == "__main__":

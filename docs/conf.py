@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from inspect import Signature
 from pathlib import Path
@@ -149,7 +149,14 @@ def written_by_pages(app: Any, failed: Exception | None) -> None:
     if failed or app.builder.format != "html":
         return
     for page, name in WRITTEN.items():
-        (Path(app.outdir) / name).write_text(written((ROOT / "docs" / page).read_text("utf-8"), name), "utf-8")
+        source, file = ROOT / "docs" / page, Path(app.outdir) / name
+        if not is_current(file, [source, *(ROOT / "src").rglob("*.py")]):
+            file.write_text(written(source.read_text("utf-8"), name), "utf-8")
+
+
+def is_current(file: Path, sources: Iterable[Path]) -> bool:
+    """Whether a file is newer than all that it follows from: then no network needs to be trained for it."""
+    return file.exists() and file.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def written(text: str, name: str) -> str:
@@ -180,6 +187,12 @@ def trained_in_a_tab(app: Any, failed: Exception | None) -> None:
             shutil.copy(parts / name, runtime)
 
 
+def pages_with_entries(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Pages with entries for the search, which Sphinx forgets in a build that does not read them."""
+    entries = env.domaindata["index"]["entries"] if added | changed | removed else {}
+    return [page for page in entries if entries[page] and not page.startswith("api/")]
+
+
 def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Furo's tree of pages, for which Sphinx would copy each section and each name of the API, to leave them out."""
     whole = context["toctree"]
@@ -194,5 +207,6 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon, which writes markup
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)
+    app.connect("env-get-outdated", pages_with_entries)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", pages_of_the_tree, priority=400)  # before Furo, which asks for it

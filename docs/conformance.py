@@ -20,7 +20,8 @@ BEGIN, END = "<!-- rows: python docs/conformance.py -->\n", "<!-- end of rows --
 # The namespace of each library; a shim is a file of its name.
 NAMESPACES = {
     "array_api_strict": "array_api_strict", "torch": "array_api_compat.torch", "jax": "jax.numpy", "mlx": "mlx.core",
-    "dask": "array_api_compat.dask.array", "ndonnx": "ndonnx", "sparse": "sparse", "cubed": "cubed.array_api",
+    "dask": "array_api_compat.dask.array", "dpnp": "dpnp", "ndonnx": "ndonnx", "sparse": "sparse",
+    "cubed": "cubed.array_api",
 }  # fmt: skip
 
 
@@ -77,12 +78,18 @@ def rows(results: dict[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def known() -> dict[str, Any]:
+    """The reports of libraries that were checked."""
+    reports: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    return reports
+
+
 def main(libraries: list[str]) -> None:
     """Check libraries, and write what is known of all."""
-    results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     for library in libraries:
-        results[library] = check(library)
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+        row = {library: check(library)}  # others may be checked meanwhile
+        RESULTS.write_text(json.dumps(known() | row, indent=1, sort_keys=True) + "\n", "utf-8")
+    results = known()
     text = PAGE.read_text("utf-8")
     before, rest = text.split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}{rows(results)}{END}{rest.split(END)[1]}", "utf-8")

@@ -7,96 +7,23 @@ Numbers in them are computed here, and a test compares the files with what this 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minicnn import Sequential, data, zoo
-from minicnn.html import COLOURS, escape
-from minicnn.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D, Rescaling
-from minicnn.losses import SparseCategoricalCrossentropy
-from minicnn.optimizers import SGD
-from minicnn.plans import PlannedStep, plan
-from minicnn.program.explorer.layout import draw
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from drawing import arrow, digit, frame, numbers, pixels, svg, text
+from program_pictures import fusion_picture, overview, program_picture, roofline_picture
+
+from minicnn import Sequential, data
+from minicnn.html import COLOURS
+from minicnn.layers import Conv2D, Input
 
 FIGURES = Path(__file__).resolve().parent / "figures"
-BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
-STYLE = (
-    "<style>svg{--ink:#1c1d21;--soft:#5a5d66;--paper:#fdfdfe;--card:#f1f2f5;--line:#b9bcc4;--blue:#0072b2;"
-    "--orange:#b04a00;--green:#007a57;--pink:#8a3f70;color:var(--ink);background:var(--paper)}"
-    "@media(prefers-color-scheme:dark){svg{--ink:#e6e7ea;--soft:#a9adb6;--paper:#15171b;--card:#1f2228;--line:#50545d;"
-    "--blue:#6db9ea;--orange:#f0a35e;--green:#4fc79f;--pink:#e0a1c8}}"
-    ".bold{font-weight:700}.soft{fill:var(--soft)}.big{font-size:15px}.mono{font-family:monospace}"
-    ".box{fill:var(--card);stroke:var(--line)}.band{fill:var(--card)}.layer,.spec{fill:var(--soft)}"
-    ".step rect{fill:var(--paper);stroke:currentColor}.step text{fill:var(--ink)}.step .spec{fill:var(--soft)}"
-    ".given{color:var(--pink)}.forward{color:var(--blue)}.backward{color:var(--orange)}.update{color:var(--green)}"
-    "text.given,text.forward,text.backward,text.update{fill:currentColor}"
-    ".edge{fill:none;stroke:var(--soft);stroke-opacity:.5}.arrow{fill:none;stroke:var(--soft);stroke-width:1.5}</style>"
-)
-HEAD = (
-    '<defs><marker id="to" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-    '<path d="M0 0L8 4L0 8z" style="fill:var(--soft)"/></marker></defs>'
-)
-
-
-def svg(title: str, width: float, height: float, body: str) -> str:
-    """A picture, whose colours follow the reader's light or dark setting."""
-    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
-    font = 'font-family="sans-serif" font-size="12" fill="currentColor" role="img"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}><title>{escape(title)}</title>{STYLE}{HEAD}{body}'
-        "</svg>\n"
-    )
-
-
-def text(x: float, y: float, words: Any, kind: str = "", anchor: str = "start") -> str:
-    """A line of text."""
-    where = f'x="{x:g}" y="{y:g}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
-    return f"<text {where}{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{escape(words)}</text>"
-
-
-def arrow(*points: tuple[float, float]) -> str:
-    """A line with a head at its end."""
-    return f'<path class="arrow" marker-end="url(#to)" d="M{" L".join(f"{x:g} {y:g}" for x, y in points)}"/>'
-
-
-def grey(pixel: int) -> str:
-    """The colour of a pixel."""
-    return f"#{int(pixel):02x}{int(pixel):02x}{int(pixel):02x}"
-
-
-def pixels(image: Any, x: float, y: float, side: float) -> str:
-    """A grey image (H, W) as squares; neighbours of one colour are one."""
-    parts = [f'<rect x="{x:g}" y="{y:g}" width="{side * image.shape[1]:g}" height="{side * len(image):g}"/>']
-    for i, row in enumerate(np.asarray(image) // 17 * 17):
-        j = 0
-        while j < len(row):
-            end = j + 1
-            while end < len(row) and row[end] == row[j]:
-                end += 1
-            if row[j]:
-                box = f'x="{x + side * j:g}" y="{y + side * i:g}" width="{side * (end - j):g}" height="{side:g}"'
-                parts.append(f'<rect {box} fill="{grey(row[j])}"/>')
-            j = end
-    return f'<g shape-rendering="crispEdges" fill="#000">{"".join(parts)}</g>'
-
-
-def numbers(table: Any, x: float, y: float, side: float, form: str = "{:.0f}", fills: Any = None) -> str:
-    """A table of numbers in squares."""
-    parts = []
-    for i, row in enumerate(np.asarray(table)):
-        for j, value in enumerate(row):
-            fill = "none" if fills is None else fills[i][j]
-            box = f'x="{x + side * j:g}" y="{y + side * i:g}" width="{side:g}" height="{side:g}"'
-            parts.append(f'<rect {box} fill="{fill}" stroke="var(--line)"/>')
-            parts.append(text(x + side * (j + 0.5), y + side * (i + 0.5) + 4, form.format(value), "mono", "middle"))
-    return "".join(parts)
-
-
-def digit() -> Any:
-    """The digit of the first step."""
-    return data.load("synthetic_digits", n_train=64, n_test=16).x_train[0, :, :, 0]
+ORANGE = COLOURS[1]
 
 
 def image_picture() -> str:
@@ -116,8 +43,8 @@ def image_picture() -> str:
     batch = data.load("synthetic_digits", n_train=64, n_test=16).x_train[:4, :, :, 0]
     for k in range(3, -1, -1):
         x, y = left + 26 * k, top + 18 * (3 - k)
-        frame = f'<rect x="{x}" y="{y}" width="126" height="126" fill="none" stroke="var(--line)"/>'
-        body += [pixels(batch[k], x, y, 4.5), frame]
+        edge = f'<rect x="{x}" y="{y}" width="126" height="126" fill="none" stroke="var(--line)"/>'
+        body += [pixels(batch[k], x, y, 4.5), edge]
     body.append(text(left, top + 230, "(N, H, W, C) = (4, 28, 28, 1)", "mono"))
     return svg("An image as pixels, a part of it as numbers, and four images as a batch", 810, 280, "".join(body))
 
@@ -131,14 +58,12 @@ def window_picture() -> str:
     body = [text(10, 24, "image (7, 7)", "bold"), text(300, 24, "kernel (3, 3)", "bold"),
             text(470, 24, "result (5, 5)", "bold")]  # fmt: skip
     body.append(numbers(image, 10, top, side))
-    frame = f'x="{10 + side * column}" y="{top + side * row}" width="{3 * side}" height="{3 * side}"'
-    body.append(f'<rect {frame} fill="{ORANGE}" fill-opacity=".18" stroke="{ORANGE}" stroke-width="3"/>')
+    body.append(frame(10 + side * column, top + side * row, 3 * side, 3 * side))
     body.append(numbers(kernel, 300, top + side, side))
     body.append(text(275, top + 2.6 * side, "×", "big", "middle"))
     body.append(text(435, top + 2.6 * side, "→", "big", "middle"))
     body.append(numbers(result, 470, top, 44))
-    frame = f'x="{470 + 44 * column}" y="{top + 44 * row}" width="44" height="44"'
-    body.append(f'<rect {frame} fill="{ORANGE}" fill-opacity=".18" stroke="{ORANGE}" stroke-width="3"/>')
+    body.append(frame(470 + 44 * column, top + 44 * row, 44, 44))
     terms = [
         f"{image[row + i, column + j]} · {kernel[i, j]}".replace("-", "−")
         for i in range(3) for j in range(3) if kernel[i, j]
@@ -148,6 +73,143 @@ def window_picture() -> str:
     said = "The window moves by one; each place gives one element."
     body.append(text(10, top + 7 * side + 50, said, "soft"))
     return svg("A window of an image times a kernel is summed to one element of the result", 710, 350, "".join(body))
+
+
+def unfold_picture() -> str:
+    """Step 3: the pixels under the filter, one place a row, times the filter as a column."""
+    image, filters = digit()[9:13, 6:10].astype(int), np.array([[1, 0, -1]] * 3)
+    places = [(i, j) for i in range(2) for j in range(2)]
+    columns = np.array([image[i : i + 3, j : j + 3].ravel() for i, j in places])
+    y = columns @ filters.reshape(9, 1)
+    side, wide, top, below = 27, 40, 34, 208
+    body = [
+        text(10, 22, "image (4, 4)", "bold"), numbers(image, 10, top, side),
+        text(154, 22, "filter (3, 3)", "bold"), numbers(filters, 154, top, side),
+        text(280, 22, "result (2, 2)", "bold"), numbers(y.reshape(2, 2), 280, top, side, wide=wide),
+        text(10, below - 36, "The same as one product of matrices", "bold"),
+        text(10, below - 12, "a row for each place (4, 9)", "soft"), text(292, below - 12, "(9, 1)", "soft", "middle"),
+        text(340, below - 12, "(4, 1)", "soft", "middle"),
+        numbers(columns, 10, below, side), text(266, below + 56, "×", "big", "middle"),
+        numbers(filters.reshape(9, 1), 279, below, side), text(313, below + 56, "=", "big", "middle"),
+        numbers(y, 320, below, side, wide=wide),
+    ]  # fmt: skip
+    for row, tone in ((0, "orange"), (3, "blue")):
+        i, j = places[row]
+        body.append(frame(10 + side * j, top + side * i, 3 * side, 3 * side, tone))
+        body.append(frame(280 + wide * j, top + side * i, wide, side, tone))
+        body.append(frame(10, below + side * row, 9 * side, side, tone))
+        body.append(frame(320, below + side * row, wide, side, tone))
+    said = "A convolution as a product of matrices, with a row for each place of the filter"
+    return svg(said, 370, below + 9 * side + 12, "".join(body))
+
+
+def gradient_picture() -> str:
+    """Step 4: an element of a filter's gradient as a sum of products, and as the slope of the loss."""
+    x, dy = digit()[9:14, 6:11].astype(int) // 26, np.array([[1, 0, 2], [-1, 1, 0], [0, -2, 1]])
+    dw = np.array([[(x[i : i + 3, j : j + 3] * dy).sum() for j in range(3)] for i in range(3)])
+    row, column, side, top = 0, 1, 26, 66
+    slope = dw[row, column]
+    body = [text(10, 20, "The gradient of an element is a sum of products", "bold")]
+    for words, left in (("pixels x", 10), ("times dy", 158), ("summed: dw", 258)):
+        body.append(text(left, top - 14, words, "soft"))
+    body += [numbers(x, 10, top, side), numbers(dy, 158, top, side), numbers(dw, 258, top, side, wide=34)]
+    body += [frame(10 + side * column, top + side * row, 3 * side, 3 * side), frame(158, top, 3 * side, 3 * side)]
+    body += [frame(258 + 34 * column, top + side * row, 34, side), text(148, top + 44, "·", "big", "middle")]
+    body.append(text(247, top + 44, "→", "big", "middle"))
+    left, above, wide, high = 62, 254, 290, 150
+
+    def place(change: float) -> tuple[float, float]:
+        return left + wide * (change + 1) / 2, above + high * (1 - (change + 1) / 2)
+
+    (x0, y0), (x1, y1), (xa, ya), (xb, yb) = (place(change) for change in (-1, 1, -0.5, 0.5))
+    body.append(text(10, above - 30, f"and the slope of the loss as it changes: {slope}", "bold"))
+    body.append(f'<rect x="{left}" y="{above}" width="{wide}" height="{high}" class="box"/>')
+    body.append(f'<path d="M{x0:g} {y0:g}L{x1:g} {y1:g}" stroke="var(--blue)" stroke-width="2.5"/>')
+    corner = f"M{xa:g} {ya:g}H{xb:g}V{yb:g}"
+    body.append(f'<path d="{corner}" fill="none" stroke="var(--soft)" stroke-dasharray="4 3"/>')
+    body += [f'<circle cx="{a:g}" cy="{b:g}" r="5" style="fill:var(--orange)"/>' for a, b in ((xa, ya), (xb, yb))]
+    body.append(text((xa + xb) / 2, ya + 16, "1", "", "middle"))
+    body.append(text(xb + 8, (ya + yb) / 2 + 4, slope))
+    body += [text(place(c)[0], above + high + 16, f"{c:+g}" if c else 0, "soft", "middle") for c in (-1, 0, 1)]
+    body += [text(left - 6, place(c)[1] + 4, f"{c * slope:+g}" if c else 0, "soft", "end") for c in (-1, 0, 1)]
+    body.append(text(left + wide / 2, above + high + 34, "change of the element of the filter", "soft", "middle"))
+    body.append(text(10, above - 12, "change of the loss", "soft"))
+    said = "An element of a filter's gradient as a sum of products, and as the slope of the loss"
+    return svg(said, 370, above + high + 44, "".join(body))
+
+
+def layer_picture() -> str:
+    """Step 5: the three nodes of a layer, its filters, and what each makes of a digit."""
+    model = Sequential([Input((28, 28, 1)), Conv2D(8, 3, activation="relu")], seed=0)
+    nodes = model.program("predict", batch_size=1).nodes
+    kernel = np.asarray(model.get_weights()["conv2d/kernel"])[:, :, 0, :]
+    maps = np.asarray(model.predict(digit()[None, :, :, None] / np.float32(255)))[0]
+    body, x = [text(10, 20, "A layer calls primitives ...", "bold")], 10
+    for k, node in enumerate(nodes):
+        wide, words = 84, node.op.name
+        body.append(f'<rect x="{x}" y="34" width="{wide}" height="28" rx="5" class="box"/>')
+        body.append(text(x + wide / 2, 53, words, "mono", "middle"))
+        if k:
+            body.append(arrow((x - 36, 48), (x - 4, 48)))
+        x += wide + 40
+    body += [text(52, 80, "kernel", "soft", "middle"), text(176, 80, "bias", "soft", "middle")]
+    body.append(text(10, 114, "... and holds weights: eight filters, before training", "bold"))
+    side, strong = 1 / np.abs(kernel).max(), maps.max()
+    for f in range(8):
+        left, top = 10 + 90 * (f % 4), 130 + 132 * (f // 4)
+        for i in range(3):
+            for j in range(3):
+                value = kernel[i, j, f]
+                box = f'x="{left + 26 + 9 * j}" y="{top + 9 * i}" width="9" height="9"'
+                tone = "blue" if value > 0 else "orange"
+                body.append(f'<rect {box} style="fill:var(--{tone})" fill-opacity="{abs(value) * side:.2f}"/>')
+        body.append(f'<rect x="{left + 26}" y="{top}" width="27" height="27" fill="none" stroke="var(--line)"/>')
+        shades = np.round(maps[:, :, f] / strong * 5) * 51
+        body.append(pixels(shades.astype("uint8"), left, top + 36, 3))
+    body.append(text(10, 404, "Below each filter its feature map of the digit.", "soft"))
+    return svg("The primitives of a layer, its eight filters, and the feature maps of a digit", 370, 420, "".join(body))
+
+
+def power(value: Any) -> str:
+    """A number as 1e8 or 1; one below zero in brackets."""
+    words = f"{value:.0e}".replace("e+0", "e") if abs(value) > 9 else f"{value:g}"
+    return f"(−{words[1:]})" if value < 0 else words
+
+
+def backends_picture() -> str:
+    """Step 11: one Program on the arrays of five libraries; and a sum whose value depends on its order."""
+    terms = np.asarray([1e8, 1, -1e8], "float32")
+    orders = ((0, 1, 2), (0, 2, 1))
+    libraries = (
+        ("numpy", "plain NumPy"), ("array_api_strict", "the bare standard"),
+        ("torch", "PyTorch's tensors"), ("jax", "one function for XLA"),
+        ("numba", "kernels for the CPU"), ("cupy, numba_cuda", "kernels for CUDA GPUs"),
+        ("webgpu", "kernels for any GPU"),
+    )  # fmt: skip
+    high, top = 30, 40
+    end = top + high * len(libraries)
+    body = [text(10, 20, "One Program, run by each backend", "bold")]
+    body.append(f'<rect x="10" y="{top}" width="22" height="{end - top - 6}" rx="4" class="box"/>')
+    middle = (top + end - 6) / 2
+    body.append(f'<g transform="translate(25 {middle:g}) rotate(-90)">{text(0, 0, "the Program", "", "middle")}</g>')
+    for k, (name, words) in enumerate(libraries):
+        y = top + high * k
+        body.append(f'<rect x="58" y="{y}" width="302" height="24" rx="4" class="box"/>')
+        body += [text(68, y + 16, name, "mono"), text(206, y + 16, words, "soft"), arrow((34, y + 12), (56, y + 12))]
+    body.append(text(10, end + 24, "The last digit depends on the order of a sum", "bold"))
+    for k, order in enumerate(orders):
+        a, b, c = terms[list(order)]
+        y = end + 36 + 32 * k
+        parts = (
+            (10, 128, f"{power(a)} + {power(b)}"),
+            (166, 56, power(a + b)),
+            (250, 110, f"+ {power(c)} = {a + b + c:g}"),
+        )
+        for x, wide, words in parts:
+            body.append(f'<rect x="{x}" y="{y}" width="{wide}" height="24" rx="4" class="box"/>')
+            body.append(text(x + wide / 2, y + 16, words, "mono", "middle"))
+        body += [arrow((140, y + 12), (164, y + 12)), arrow((224, y + 12), (248, y + 12))]
+    return svg("One Program on many backends, and a sum in two orders", 370, end + 108, "".join(body))
 
 
 def padding_picture() -> str:
@@ -226,129 +288,22 @@ def learning_picture() -> str:
     return svg("Five steps on a parabola with four learning rates", 450, 412, "".join(body))
 
 
-def small_model() -> Sequential:
-    """The network of step 7, without what makes its graph long."""
-    layers = [Input((28, 28, 1)), Conv2D(8, 3, activation="relu"), MaxPooling2D(), Flatten(), Dense(10)]
-    model = Sequential(layers)
-    model.compile(SGD(0.1), SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-def program_picture(kind: Any) -> str:
-    """Steps 7 and 8: a Program as a graph."""
-    body = draw(small_model().program(kind, batch_size=64))
-    inner = body.partition(">")[2].removesuffix("</svg>")
-    width, height = (float(n) for n in body.partition('viewBox="0 0 ')[2].partition('"')[0].split())
-    title = "A prediction as a graph" if kind == "predict" else "A training step as a graph: forward, backward, update"
-    inner = inner.replace('role="button" tabindex="-1" ', "")
-    return svg(title, width, height, f'<g font-family="monospace" font-size="11">{inner}</g>')
-
-
-def step_on(name: str) -> PlannedStep:
-    """The training step of two convolutions, planned for a GPU."""
-    model = zoo.get_model("two_convs", preprocessing=[Rescaling(1 / 255)], input_dtype="uint8")
-    model.compile(SGD(0.01, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
-    return plan(model.program("train", batch_size=64), name)
-
-
-def roofline(step: PlannedStep, x: float, y: float, wide: float, high: float, marks: bool = True) -> str:
-    """The launches of a step below the roof of a GPU: FLOP a byte to the right, FLOP a second up, both by decades."""
-    gpu = step.gpu
-    peak = gpu.peak("float32")
-    left, right, low, top = -1.0, 3.0, 9.0, 14.2
-
-    def place(intensity: float, rate: float) -> tuple[float, float]:
-        across = (np.log10(max(intensity, 0.1)) - left) / (right - left)
-        up = (np.log10(max(rate, 1e9)) - low) / (top - low)
-        return x + wide * across, y + high * (1 - up)
-
-    ridge = peak / gpu.bandwidth
-    roof = [place(0.1, 0.1 * gpu.bandwidth), place(ridge, peak), place(1e3, peak)]
-    parts = [f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" class="box"/>']
-    line = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in roof)
-    parts.append(f'<path d="{line}" fill="none" stroke="var(--blue)" stroke-width="2.5"/>')
-    for launch in step.launches:
-        a, b = place(launch.flops / launch.nbytes, launch.flops / launch.seconds)
-        area = 3 + 30 * launch.seconds / sum(other.seconds for other in step.launches)
-        parts.append(
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{area:.1f}" style="fill:var(--orange)" fill-opacity=".65"/>'
-        )
-    if marks:
-        parts += [text(place(n, 1e9)[0], y + high + 16, f"{n:g}", "soft", "middle") for n in (0.1, 10, 1000)]
-        parts += [
-            text(x - 6, place(1, rate)[1] + 4, unit, "soft", "end")
-            for rate, unit in ((1e9, "1 G"), (1e11, "100 G"), (1e13, "10 T"))
-        ]
-        parts.append(text(x + wide / 2, y + high + 34, "FLOP for each byte", "soft", "middle"))
-        parts.append(text(x, y - 8, "FLOP a second", "soft"))
-        parts.append(text(x + wide - 8, roof[2][1] - 8, f"{peak / 1e12:.3g} TFLOP/s", "soft", "end"))
-        beside = place(1.4, gpu.bandwidth)
-        parts.append(text(beside[0], beside[1] + 14, f"{gpu.bandwidth / 1e9:,.0f} GB/s", "soft"))
-    return "".join(parts)
-
-
-def roofline_picture() -> str:
-    """Step 13: where the launches of a step lie below the roofs of two GPUs."""
-    body = []
-    for name, left in (("h200", 70), ("rtx4060", 470)):
-        step = step_on(name)
-        total = sum(launch.seconds for launch in step.launches) * 1e6
-        body.append(text(left, 22, f"{step.gpu.name}: {len(step.launches)} launches, {total:.0f} us", "bold"))
-        body.append(roofline(step, left, 62, 300, 230))
-    note = "A disc is a launch, the larger the longer it takes by the model; the line is what the GPU can do at most."
-    body.append(text(70, 358, note, "soft"))
-    return svg("The launches of a training step below the roofs of two GPUs", 800, 372, "".join(body))
-
-
-def overview() -> str:
-    """The first page: an image, layers, the Program, kernels, the roofline."""
-    model = small_model()
-    program = model.program("train", batch_size=64)
-    step, top, high = step_on("h200"), 44, 190
-    body = []
-    titles = ("an image", "layers", "a Program", "kernels", "a roofline")
-    places = (10, 178, 344, 560, 742)
-    for k, (title, x) in enumerate(zip(titles, places, strict=True)):
-        body.append(text(x, 26, title, "bold big"))
-        if k:
-            body.append(arrow((x - 28, top + high / 2), (x - 6, top + high / 2)))
-    body.append(pixels(digit(), places[0], top + 25, 5))
-    for k, layer in enumerate(("Conv2D(8, 3)", "MaxPooling2D()", "Flatten()", "Dense(10)")):
-        box = f'x="{places[1]}" y="{top + 16 + 42 * k}" width="130" height="32" rx="5"'
-        body.append(f'<rect class="box" {box}/>' + text(places[1] + 65, top + 36 + 42 * k, layer, "mono", "middle"))
-    shown = [n for n in program.nodes if n.op.name in (
-        "conv2d", "max_pool2d", "matmul", "softmax_cross_entropy", "conv2d_weight_gradient", "sgd_update")]  # fmt: skip
-    kinds = list({(n.op.name, n.phase): n for n in shown}.values())
-    for k, node in enumerate(kinds[:8]):
-        y = top + 14 + 22 * k
-        body.append(
-            f'<g class="{node.phase}"><rect x="{places[2]}" y="{y}" width="6" height="16" fill="currentColor"/></g>'
-        )
-        body.append(text(places[2] + 14, y + 12, node.op.name, "mono"))
-    total = sum(launch.seconds for launch in step.launches)
-    for k, launch in enumerate(sorted(step.launches, key=lambda launch: -launch.seconds)[:6]):
-        y = top + 14 + 29 * k
-        wide = 135 * launch.seconds / total / 0.27
-        body.append(f'<rect x="{places[3]}" y="{y}" width="{wide:.1f}" height="13" fill="{BLUE}" fill-opacity=".55"/>')
-        main = max(launch.nodes, key=lambda node: node.cost.flops).op.name
-        main = main.replace("_partial_sums", "").replace("_gradient", "")
-        body.append(text(places[3], y + 25, f"{launch.seconds * 1e6:.1f} us, {main}", "soft"))
-    body.append(roofline(step, places[4], top + 14, 160, high - 34, marks=False))
-    body.append(text(places[4], top + high - 4, "what an H200 can do at most", "soft"))
-    return svg("One image becomes layers, a Program, kernels and a roofline", 920, 250, "".join(body))
-
-
 def pictures() -> dict[str, str]:
     """All pictures, by the names of their files."""
     return {
         "overview": overview(),
         "step-01-image": image_picture(),
         "step-02-window": window_picture(),
+        "step-03-unfold": unfold_picture(),
+        "step-04-gradient": gradient_picture(),
+        "step-05-layer": layer_picture(),
         "step-06-padding": padding_picture(),
         "step-07-program": program_picture("predict"),
         "step-08-training-step": program_picture("train"),
         "step-09-normalization": normalization_picture(),
         "step-10-learning": learning_picture(),
+        "step-11-backends": backends_picture(),
+        "step-12-fusion": fusion_picture(),
         "step-13-roofline": roofline_picture(),
     }
 

@@ -41,12 +41,14 @@ class Contrastive(Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         """Raise the similarity of each image to those of its class, among all others of the batch."""
         images, labels = data
-        count = images.shape[0]
         points = self.projection(self.network(images, training=True))
         points = points / ops.sqrt(ops.sum(ops.square(points), axes=1, keepdims=True) + 1e-12)
-        similarity = ops.matmul(points, points, transpose_b=True) / self.temperature
-        other = 1.0 - np.eye(count, dtype="float32")
-        same = ops.cast(ops.equal(ops.reshape(labels, shape=(count, 1)), labels), dtype="float32") * other
+        # Of all ranks, where the batch is shared out.
+        every, classes = self.gather(points), self.gather(labels)
+        similarity = ops.matmul(points, every, transpose_b=True) / self.temperature
+        number, label = (ops.reshape(v, shape=(images.shape[0], 1)) for v in (self.sample_numbers(), labels))
+        other = 1.0 - ops.cast(ops.equal(number, np.arange(every.shape[0], dtype="int32")), dtype="float32")
+        same = ops.cast(ops.equal(label, classes), dtype="float32") * other
         log_share = similarity - ops.log(ops.sum(ops.exp(similarity) * other, axes=1, keepdims=True))
         each = -ops.sum(log_share * same, axes=1) / ops.maximum(ops.sum(same, axes=1), 1.0)
         loss = ops.mean(each)

@@ -195,6 +195,12 @@ def test_every_public_name_is_on_a_page_of_the_reference(package: str) -> None:
         assert homes == {f"minicnn.{package}.{name}" for modules in named for name in modules}
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/api").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_the_reference_begins_with_a_table(page: Path) -> None:
+    first, *_ = re.findall(r"^\.\. (\w+)::", page.read_text("utf-8"), re.M)
+    assert first in ("api", "autosummary"), "`api` writes a table and then the entries"
+
+
 def test_the_figure_of_launches_is_what_the_plan_says() -> None:
     figure = script("docs/step_figure.py")
     said = CliRunner().invoke(cli, figure.COMMAND, catch_exceptions=False).stdout

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from minicnn.measure import Page, markdown
+from minicnn.measure.drawing import to_svg
+from minicnn.measure.page import Figure
 from minicnn.measure.report import Chapter
 from minicnn.measure.store import Store
 from minicnn.measure.study import recall_all
@@ -67,6 +71,35 @@ def test_a_page_and_its_tables_are_those_of_the_stored_results(results: ModuleTy
     for table in markdown.files_of(chapter):
         file = results.STUDIES / "tables" / f"{name}-{table.name}.csv"
         assert file.read_bytes() == to_csv(table).encode(), again
+    for figure in (block for block in page.blocks if isinstance(block, Figure)):
+        stored = (results.STUDIES / "figures" / f"{name}-{figure.name}.svg").read_text("utf-8")
+        assert letters(stored) == letters(to_svg(figure)), again
+
+
+def letters(svg: str) -> list[str]:
+    """What a figure says, wherever another version of matplotlib would put it."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+LINE = re.compile(r'<path d="(M [^"]+)" clip-path[^>]* style="fill: none; stroke: ([^;]+); stroke-width: 1.5')
+
+
+def test_lines_of_a_figure_have_colours_that_differ(results: ModuleType) -> None:
+    for file in (results.STUDIES / "figures").glob("*.svg"):
+        tones = {tone for points, tone in LINE.findall(file.read_text("utf-8")) if points.count("\n")}
+        for one, other in combinations(map(lab, tones), 2):
+            assert math.dist(one, other) > 20, (file.name, tones)  # 2.3 can just be told apart, side by side
+
+
+def lab(tone: str) -> tuple[float, ...]:
+    """Lightness, red to green and yellow to blue of a colour: CIELAB of 1976, with the white of D65."""
+    digits = tone[-7:].strip(")")
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    shares = [sum(a * b for a, b in zip(row, linear, strict=True)) / sum(row) for row in rows]
+    x, y, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in shares)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
 def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:

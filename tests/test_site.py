@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,10 @@ def test_the_pictures_are_those_that_the_script_draws() -> None:
         assert stored == picture, "python docs/pictures.py draws them anew"
 
 
-def test_each_step_has_a_box_and_most_a_picture() -> None:
+def test_each_step_has_a_box_and_a_picture() -> None:
     for page in sorted((ROOT / "docs/steps").glob("*.md")):
         text = page.read_text("utf-8")
+        assert f"](../figures/step-{page.stem[:2]}-" in text, page.name
         assert all(f"- **{word}:**" in text for word in ("Predict", "Measure", "Explain")), page.name
 
 
@@ -64,6 +66,11 @@ def test_code_has_a_button_that_copies_it(chromium: Browser, tmp_path: Path) -> 
         ("<h1 style='color:#888;font-size:30px'>grey and large</h1>", ""),
         ("<img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>", "no alternative text"),
         (CODE % ("x" * 300), "code is cut: xxxx"),
+        ("<table class=docutils><tr><td>100 images<td>a longer text, which may wrap</table>", ""),
+        (
+            "<table class=docutils><tr><td style='width:1em;overflow-wrap:anywhere'>1000<td>%s</table>" % ("a " * 400),
+            "a word of a table is broken: 1000",
+        ),
         ("<script>unknown()</script>", "ReferenceError"),
     ],
 )
@@ -82,3 +89,29 @@ def test_a_page_weighs_what_it_loads(chromium: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(PAGE % "<link rel=stylesheet href=style.css>", "utf-8")
     assert script(".ci/check_site.py").weight(chromium, path) == path.stat().st_size + 300
+
+
+@needs_browser
+def test_a_search_that_leads_astray_is_seen(chromium: Browser, tmp_path: Path) -> None:
+    body = "<ul class=search><li><a href='{}'>a page</a></li></ul>"
+    none = "<p class=search-summary>Your search did not match</p>"
+    checker, sought = script(".ci/check_site.py"), {"my own images": "data.html#own"}
+    for results, fault in (
+        (body.format("data.html#own"), []),
+        (body.format("images.html"), ["search: my own images: images.html comes first, not data.html#own"]),
+        (none, ["search: my own images: nothing comes first, not data.html#own"]),
+    ):
+        (tmp_path / "search.html").write_text(PAGE % results, "utf-8")
+        assert checker.astray(chromium, tmp_path, sought) == fault
+
+
+def test_a_file_that_a_page_writes_is_written_anew_when_it_must_be(tmp_path: Path) -> None:
+    settings = script("docs/conf.py")
+    source, file = tmp_path / "page.md", tmp_path / "file.html"
+    source.write_text("```python\n```\n", "utf-8")
+    assert not settings.is_current(file, [source])
+    file.write_text("drawn", "utf-8")
+    os.utime(source, (1, 1))
+    assert settings.is_current(file, [source])
+    os.utime(file, (0, 0))
+    assert not settings.is_current(file, [source])

@@ -31,8 +31,9 @@ def describe(model: Model, *, by_name: bool = False) -> dict[str, Any]:
     """
     step = model._training.step
     objective, optimizer = step.objective, step.optimizer
-    written = model._training.written is not None
-    compiled = None if objective is None or optimizer is None or (written and not by_name) else {
+    # A compile of one's own may take anything: what it was told is in no file, and in a back-up by name alone.
+    known = by_name or type(model).compile.__module__.startswith("minicnn.")
+    compiled = None if objective is None or optimizer is None or not known else {
         "optimizer": encode(optimizer),
         "losses": [encode(loss) for loss in objective.losses],
         "metrics": [[encode(metric) for metric in metrics] for metrics in objective.metrics],
@@ -41,16 +42,18 @@ def describe(model: Model, *, by_name: bool = False) -> dict[str, Any]:
     }  # fmt: skip
     if compiled is not None and step.trainable != model._trainable_now():  # which the layers describe
         compiled["trainable"] = list(step.trainable.values())
+    if compiled is not None and not by_name and model._training.written is not None:
+        compiled["rates"] = model._training.further_rates()
     of_own = model._writes("call") or model._writes_steps()
     graph: Any = None if of_own else graph_to_config(model._graph)
     check_size(graph or {"layers": [], "calls": []})
-    own = {} if not of_own else {
+    settings = {} if not of_own else {
         "model": type(model).__name__
         if by_name else {"class": type(model).__name__, "config": encode(model.get_config())},
         "inputs": [] if step.graph is None else [[list(t.sample_shape), t.dtype] for t in model.inputs],
     }  # fmt: skip
     return {
-        **own,
+        **settings,
         "class": "Written" if of_own else model._described_as,
         "name": model._name,
         "seed": model.seed,

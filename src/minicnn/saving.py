@@ -77,20 +77,23 @@ def model_to_bytes(model: Model) -> bytes:
     """The content of the file that `save_model` writes."""
     about = describe(model)
     variables = model._training.variables
-    expected, there = expected_arrays(model), list(variables.cells)
-    unknown = set(there) - set(expected) - {"step"}
-    if model._training.written is not None:  # what its step carries is in back-ups
-        expected, unknown = {path: expected[path] for path in model._weights}, set()
-    if unknown:
-        raise ValueError(
-            "An optimizer that is saved has its state in the arrays that state_names() lists. "
-            f"Received: {', '.join(sorted(unknown))} besides. Name them there."
-        )
-    # State that training has not needed yet is zero.
-    tensors = {
-        name: variables.get(name) if name in there else np.zeros(shape, dtype)
-        for name, (shape, dtype) in expected.items()
-    }
+    there = list(variables.cells)
+    if about["compile"] is None or model._training.written is not None:
+        # What a step of one's own carries beside weights is known once it is traced.
+        tensors = {name: variables.get(name) for name in (there if about["compile"] else model._weights)}
+    else:
+        expected = expected_arrays(model)
+        unknown = set(there) - set(expected) - {"step"}
+        if unknown:
+            raise ValueError(
+                "An optimizer that is saved has its state in the arrays that state_names() lists. "
+                f"Received: {', '.join(sorted(unknown))} besides. Name them there."
+            )
+        # State that training has not needed yet is zero.
+        tensors = {
+            name: variables.get(name) if name in there else np.zeros(shape, dtype)
+            for name, (shape, dtype) in expected.items()
+        }
     return pack_tensors(tensors, {"kind": _MODEL, "format": _FORMAT, "minicnn": minicnn.__version__, **about})
 
 
@@ -130,6 +133,11 @@ def _load(path: Path, content: Content, chosen: Backend | None, custom_objects: 
     try:
         model = build_model(about, chosen, custom_objects or {})
         expected = expected_arrays(model)
+        if model._training.written is not None:
+            # What its step carries has the shapes that this has when it is traced, which is looked at then.
+            expected = {n: expected[n] for n in model._weights} | {
+                n: (a.shape, a.dtype.name) for n, a in tensors.items() if n not in model._weights
+            }
     # Whatever a damaged or malicious description leads to, the error names the file.
     except Exception as error:
         wrong = f"its model cannot be built ({type(error).__name__}: {error})"
@@ -229,7 +237,7 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
     compiled = about["compile"]
     if compiled is not None:
         compiled_with = decode({k: v for k, v in compiled.items() if k != "precision"}, classes)
-        measured = compiled_with["metrics"] if len(compiled_with["losses"]) > 1 else compiled_with["metrics"][0]
+        measured = compiled_with["metrics"] if len(compiled_with["metrics"]) > 1 else compiled_with["metrics"][0]
         precision = compiled["precision"]
         for kind, several in (
             (Optimizer, [compiled_with["optimizer"]]),
@@ -241,10 +249,12 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
         model.compile(
             compiled_with["optimizer"],
             compiled_with["losses"],
-            measured,
-            loss_weights=compiled_with["loss_weights"],
+            metrics=measured,
+            loss_weights=compiled_with["loss_weights"] or None,
             precision=precision,
         )
+        for attribute, rate in compiled.get("rates", {}).items():
+            model._training.further_optimizers()[attribute].learning_rate = rate
         if "trainable" in compiled:
             flags, layers = compiled["trainable"], model._trainable_now()
             if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):

@@ -154,12 +154,12 @@ def test_jax_computes_in_float64_too() -> None:
 
 def test_numpy_comes_first_and_the_peer_is_that_of_three_networks() -> None:
     pytest.importorskip("torch")
-    names, _ = compare.found(small())
+    names, _ = compare.usable_backends(small())
     assert names[0] == "numpy"
     assert "array_api_strict" not in names
     assert compare.peers(names, small()) == ["torch.nn"]
     assert compare.peers(names, small("lenet5")) == []
-    names, notes = compare.found(small(precision="mixed_bfloat16"))
+    names, notes = compare.usable_backends(small(precision="mixed_bfloat16"))
     assert "numpy" not in names
     assert compare.peers(names, small(precision="mixed_bfloat16")) == []
     assert "numpy is left out: it computes in float32 or float64" in notes
@@ -180,7 +180,7 @@ def test_a_backend_without_its_device_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(backends, "names", lambda: ["absent"])
     monkeypatch.setattr(backends, "backend_class", lambda name: Absent)
-    assert compare.found(small()) == ([], ["absent is left out: no CUDA device"])
+    assert compare.usable_backends(small()) == ([], ["absent is left out: no CUDA device"])
 
 
 # Results that are made up -------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def compared(
     monkeypatch: pytest.MonkeyPatch, *results: Result, busy: float = 0.02
 ) -> tuple[Any, list[dict[str, str]], dict[str, Any]]:
     monkeypatch.setattr(compare, "measured", lambda names, settings, samples: (list(results), settings))
-    monkeypatch.setattr(compare, "found", lambda settings: ([r.name for r in results], []))
+    monkeypatch.setattr(compare, "usable_backends", lambda settings: ([r.name for r in results], []))
     monkeypatch.setattr(compare.Others, "busy", lambda self: busy)
     result = minicnn("compare", "mlp", "--samples", "1000", "--epochs", "3", "--out", "out")
     return result, *written()

@@ -80,7 +80,7 @@ def make_model(settings: Settings, samples: job.Samples, backend: NumpyBackend, 
 def compared(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> Any:
     """What `compare` ends with for NumPy and another."""
     in_this_process(monkeypatch)
-    monkeypatch.setattr(compare, "found", lambda settings: (["numpy", name], []))
+    monkeypatch.setattr(compare, "usable_backends", lambda settings: (["numpy", name], []))
     monkeypatch.setattr(job, "make_model", make_model)
     monkeypatch.setattr(trainer, "open_candidate", lambda name, *_: BACKENDS[name]())
     options = {"--samples": 10, "--batch-size": 10, "--epochs": 2, "--lr": 0.01, "--seed": seed, "--out": "out"}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from minicnn.backends import get_backend
 from minicnn.backends._gpu.ranks import fits, summed
 from minicnn.backends.base import Backend
 from minicnn.callbacks import LambdaCallback
-from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline
+from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline, passes
 from minicnn.losses import CategoricalCrossentropy
 from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
@@ -27,6 +25,7 @@ from minicnn.optimizers import Adam
 from minicnn.program.graph import Program
 from support.distributed import CLASSES, chain, data, dense, digest, normalized, plain
 from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
+from support.made_up_nccl import Late, MadeUp
 from support.ranks import ThreadRanks
 
 
@@ -55,86 +54,11 @@ def test_ranks_with_several_sums_take_them_on_the_host() -> None:
     assert fits(Group(8, 0, 2))
 
 
-class UniqueId:
-    """As of nccl4py: 128 bytes, which are no other object's."""
-
-    def __init__(self, data: bytes) -> None:
-        assert len(data) == 128
-        self.data = data
-
-    def __bytes__(self) -> bytes:
-        return self.data
-
-    @staticmethod
-    def from_bytes(data: bytes) -> UniqueId:
-        return UniqueId(data)
-
-
-class MadeUp:
-    """What the package `nccl` of nccl4py 0.6 offers and takes, for one rank: as strict, in memory of the host."""
-
-    SUM, FLOAT32 = 0, 7
-    UniqueId = UniqueId
-
-    def __init__(self, libnccl: str | None = "2.28") -> None:
-        self.calls: list[str] = []
-        self.libnccl = libnccl
-        self.core = self.bindings = self.nccl = self.NcclDataType = self
-
-    # nccl.core
-
-    def get_version(self) -> MadeUp:
-        return self
-
-    def get_unique_id(self) -> UniqueId:
-        return UniqueId(bytes(range(128)))
-
-    def from_numpy_dtype(self, dtype: np.dtype[Any]) -> int:
-        assert isinstance(dtype, np.dtype)
-        assert dtype == "float32"
-        return self.FLOAT32
-
-    class Communicator:
-        ptr = 1234
-
-        @classmethod
-        def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> MadeUp.Communicator:
-            assert isinstance(unique_id, UniqueId)
-            assert (nranks, rank) == (1, 0)
-            return cls()
-
-    # nccl.bindings.nccl, whose functions are given addresses
-
-    class Comm:
-        def __init__(self, handle: int = 0) -> None:
-            assert handle == MadeUp.Communicator.ptr
-
-    def all_reduce(
-        self, sendbuff: int, recvbuff: int, count: int, datatype: int, op: int, comm: Comm, stream: int
-    ) -> None:
-        assert type(op) is int
-        assert op == self.SUM
-        self._copy("all_reduce", sendbuff, recvbuff, count, datatype, comm, stream)
-
-    def all_gather(self, sendbuff: int, recvbuff: int, sendcount: int, datatype: int, comm: Comm, stream: int) -> None:
-        self._copy("all_gather", sendbuff, recvbuff, sendcount, datatype, comm, stream)
-
-    def allto_all(self, sendbuff: int, recvbuff: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
-        self._copy("all_to_all", sendbuff, recvbuff, count, datatype, comm, stream)
-
-    def _copy(self, name: str, given: int, made: int, count: int, datatype: int, comm: Comm, stream: int) -> None:
-        assert [type(number) for number in (given, made, count, datatype, stream)] == [int] * 5
-        assert isinstance(comm, self.Comm)
-        assert datatype == self.FLOAT32
-        self.calls.append(name)
-        ctypes.memmove(made, given, count * 4)
-
-
 def test_the_made_up_library_has_the_arguments_of_the_real_one() -> None:
     core = pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
     from nccl.bindings import nccl as bindings
 
-    ours = [p.name for p in inspect.signature(MadeUp.Communicator.init).parameters.values()]
+    ours = [p.name for p in inspect.signature(MadeUp().Communicator.init).parameters.values()]
     assert ours == list(inspect.signature(core.Communicator.init).parameters)
     for name in ("all_reduce", "all_gather", "allto_all"):
         ours = list(inspect.signature(getattr(MadeUp(), name)).parameters)
@@ -187,23 +111,14 @@ def test_steps_in_the_simulator(shards: int) -> None:
     assert made_up.calls.count("all_reduce") == 2 + steps
 
 
-class Late(MadeUp):
-    """Likewise in the order of an emulated stream, which may be one that is captured."""
-
-    def __init__(self, runtime: Any) -> None:
-        super().__init__()
-        self.runtime = runtime
-
-    def _copy(self, *given: Any) -> None:
-        assert given[-1] == self.runtime.current()
-        self.runtime.do(partial(super()._copy, *given))
-
-
 @needs_gxx
 def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and collectives are one graph, for the last batch another, and each step has new rows and new dropouts."""
     captured, capture = [], EmulatedRuntime.capture
     monkeypatch.setattr(EmulatedRuntime, "capture", lambda *given: captured.append(1) or capture(*given))
+    begun, beside = [], EmulatedRuntime.beside
+    monkeypatch.setattr(EmulatedRuntime, "beside", lambda *given: begun.append(1) or beside(*given))
+    monkeypatch.setattr(passes, "BUCKET", 100)  # bytes: several sums, all but the last beside the backward pass
     backend, (x, y) = EmulatedBackend(), data()
 
     def trained(**about: Any) -> tuple[list[float], dict[str, Any]]:
@@ -219,9 +134,10 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(EmulatedBackend, "rank_step", Backend.rank_step)
         alone = trained()
     here = trained()
-    assert len(captured) == 2
+    assert (len(captured), len(begun)) == (2, 0)
     made = trained(communicator=NcclCommunicator(OneProcess(), Late(backend.runtime)))
     assert len(captured) == 2
+    assert len(begun) >= 2
     for losses, weights in (here, made):
         assert losses == alone[0]
         for path, array in weights.items():
@@ -252,6 +168,51 @@ def test_the_step_of_a_rank_with_one_shard_on_the_emulator() -> None:
     same(backend, library, dense, 1, steps)
     assert library.calls.count("all_gather") == steps
     assert library.calls.count("all_reduce") == 2 + steps  # one of each connects
+
+
+# Two emulated GPUs --------------------------------------------------------------------------------
+
+EMULATED = {"SHARDS": "4", "BUCKET": "200", "TIMEOUT": "120"}
+
+
+def emulated(ranks: int, *names: str) -> Any:
+    return results(mpiexec(ranks, "train", "emulated", "1", *names, **EMULATED), ranks)
+
+
+@needs_gxx
+@pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
+def test_two_emulated_gpus_compute_what_one_does() -> None:
+    """Bit for bit in the tree; in the fast mode, which NCCL sums, but for rounding."""
+    one, two = (emulated(ranks, "dense", "fast") for ranks in (1, 2))
+    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=1e-3)
+    assert two == one
+
+
+@needs_gxx
+@pytest.mark.night("tests/distribution/test_nccl.py::test_two_emulated_gpus_compute_what_one_does")
+@pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
+def test_two_emulated_gpus_normalize_as_one_does() -> None:
+    assert emulated(2, "normalized", "by_shard") == emulated(1, "normalized", "by_shard")
+
+
+@needs_gxx
+def test_what_is_closed_lets_graphs_go_and_is_connected_again_when_it_is_needed() -> None:
+    backend, (x, y) = EmulatedBackend(), data()
+    library = Late(backend.runtime)
+    communicator = NcclCommunicator(OneProcess(), library)
+    model = dense(backend, DataParallel(1, communicator=communicator))
+    model.fit(x[:12], y[:12], 12, verbose=0)
+    steps = list(communicator._graphs)
+    assert [len(step._graphs) for step in steps] == [1]
+    communicator.close(backend.runtime)
+    assert library.destroyed == 1
+    assert [len(step._graphs) for step in steps] == [0]
+    communicator.close(backend.runtime)
+    assert library.destroyed == 1
+    model.fit(x[:12], y[:12], 12, verbose=0)
+    assert model.steps_taken == 2
+    communicator.close(backend.runtime)
+    assert library.destroyed == 2
 
 
 @pytest.mark.gpu

@@ -7,6 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from minicnn import Sequential, data, layers, losses, optimizers
 from minicnn.interop import export_page
 from minicnn.interop.onnx.pages import PAGE
 from minicnn.layers import Input
+from support.browser import browser, needs_browser
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -50,6 +56,44 @@ def test_training_in_node(digits: data.Dataset, tmp_path: Path) -> None:
     assert found["before"] < 0.3
     assert found["after"] > 0.6
     assert np.mean(found["losses"][-10:]) < np.mean(found["losses"][:10]) / 2
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Static files, and no line on the terminal for each."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Context manager: the address of a folder of static files."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@needs_browser
+def test_training_in_a_browser(digits: data.Dataset, tmp_path: Path) -> None:
+    """The page itself, from a server of static files: it trains, draws the curves, and takes a drawing."""
+    packages = os.environ.get("MINICNN_NODE_MODULES", "")
+    if not packages:
+        pytest.skip("needs MINICNN_NODE_MODULES: a folder node_modules with onnxruntime-web")
+    export_page(classifier(layers.Conv2D(6, 5, 2, activation="relu")), tmp_path, digits)
+    (tmp_path / "node_modules").symlink_to(packages)
+    with served(tmp_path) as address, browser() as page:
+        page.open(f"{address}/index.html#train")
+        page.wait("/accuracy [6-9]\\d/.test(document.body.textContent)", 60)
+        page.click("#run")  # pause
+        x, y = page.middle("#pad")
+        page.mouse("mousePressed", x, y - 70)
+        for step in range(8):
+            page.mouse("mouseMoved", x, y - 70 + 20 * step)
+        page.mouse("mouseReleased", x, y + 70)
+        page.wait("document.querySelectorAll('#bars div').length === 10")
+        assert page.complaints == []
+        assert {url.startswith(address) for url in page.asked} == {True}
 
 
 def test_the_files_of_a_page(digits: data.Dataset, tmp_path: Path) -> None:

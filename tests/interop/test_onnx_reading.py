@@ -30,12 +30,11 @@ FLOAT = 1
 
 
 @pytest.mark.no_cover
-def test_cases_of_onnx(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cases_of_onnx() -> None:
     """What the suite of ONNX has for single operators is computed rightly, or refused. It takes ten seconds."""
-    outcomes = {case.name: (case.model.graph.node[0].op_type, onnx_cases.outcome(case)) for case in onnx_cases.cases()}
+    outcomes = onnx_cases.outcomes()
     assert {name: what for name, (_, what) in outcomes.items() if what.startswith("wrong")} == {}
     assert sum(what == "passed" for _, what in outcomes.values()) >= 600
-    print(onnx_cases.table(outcomes))
 
 
 # Files ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import minicnn
 from minicnn import keras
 from minicnn.keras import backend as K  # noqa: N812  as everybody writes it
 from minicnn.keras import layers
+from support.keras_files import archive, small
 
 X = np.random.default_rng(0).random((6, 8, 8, 3), "float32")
 Y = np.asarray([0, 1, 2, 0, 1, 2])
@@ -107,6 +108,59 @@ def test_files(name: str, tmp_path: Path) -> None:
     other = network()
     other.load_weights(weights)
     np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+def test_a_file_that_keras_wrote_is_read_and_what_is_read_takes_its_arguments(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    description, content = small()
+    (tmp_path / "theirs.weights.h5").write_bytes(content)
+    theirs = keras.models.load_model(archive(tmp_path / "theirs.keras", description, content))
+    x = np.arange(8, dtype="float32").reshape(2, 4)
+    assert isinstance(theirs, keras.Sequential)
+    theirs.compile(loss="mse")
+    theirs.fit(x, np.zeros((2, 2)), None, verbose=0)
+    expected = keras.saving.load_model(tmp_path / "theirs.keras").predict(x, None)
+    assert np.any(theirs.predict(x) != expected)
+    theirs.load_weights(tmp_path / "theirs.weights.h5")
+    np.testing.assert_array_equal(theirs.predict(x), expected)
+    theirs.save(tmp_path / "theirs.keras")  # and from now on this is the file
+    assert keras.models.load_model(tmp_path / "theirs.keras").optimizer is not None
+
+
+class Two(keras.Model):  # type: ignore[misc]
+    """A model with a `call` of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.flat, self.dense = layers.Flatten(), layers.Dense(3, activation="softmax")
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(self.flat(inputs))
+
+
+def test_a_file_of_a_subclass_is_read_with_what_it_was_compiled_for(tmp_path: Path) -> None:
+    model = Two()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(X, Y, verbose=0)
+    model.save(tmp_path / "two.keras")
+    again = keras.models.load_model(tmp_path / "two.keras", {"Two": Two})
+    assert again.evaluate(X, Y) == model.evaluate(X, Y)
+
+
+def test_inputs_by_name() -> None:
+    a, b = keras.Input((2,), name="a"), keras.Input((3,), name="b")
+    y = layers.Dense(1)(layers.Concatenate()([a, b]))
+    model = keras.Model({"b": b, "a": a}, y)
+    given = {"a": X[:, 0, :2, 0], "b": X[:, 1, :3, 1]}
+    np.testing.assert_array_equal(model.predict(given), model.predict([given["b"], given["a"]]))
+    with pytest.raises(ValueError, match=r"have their keys as names.* as 'c'. Make it by Input\(\.\.\., name='c'\)"):
+        keras.Model({"c": a, "b": b}, y)
+
+
+def test_logs_have_the_names_that_metrics_were_given() -> None:
+    model = network()
+    model.compile("sgd", "categorical_crossentropy", metrics=["acc", "AUC", "MAE"])
+    assert list(model.evaluate(X, np.eye(3)[Y], return_dict=True)) == ["loss", "acc", "AUC", "MAE"]
 
 
 def test_metrics_that_are_means_of_losses() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.kernels.expressions import INDEX, PLACE, Array, Body, Cast, Load, Name, Number, Select, chosen
+from minicnn.kernels.expressions import INDEX, PLACE, SHARED, Array, Body, Cast, Load, Name, Number, Select, chosen
 from minicnn.kernels.interpreter import Interpreter, KernelError
 from minicnn.kernels.statements import (
     Assign,
@@ -30,7 +30,7 @@ from support.interpreted import interpreted
 
 BLOCK, THREAD = Name("block"), Name("thread")
 X, Y = Array("x", "float32", 8), Array("y", "float32", 8, written=True)
-PARTS = Array("parts", "float32", 4)
+PARTS = Array("parts", "float32", 4, memory=SHARED)
 I = Name("i", PLACE)  # noqa: E741 - as in the text
 
 

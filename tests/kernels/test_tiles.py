@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,32 +10,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicnn import ops
+from minicnn import Model, ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import TileLimits
 from minicnn.conformance.cases import Case
 from minicnn.kernels import words
 from minicnn.kernels.products import product_of
 from minicnn.kernels.tiles import TileShape
+from minicnn.layers import Conv2D, Input, MaxPooling2D
+from minicnn.program import Program
 from minicnn.program.graph import Node
 from support.interpreted import interpreted
 from support.kernel_check import case_program, check_results, convolutions, products, reductions
+from support.numerics import assert_close
 from support.plans import plan_of
 from support.strategies import normal
 
-SHAPES = [TileShape(4, 4, 2, 2, 4), TileShape(8, 2, 2, 1, 4, splits=2), TileShape(2, 8, 1, 2, 8, splits=3)]
+SHAPES = [TileShape(4, 4, 2, 2, 4), TileShape(16, 2, 2, 1, 2, splits=2), TileShape(2, 8, 1, 2, 8, splits=3)]
 
 
 @dataclass(frozen=True)
 class Small(Tiles):
-    """Tiles of blocks of four to eight threads, as the interpreter runs them in no time."""
+    """Tiles of blocks of few threads, as the interpreter runs them in no time."""
 
     gpu: Any = H200
     shape: TileShape = SHAPES[0]
-    plain = True
+    plain: bool = True
 
     def _tile(self, node: Node) -> Tile:
         product = product_of(node)
@@ -67,13 +71,47 @@ class Small(Tiles):
 
 
 few = settings(max_examples=6)
+# The families of tiles of the CUDA engines, with few threads a block, for a GPU of two multiprocessors.
+LIMITS = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
+FAMILIES = Tiles(replace(H200, name="small", multiprocessors=2), limits=LIMITS, plain=True)
 
 
-def check(case: Case, shape: TileShape) -> None:
+def check(case: Case, tiles: Tiles | TileShape) -> None:
     """Compare what tiles make in the interpreter with the reference."""
     program, arrays = case_program(case, "float32")
-    results = interpreted(program, arrays, plain=Small(shape=shape))
+    results = interpreted(program, arrays, plain=tiles if isinstance(tiles, Tiles) else Small(shape=tiles))
     check_results(case, arrays.values(), lambda k: results[f"y{k}"])
+
+
+@pytest.mark.parametrize("which", ["forward", "input", "weight"])
+@few
+@given(data=st.data())
+def test_convolutions_whose_images_lie_in_shared_memory(which: str, data: st.DataObject) -> None:
+    check(data.draw(convolutions(2, 2, 3, which=which)), FAMILIES)
+
+
+@few
+@given(products(7, 6, 20))
+def test_products_whose_next_terms_are_under_way(case: Case) -> None:
+    check(case, FAMILIES)
+
+
+@few
+@given(reductions(9, 300))
+def test_sums_and_maxima_of_split_terms(case: Case) -> None:
+    check(case, FAMILIES)
+
+
+@pytest.mark.parametrize("size", [1, 2, (3, 2)])
+def test_a_convolution_pools_on_its_way_out(size: int | tuple[int, int]) -> None:
+    image = Input((7, 9, 2))
+    model = Model(image, MaxPooling2D(size)(Conv2D(3, 3, padding="same", activation="relu")(image)), backend="numpy")
+    x = normal((3, 7, 9, 2), 0)
+    x[0, 2, 3, 1] = np.nan
+    program, arrays = model.program(batch_size=3), {"x": x, **model.get_weights()}
+    assert any(group.pool for group in plan_of(program.copy(), FAMILIES).groups)
+    (result,) = interpreted(program, arrays, fuse=True, plain=FAMILIES).values()
+    assert_close(result, model.predict(x), 18, dtype="float32")
 
 
 @pytest.mark.parametrize("which", ["forward", "input", "weight"])
@@ -115,13 +153,33 @@ def test_a_sum_of_infinities_and_nan_is_that_of_numpy() -> None:
         np.testing.assert_array_equal(interpreted(program, arrays, plain=Small())["y0"], expected)
 
 
+def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:
+    """As they are, and as columns."""
+    program, rng = Program(), np.random.default_rng(0)
+    x, index = program.input("x", (20, 6), "uint8"), program.input("index", (5,), "int32")
+    rows = ops.cast(ops.take(x, index), dtype="float32") * 0.5
+    program.outputs["y"] = ops.matmul(rows, program.input("w", (6, 3)), transpose_a=False, transpose_b=False)
+    program.outputs["g"] = ops.matmul(rows, program.input("d", (5, 3)), transpose_a=True, transpose_b=False)
+    arrays = {
+        "x": rng.integers(0, 9, (20, 6)).astype("uint8"), "index": np.array([3, 19, 0, 3, 7], "int32"),
+        "w": rng.normal(size=(6, 3)).astype("float32"), "d": rng.normal(size=(5, 3)).astype("float32"),
+    }  # fmt: skip
+    text = "".join(words.text(lowered(plan, launch, set())[0]) for plan in [plan_of(program.copy(), Small())]
+                   for launch in plan.launches)  # fmt: skip
+    assert "/ 6" not in text
+    results = interpreted(program, arrays, plain=Small())
+    gathered = arrays["x"][arrays["index"]] * 0.5
+    assert_close(results["y"], gathered @ arrays["w"], 6)
+    assert_close(results["g"], gathered.T @ arrays["d"], 5)
+
+
 def test_a_tile_reads_as_a_student_would_write_it() -> None:
     a, b = normal((4, 8), 0), normal((8, 4), 1)
     program, _ = case_program(Case(ops.matmul, (a, b), {"transpose_a": False, "transpose_b": False}), "float32")
     plan = plan_of(program, Small())
     text = words.text(lowered(plan, plan.launches[0], set())[0])
     for line in (
-        "left: 20 numbers of float32 in shared memory", "for step in 0 .. 1:", "wait for all threads of the block",
+        "left: 48 numbers of float32 in shared memory", "for step in 0 .. 1:", "wait for all threads of the block",
         "s1_1 += a1 * b1", "for k in 0 .. 3:",
     ):  # fmt: skip
         assert line in text, text

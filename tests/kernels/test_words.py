@@ -7,7 +7,7 @@ from minicnn.backends._gpu.device import KNOWN
 from minicnn.backends._gpu.planning import planned
 from minicnn.backends.cupy.generation import generate
 from minicnn.kernels import words
-from minicnn.kernels.expressions import Array, Load, Name, Number
+from minicnn.kernels.expressions import SHARED, Array, Load, Name, Number
 from minicnn.kernels.statements import Barrier, Kernel, Part, Shared, Store, Variable
 from minicnn.program import Program
 
@@ -45,7 +45,7 @@ def test_a_pooling_is_read_as_a_student_would_write_it() -> None:
 
 
 def test_shared_memory_barriers_and_several_parts() -> None:
-    parts, x = Array("parts", "float32", 4), Array("x", "float32", 8, written=True, title="float32[8]")
+    parts, x = Array("parts", "float32", 4, memory=SHARED), Array("x", "float32", 8, written=True, title="float32[8]")
     thread, total = Name("thread"), Name("total", "float32")
     statements = (
         Shared(parts), Variable(total, Number(0.5, "float32")), Store(parts, thread, total), Barrier(),

@@ -248,7 +248,7 @@ def test_functions_classes_and_losses_as_metrics() -> None:
     p, y = predictions((5, 3), 0), predictions((5, 3), 1)
     found = model.evaluate(p, y, return_dict=True)
     assert found["loss"] == found["distance"] == found["mae"] == pytest.approx(np.abs(p - y).mean())
-    assert found["root_mean_squared_error"] == pytest.approx(found["mean_squared_error"] ** 0.5)
+    assert found["root_mean_squared_error"] == pytest.approx(found["MeanSquaredError"] ** 0.5)
     with pytest.raises(TypeError, match="Functions cannot be saved"):
         describe(model)
 

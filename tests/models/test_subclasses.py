@@ -14,8 +14,9 @@ from minicnn import Input, Layer, Model, Sequential, gradients, ops
 from minicnn.layers import BatchNormalization, Dense, Dropout
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import load_model
+from minicnn.optimizers import Adam
 from minicnn.saving import SavedModelError
-from support.written_steps import LABELS, SAMPLES, fitted
+from support.written_steps import LABELS, SAMPLES, Adversaries, adversaries, fitted
 
 LOSS = SparseCategoricalCrossentropy(from_logits=True)
 
@@ -126,6 +127,39 @@ def test_a_file_of_a_model_with_a_step_holds_the_models_that_it_was_given(tmp_pa
     for a, b in zip(read.predict(data), model.predict(data), strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(read.left.predict(SAMPLES), model.left.predict(SAMPLES))  # type: ignore[attr-defined]
+
+
+def test_a_file_of_adversaries_holds_what_their_step_carries(tmp_path: Path) -> None:
+    model = adversaries()
+    fitted(model, SAMPLES)
+    model.g_optimizer.learning_rate = 0.5
+    model.save(tmp_path / "model.safetensors")
+    read = load_model(tmp_path / "model.safetensors", "numpy", custom_objects={"Adversaries": Adversaries})
+    assert isinstance(read, Adversaries)
+    assert read.g_optimizer.learning_rate == 0.5
+    (logs, weights), (expected, wanted) = (fitted(each, SAMPLES) for each in (read, model))
+    assert logs == expected
+    for path, array in wanted.items():
+        np.testing.assert_array_equal(weights[path], array, err_msg=path)
+
+
+class Told(Network):
+    """A model whose compile takes something else."""
+
+    def compile(self, rate: float) -> None:  # type: ignore[override]
+        """Train as fast as that."""
+        super().compile(Adam(rate), LOSS)
+
+
+def test_a_file_leaves_out_what_a_compile_of_one_s_own_was_told(tmp_path: Path) -> None:
+    model = Told(backend="numpy")
+    model.compile(0.01)
+    fitted(model, SAMPLES, LABELS)
+    model.save(tmp_path / "model.safetensors")
+    read = load_model(tmp_path / "model.safetensors", "numpy", custom_objects={"Told": Told})
+    np.testing.assert_array_equal(read.predict(SAMPLES), model.predict(SAMPLES))
+    with pytest.raises(RuntimeError, match=r"after compile\(\)\. Received: a model without"):
+        read.evaluate(SAMPLES, LABELS)
 
 
 def test_what_cannot_be_saved_is_refused_by_name(tmp_path: Path) -> None:

@@ -273,6 +273,60 @@ def test_with_shards_a_loss_is_a_mean_over_samples(loss: Any, said: str) -> None
         fitted(one_step(step, accumulate=4), SAMPLES)
 
 
+def contrasted(self: Any, data: Any) -> Any:
+    """Raise the similarity of samples with one label among all of the batch."""
+    x, labels = data
+    y, count = self(x), x.shape[0]
+    every, classes = self.gather(y), self.gather(labels)
+    similarity = ops.matmul(y, every, transpose_b=True)
+    number, label = (ops.reshape(v, shape=(count, 1)) for v in (self.sample_numbers(), labels))
+    itself = ops.equal(number, np.arange(every.shape[0], dtype="int32"))
+    pairs = ops.where(itself, 0.0, ops.cast(ops.equal(label, classes), dtype="float32"))
+    loss = -ops.mean(ops.sum(ops.log_softmax(similarity) * pairs, axes=1))
+    weights = self.layer.trainable_weights
+    self.optimizer.apply(gradients(loss, weights), weights)
+    return {"loss": loss}
+
+
+def test_a_loss_between_samples_is_of_the_whole_batch_on_any_number_of_ranks() -> None:
+    def work(distribution: DataParallel | None = None, **options: Any) -> Any:
+        model = one_step(contrasted, distribution=distribution, **options)
+        return fitted(model, SAMPLES[:45], LABELS[:45])  # the last shards are smaller
+
+    def in_bytes(result: Any) -> Any:
+        return repr(result[0]), {path: array.tobytes() for path, array in result[1].items()}
+
+    expected, alone = work(), work(accumulate=SHARDS)
+    np.testing.assert_allclose(alone[0]["loss"], expected[0]["loss"], rtol=1e-5)
+    for path, array in expected[1].items():
+        np.testing.assert_allclose(alone[1][path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+    for count in (1, 3):
+        assert all(in_bytes(made) == in_bytes(alone) for made in on_ranks(count, work))
+
+
+def test_what_is_gathered_is_of_the_samples() -> None:
+    def step(self: Any, data: Any) -> Any:
+        return {"loss": ops.mean(self.gather(ops.mean(data, axes=0)))}
+
+    with pytest.raises(ValueError, match=r"gather takes numbers of the step's 16 samples, along the first axis"):
+        fitted(one_step(step), SAMPLES)
+
+
+@pytest.mark.parametrize("own", [0.0, 1.0])
+def test_a_loss_of_gathered_numbers_alone_is_refused(own: float) -> None:
+    def step(self: Any, data: Any) -> Any:
+        y, weights = self(data), self.layer.trainable_weights
+        loss = ops.mean(ops.square(self.gather(y)))
+        self.optimizer.apply(gradients(loss + ops.mean(y) if own else loss, weights), weights)
+        return {}
+
+    fitted(one_step(step), SAMPLES)
+    with pytest.raises(
+        ValueError, match=r"each shard has the loss of its own samples.*a loss of what is gathered alon"
+    ):
+        fitted(one_step(step, accumulate=4), SAMPLES)
+
+
 def test_stop_gradient_and_an_optimizer_s_steps_are_constants() -> None:
     def step(self: Any, data: Any) -> Any:
         weights = self.layer.trainable_weights

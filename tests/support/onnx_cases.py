@@ -1,4 +1,7 @@
-"""The cases of onnx.backend.test, each as what became of it on primitives."""
+"""The cases of onnx.backend.test, each as what became of it on primitives.
+
+`python -m support.onnx_cases` prints how many of each operator passed.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +69,18 @@ def outcome(case: Any) -> str:
     return "passed"
 
 
-def table(outcomes: dict[str, tuple[str, str]]) -> str:
-    """How many cases of each operator passed, by the outcomes of cases, each with its operator."""
-    passed = Counter(op for op, what in outcomes.values() if what == "passed")
-    total = Counter(op for op, _ in outcomes.values())
-    return "\n".join(f"{op:28}{passed[op]:4} of {total[op]}" for op in sorted(total) if passed[op])
+def outcomes() -> dict[str, tuple[str, str]]:
+    """Operator and outcome of each case by its name."""
+    return {case.name: (case.model.graph.node[0].op_type, outcome(case)) for case in cases()}
+
+
+def table(known: dict[str, tuple[str, str]]) -> str:
+    """How many cases of each operator passed, of the outcomes of all."""
+    passed = Counter(op for op, what in known.values() if what == "passed")
+    total = Counter(op for op, _ in known.values())
+    rows = [f"{op:28}{passed[op]:4} of {total[op]}" for op in sorted(total) if passed[op]]
+    return "\n".join([*rows, f"{'all':28}{passed.total():4} of {total.total()}"])
+
+
+if __name__ == "__main__":
+    print(table(outcomes()))

@@ -15,7 +15,7 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.callbacks import BackupAndRestore, LambdaCallback
-from minicnn.distribution import DataParallel, ModelParallel, Pipeline
+from minicnn.distribution import DataParallel, ModelParallel, NcclCommunicator, Pipeline, passes
 from minicnn.distribution.launchers import launched
 from minicnn.machine import local_rank
 from support.distributed import STAGES, data, digest, normalized, trained
@@ -26,6 +26,18 @@ def without_graphs(name: str) -> Any:
     from minicnn.backends._gpu.options import Options
 
     return type(get_backend(name))(options=Options(graph=False))  # type: ignore[call-arg]
+
+
+def emulated() -> Any:
+    """A GPU that is emulated, whose NCCL goes through what connects the processes."""
+    from backends.cupy.emulated import EmulatedBackend
+    from support.made_up_nccl import Between
+
+    class Connected(EmulatedBackend):
+        def connected(self, communicator: Any) -> Any:
+            return NcclCommunicator(communicator, Between(self.runtime, communicator))
+
+    return Connected()
 
 
 def main(how: str, *arguments: str) -> None:
@@ -47,7 +59,10 @@ def main(how: str, *arguments: str) -> None:
             "hybrid": lambda: ModelParallel(4, layout_map={"kernel": (None, "model")}),
             "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
-        if backend.endswith("-eager"):
+        passes.BUCKET = int(os.environ.get("BUCKET", passes.BUCKET))
+        if backend == "emulated":
+            backend = emulated()
+        elif backend.endswith("-eager"):
             backend = without_graphs(backend.removesuffix("-eager"))
         elif backend.endswith("-numbered"):  # which makes no device current
             backend = f"{backend.removesuffix('-numbered')}:cuda:{local_rank()}"

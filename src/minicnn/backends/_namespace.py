@@ -55,13 +55,13 @@ class NamespaceBackend(Backend):
         self.namespace = namespace.__name__ if isinstance(namespace, ModuleType) else namespace
         self.shim = shim.__name__ if isinstance(shim, ModuleType) else shim
         self.eager = eager
-        own = None if shim is None else shim if isinstance(shim, ModuleType) else importlib.import_module(shim)
+        module = None if shim is None else shim if isinstance(shim, ModuleType) else importlib.import_module(shim)
         library = importlib.import_module(namespace) if isinstance(namespace, str) else namespace
-        self.xp = _Overlaid(own, library)
+        self.xp = _Overlaid(module, library)
         self.device = str(self.namespace)
-        self._from_numpy: Callable[[Any], Array] = getattr(own, "from_numpy", self.xp.asarray)
-        self._to_numpy: Callable[[Array], Any] = getattr(own, "to_numpy", _to_numpy)
-        self._force: Callable[[list[Array]], list[Array]] | None = getattr(own, "force", None)
+        self._from_numpy: Callable[[Any], Array] = getattr(module, "from_numpy", self.xp.asarray)
+        self._to_numpy: Callable[[Array], Any] = getattr(module, "to_numpy", _to_numpy)
+        self._force: Callable[[list[Array]], list[Array]] | None = getattr(module, "force", None)
         self._kind = type(self.asarray(np.zeros(1, "float32")))
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:

@@ -67,5 +67,6 @@ class Python(Printer):
         return f"if {self.text(x.condition)}:\n{self.inner(x.body)}".rstrip("\n")
 
     def _loop(self, x: Loop) -> str:
-        span = f"{x.start}, {x.stop}" if x.start else f"{x.stop}"
+        stop = f"{x.stop}" if isinstance(x.stop, int) else self.text(x.stop)
+        span = f"{x.start}, {stop}" if x.start else stop
         return f"for {x.variable.name} in range({span}):\n{self.inner(x.body)}".rstrip("\n")

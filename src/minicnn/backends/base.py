@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -37,6 +38,25 @@ class State(dict[str, Array]):
     """
 
     __slots__ = ("__weakref__",)
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a rank does from one moment to another.
+
+    Attributes:
+        name: What it is, such as a kernel's operations.
+        lane: What does it: "computing", or "sums" beside it.
+        start: Seconds since some moment of this process.
+        seconds: How long it takes.
+        between: Whether it is between ranks, and ends on all of them at one moment.
+    """
+
+    name: str
+    lane: str
+    start: float
+    seconds: float
+    between: bool = False
 
 
 class Executable(Protocol):
@@ -85,6 +105,14 @@ class TimedLaunches(Executable, Protocol):
 
         Donated arrays are left as no step leaves them.
         """
+
+
+@runtime_checkable
+class TimedStep(Executable, Protocol):
+    """An Executable that can tell when its parts run."""
+
+    def timeline(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[Span]]:
+        """Take a step; its results, and its parts in the order in which they begin."""
 
 
 @runtime_checkable
@@ -193,6 +221,14 @@ class Backend:
     def owns(self, array: Any) -> bool:
         """True if an array is of this backend's library."""
         raise NotImplementedError
+
+    def over(self, array: Any) -> Array:
+        """An array of this backend over the memory of another library's array on a GPU.
+
+        What this backend computes from it comes after what fills it, whatever the streams. A backend that does not
+        compute there returns the array as it is.
+        """
+        return array
 
     def keeps(self, nbytes: int) -> bool:
         """True if a data set of so many bytes is to stay where the backend computes."""

@@ -110,21 +110,21 @@ class MLflowLogger(Tracker):
 
     def __init__(self, run_name: str | None = None) -> None:
         self.run_name = run_name
-        self._own: Any = None
+        self._started: Any = None
 
     def _begin(self) -> None:
         self._mlflow = _library(self, "mlflow")
         if self._mlflow.active_run() is None:
-            self._own = self._mlflow.start_run(run_name=self.run_name)
+            self._started = self._mlflow.start_run(run_name=self.run_name)
         self._mlflow.log_params(self._settings())
 
     def _log(self, epoch: int, numbers: Mapping[str, float]) -> None:
         self._mlflow.log_metrics(dict(numbers), step=epoch)
 
     def close(self) -> None:
-        if self._own is not None:
+        if self._started is not None:
             self._mlflow.end_run()
-            self._own = None
+            self._started = None
 
 
 class WandbLogger(Tracker):
@@ -141,20 +141,20 @@ class WandbLogger(Tracker):
 
     def __init__(self, **options: Any) -> None:
         self.options = options
-        self._own = False
+        self._started = False
         self._run: Any = None
 
     def _begin(self) -> None:
         wandb = _library(self, "wandb")
-        self._own = wandb.run is None
-        self._run = wandb.init(**self.options) if self._own else wandb.run
+        self._started = wandb.run is None
+        self._run = wandb.init(**self.options) if self._started else wandb.run
         self._run.config.update(self._settings(), allow_val_change=True)
 
     def _log(self, epoch: int, numbers: Mapping[str, float]) -> None:
         self._run.log({**numbers, "epoch": epoch})
 
     def close(self) -> None:
-        if self._own and self._run is not None:
+        if self._started and self._run is not None:
             self._run.finish()
         self._run = None
 

@@ -3,7 +3,20 @@
 import click
 
 from minicnn import __version__
-from minicnn.cli import compare, conformance, demo, export, grade, info, plan, predict, predict_scaling, study, train
+from minicnn.cli import (
+    compare,
+    conformance,
+    demo,
+    export,
+    grade,
+    info,
+    plan,
+    predict,
+    predict_scaling,
+    study,
+    timeline,
+    train,
+)
 from minicnn.cli.errors import Commands
 
 __all__ = ["cli"]
@@ -21,7 +34,7 @@ def cli() -> None:
 
 for command in (
     info.info, train.train, predict.predict, predict.evaluate, demo.demo, compare.compare, plan.plan,
-    predict_scaling.predict_scaling, grade.grade, study.study,
+    timeline.timeline, predict_scaling.predict_scaling, grade.grade, study.study,
     export.export, conformance.conformance,
 ):  # fmt: skip
     cli.add_command(command)

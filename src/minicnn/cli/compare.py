@@ -94,7 +94,7 @@ def compare(
     require("matplotlib", "psutil")
     settings = Settings.resolve(**options)
     if backends is None:
-        names, notes = found(settings)
+        names, notes = usable_backends(settings)
     else:
         names, notes = named_backends(ctx, backends), []
     names += peers(names, settings) if with_peer else []
@@ -124,7 +124,7 @@ def compare(
         )
 
 
-def found(settings: Settings) -> tuple[list[str], list[str]]:
+def usable_backends(settings: Settings) -> tuple[list[str], list[str]]:
     """The backends that can run, NumPy first, and for each of the others why it cannot."""
     names, notes = [], []
     for name in sorted(known_backends.names(), key=lambda n: (n != REFERENCE, n)):

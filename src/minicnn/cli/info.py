@@ -78,27 +78,27 @@ def _notes() -> list[str]:
     return notes
 
 
-def _show(found: dict[str, Any]) -> None:
-    facts = found["machine"]
+def _show(machine_facts: dict[str, Any]) -> None:
+    facts = machine_facts["machine"]
     versions = facts["versions"]
     out = console()
     out.print(f"minicnn {versions['minicnn']}, Python {versions['python']}, {facts['system']}")
-    vectors = ", AVX-512" if found["avx512"] else ""
+    vectors = ", AVX-512" if machine_facts["avx512"] else ""
     out.print(f"CPU: {facts['cpu']}{vectors}, {facts['cores']} cores, {facts['memory_mb'] / 1024:.1f} GB of memory")
     out.print(f"BLAS: {facts['blas']}")
     out.print("Threads: " + (", ".join(f"{k} {v}" for k, v in facts["threads"].items()) or "unknown"))
-    for note in found["notes"]:
+    for note in machine_facts["notes"]:
         out.print(f"Note: {note}")
     rows = [
         [name, ", ".join(f"{k} {v}" for k, v in b["facts"].items()) if b["found"] else f"missing. {b['remedy']}"]
-        for name, b in found["backends"].items()
+        for name, b in machine_facts["backends"].items()
     ]
     out.print()
     out.print(table("Backends", ["backend", "versions and devices"], rows))
-    rows = [[name, p["version"] or f"missing: {p['remedy']}"] for name, p in found["packages"].items()]
+    rows = [[name, p["version"] or f"missing: {p['remedy']}"] for name, p in machine_facts["packages"].items()]
     out.print()
     out.print(table("Packages", ["package", "version"], rows))
-    rows = [[name, d["place"] or f"not found: {d['remedy']}"] for name, d in found["data"].items()]
+    rows = [[name, d["place"] or f"not found: {d['remedy']}"] for name, d in machine_facts["data"].items()]
     rows.append(["synthetic_digits", "drawn when asked for"])
     out.print()
     out.print(table("Data", ["data set", "place"], rows))

@@ -58,6 +58,19 @@ class Number(click.FloatRange):
         return number
 
 
+class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """Height, width and channels."""
+
+    name = "image"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """See `click.ParamType.convert`."""
+        parts = str(value).split(",")
+        if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+            self.fail(f"An image is H,W,C in positive numbers, such as 32,32,3. Received: {value!r}.", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Height and width, or both as one number."""
 

@@ -16,7 +16,7 @@ from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.cubin import Resources, resources
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.cli import plan_tables
-from minicnn.cli.options import NETWORK, Several
+from minicnn.cli.options import NETWORK, Image, Several
 from minicnn.files import write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.layers import Rescaling
@@ -28,19 +28,6 @@ from minicnn.program import Node
 
 THIS, ALL = "this", "all"
 SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
-
-
-class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """Height, width and channels."""
-
-    name = "image"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """See `click.ParamType.convert`."""
-        parts = str(value).split(",")
-        if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-            self.fail(f"An image is H,W,C in positive numbers, such as 32,32,3. Received: {value!r}.", param, ctx)
-        return tuple(int(part) for part in parts)
 
 
 @click.command()
@@ -123,10 +110,10 @@ def _check_precision(precision: str, gpu: Gpu) -> None:
         )
 
 
-def _run_by(step: PlannedStep, found: dict[str, Any]) -> list[tuple[Node, str]]:
+def _run_by(step: PlannedStep, described: dict[str, Any]) -> list[tuple[Node, str]]:
     """The launch that computes each node, in words."""
     rows = []
-    for number, (launch, facts) in enumerate(zip(step.launches, found["launches"], strict=True)):
+    for number, (launch, facts) in enumerate(zip(step.launches, described["launches"], strict=True)):
         kind = facts["reference"] or f"{facts['blocks']:,} blocks of {facts['threads']} threads"
         text = (
             f"launch {number} of {step.gpu.name}: {kind}, {facts['modelled_s'] * 1e6:.1f} us by the model, "
@@ -203,9 +190,9 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
         )
     notes = [why] if why else []
     if unfitted(gpu):
+        fitted = f"an {FITTED.name}, not to this GPU" if gpu.has_cuda else "no GPU"
         notes.append(
-            f"The model of tile times was fitted to an {FITTED.name}, not to this GPU: its constants are derived from "
-            "the GPU's description."
+            f"The model of tile times was fitted to {fitted}: its constants are derived from the GPU's description."
         )
     if step.memory > gpu.memory:
         notes.append(f"The step needs more memory than the GPU's {gpu.memory:,} bytes: use a smaller --batch-size.")

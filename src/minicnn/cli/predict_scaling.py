@@ -15,8 +15,7 @@ import click
 from minicnn import zoo
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.cli.options import NETWORK, Name, Number, Several
-from minicnn.cli.plan import Image
+from minicnn.cli.options import NETWORK, Image, Name, Number, Several
 from minicnn.cli.tables import console, table
 from minicnn.distribution import prediction
 from minicnn.distribution.passes import BUCKET
@@ -122,11 +121,11 @@ def predict_scaling(
         "batch": batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 64,
     }  # fmt: skip
     measured = _measured(path, run, anew=calibrate, needed=device == CPU or link == THIS)
-    found = _predicted(run, ranks, link, device, measured, algorithm, shards, bucket, variation)
+    prediction = _predicted(run, ranks, link, device, measured, algorithm, shards, bucket, variation)
     if as_json:
-        click.echo(json.dumps(_finite(found), indent=2))
+        click.echo(json.dumps(_finite(prediction), indent=2))
     else:
-        _show(found, COLUMNS if ALL in columns else columns)
+        _show(prediction, COLUMNS if ALL in columns else columns)
 
 
 def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -> prediction.Calibration | None:

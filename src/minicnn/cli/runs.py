@@ -39,7 +39,7 @@ class RunFolder:
         OSError: If the folder cannot be written; names it and a remedy.
     """
 
-    _made: list[Path]
+    _new_folders: list[Path]
 
     def __init__(self, folder: Path, files: tuple[str, ...], *, overwrite: bool) -> None:
         self.folder, self._files, self._overwrite = folder, files, overwrite
@@ -47,7 +47,7 @@ class RunFolder:
         self._lock: int | None = None
 
     def __enter__(self) -> Path:
-        self._made = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
+        self._new_folders = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             _tidy(self.folder)
@@ -94,7 +94,7 @@ class RunFolder:
             if self._lock is not None:
                 os.close(self._lock)
             if kind is not None:
-                for folder in self._made:  # made for this run, and empty again unless someone else has used it
+                for folder in self._new_folders:  # made for this run, and empty again unless someone else has used it
                     try:
                         folder.rmdir()
                     except OSError:

@@ -160,11 +160,13 @@ def _settings(
         here = field.of(only, opened_study.peers, hybrids=opened_study.hybrids)
         base = opened_study.quick if quick else opened_study.full
         try:
-            made = changed(base, changes[name])
-            opened_study.check(made)
+            chosen_sizes = changed(base, changes[name])
+            opened_study.check(chosen_sizes)
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
-        arguments = made, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
+        arguments = (
+            chosen_sizes, here.present, here.absent, chosen[name], data_dir, quick, here.clocks, tuple(only or ())
+        )  # fmt: skip
         settings[name] = (Setting(*arguments), here)
         if not here.present:
             raise click.ClickException(

@@ -37,8 +37,8 @@ class Case:
 
     def differentiable(self, *values: Value, **attrs: Any) -> Any:
         """The results that a gradient is defined for."""
-        made = self.op(*values, **attrs)
-        return made if self.smooth is None else made[: self.smooth]
+        results = self.op(*values, **attrs)
+        return results if self.smooth is None else results[: self.smooth]
 
     def __str__(self) -> str:
         return "-".join([self.op.name, *(str(v).replace(" ", "") for v in self.attrs.values())])[:70]
@@ -176,8 +176,8 @@ def _transforms() -> list[Case]:
     ways = [*(("bilinear", mode) for mode in FILL_MODES), ("nearest", "wrap"), ("nearest", "constant")]
     for k, (interpolation, mode) in enumerate(ways):
         how = {"interpolation": interpolation, "fill_mode": mode}
-        given = {**how, "size": (3, 6), "fill_value": 0.7}
-        cases.append(Case(ops.affine_transform, (x, matrix), given, (0,), terms=8))
+        attrs = {**how, "size": (3, 6), "fill_value": 0.7}
+        cases.append(Case(ops.affine_transform, (x, matrix), attrs, (0,), terms=8))
         if k % 2:
             attrs = {**how, "image": (4, 5)}
             cases.append(Case(ops.affine_transform_gradient, (_normal(3, 3, 6, 2), matrix), attrs, (0,), terms=40))

@@ -84,8 +84,8 @@ def _traced(case: Case, arrays: list[Array], differentiate: bool) -> Program:
     program = Program(case.op.name)
     values = [program.input(f"x{i}", a.shape, a.dtype.name) for i, a in enumerate(arrays)]
     attrs = {k: arrays[0].dtype.name if v == "float64" else v for k, v in case.attrs.items()}
-    made = case.differentiable(*values, **attrs) if differentiate else case.op(*values, **attrs)
-    results = made if isinstance(made, tuple) else (made,)
+    result = case.differentiable(*values, **attrs) if differentiate else case.op(*values, **attrs)
+    results = result if isinstance(result, tuple) else (result,)
     if not differentiate:
         program.outputs = {f"y{i}": value for i, value in enumerate(results)}
         return program
@@ -96,8 +96,8 @@ def _traced(case: Case, arrays: list[Array], differentiate: bool) -> Program:
     loss = terms[0]
     for term in terms[1:]:
         loss = loss + term
-    found = gradients(program, loss, [values[i] for i in case.wrt])
-    program.outputs = {f"g{i}": g for i, g in zip(case.wrt, found, strict=True)}
+    of_inputs = gradients(program, loss, [values[i] for i in case.wrt])
+    program.outputs = {f"g{i}": g for i, g in zip(case.wrt, of_inputs, strict=True)}
     return program
 
 
@@ -136,13 +136,13 @@ def _training(backend: Backend, name: str) -> None:
 def _times(backend: Backend, name: str) -> dict[str, Any]:
     """Seconds of a training step by primitive: {primitive: [here, on NumPy]}."""
     x, y = _batch(name)
-    given = {"x": x, "y": y.astype("int32"), "learning_rate": np.asarray(0.001, "float32")}
+    batch = {"x": x, "y": y.astype("int32"), "learning_rate": np.asarray(0.001, "float32")}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for i, each in enumerate((backend, NamespaceBackend(array_api_compat.numpy))):
         model = _compiled(each, name)
         program = model.program("train", batch_size=BATCH)
-        found = step_times(each, program, step_inputs(model, program, given), repeats=3)
-        nodes: list[NodeTime] = found[1] if found else []
+        measured = step_times(each, program, step_inputs(model, program, batch), repeats=3)
+        nodes: list[NodeTime] = measured[1] if measured else []
         for node in nodes:
             sums[node.op][i] += median(node.seconds)
     return dict(sums)

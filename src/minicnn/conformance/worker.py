@@ -52,8 +52,7 @@ def _module(shim: str) -> ModuleType | str:
 
 
 def _version(namespace: str) -> str:
-    package = namespace.partition(".")[0]
-    library = namespace.rpartition(".")[2] if package == "array_api_compat" else package
+    library = namespace.removeprefix("array_api_compat.").partition(".")[0]
     try:
         return importlib.metadata.version(importlib.metadata.packages_distributions()[library][0])
     except (KeyError, importlib.metadata.PackageNotFoundError):

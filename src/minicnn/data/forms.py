@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -124,10 +124,7 @@ def host(array: Any, user: object = "NumPy") -> HostArray:
         return array
     known = isinstance(array, np.ndarray | np.generic) or not (hasattr(array, "__dlpack__") or _on_device(array))
     try:
-        if getattr(array, "requires_grad", False):  # a tensor of PyTorch, whose tape nobody needs here
-            array = array.detach()
-        if hasattr(array, "dtype") and dtype_name(array) == "bfloat16":  # which NumPy has not
-            array = array.astype("float32") if known else _single(array)
+        array = exchangeable(array)
         exchanged = np.asarray(array) if known else np.from_dlpack(array)
     except Exception as error:
         raise TypeError(
@@ -138,10 +135,24 @@ def host(array: Any, user: object = "NumPy") -> HostArray:
     return exchanged
 
 
-def _single(array: Any) -> Any:
-    """An array of another library in float32, which holds every bfloat16."""
-    xp = array_api_compat.array_namespace(array)
-    return xp.astype(array, xp.float32)
+def exchangeable(array: Any, unknown: Sequence[str] = ("bfloat16",)) -> Any:
+    """An array as another library takes it: without a tape, and in float32 where it is of a type unknown there."""
+    if getattr(array, "requires_grad", False):  # a tensor of PyTorch, whose tape nobody needs here
+        array = array.detach()
+    if hasattr(array, "dtype") and dtype_name(array) in unknown:
+        xp = array_api_compat.array_namespace(array)
+        array = xp.astype(array, xp.float32)
+    return array
+
+
+def on_gpu(array: Any) -> bool:
+    """True if an array of any library is in the memory of a GPU of NVIDIA."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+        return _on_device(array)
+    try:
+        return int(array.__dlpack_device__()[0]) in (2, 13)  # what CUDA allocated, and what it moves as needed
+    except (BufferError, ValueError):  # spread over devices, or on one that DLPack does not name
+        return False
 
 
 def mapped(array: Any) -> bool:

@@ -22,6 +22,7 @@ _SPIN = 1e-3  # seconds of looking again and again, before sleeping in between
 _LISTEN = 0.05  # seconds between two looks at what others report
 _LONGEST = 1 << 32  # bytes that ranks tell each other; more is none of our messages
 FOLLOW = 1.0  # seconds that whoever failed has to say so, before others end the job
+PART = 5.0  # seconds that ranks which have come to their end wait for each other, so that all part in order
 
 
 class RankError(RuntimeError):
@@ -108,6 +109,11 @@ class Ranks(ABC):
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self._ending = False
+
+    @property
+    def ending(self) -> bool:
+        """True if the job ends by an error."""
+        return self._ending
 
     @abstractmethod
     def exchange(self, outgoing: Sequence[Host], incoming: Sequence[Host]) -> None:

@@ -19,7 +19,7 @@ from minicnn.distribution.gloo import TorchCommunicator
 from minicnn.distribution.jax import JaxCommunicator
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
-from minicnn.distribution.passes import ADDED, Layout, Shard
+from minicnn.distribution.passes import ADDED, FINITE, Layout, Shard
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Schedule
 from minicnn.distribution.segments import Segments
@@ -201,7 +201,7 @@ class DataParallel(metaclass=PlainArguments):
         Raises:
             RankError: If it is not, on all ranks with one text, which names those whose samples it comes from.
         """
-        if self.ranks == 1 or math.isfinite(loss := float(backend.to_numpy(results["loss"]))):
+        if self.ranks == 1 or math.isfinite(loss := float(np.reshape(backend.to_numpy(results["loss"]), ()))):
             return
         levels = [int(name[len(ADDED) :].split(".")[0]) for name, array in results.items()
                   if name.startswith(ADDED) and not np.isfinite(backend.to_numpy(array)).all()]  # fmt: skip
@@ -217,6 +217,23 @@ class DataParallel(metaclass=PlainArguments):
             "training without an error."
         )
         raise RankError(message, reported=True)
+
+    def check_each(self, results: Mapping[str, Array], first: int, backend: Backend) -> None:
+        """Likewise after several steps, of which `results` tells what was finite: see `FINITE`.
+
+        Args:
+            results: What the steps have made.
+            first: The number of the first.
+            backend: Whose arrays these are.
+        """
+        if self.ranks == 1:
+            return
+        told = backend.to_numpy(results[FINITE])
+        wrong = np.flatnonzero(~np.isfinite(told[:, 0]))
+        if wrong.size:
+            row = backend.asarray(told[wrong[0]])
+            names = ["loss", *(name for name in results if name.startswith(ADDED))]
+            self.check_finite({n: row[k : k + 1] for k, n in enumerate(names)}, first + int(wrong[0]), backend)
 
     @property
     def loads_parts(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minicnn.distribution.communicators import Host, RankError, StoreRanks
+from minicnn.distribution.communicators import PART, Host, RankError, StoreRanks
 from minicnn.distribution.launchers import launched
 from minicnn.distribution.worker import Worker
 from minicnn.extras import install
@@ -64,6 +65,7 @@ class TorchCommunicator(StoreRanks):
                 dist.init_process_group(
                     "gloo", store=self._store, rank=rank, world_size=size, timeout=2 * deadline + timedelta(seconds=60)
                 )
+                atexit.register(self._part)
             self._group = dist.group.WORLD
             if self.rank == 0:
                 self._store.set_timeout(deadline)
@@ -189,6 +191,20 @@ class TorchCommunicator(StoreRanks):
         with suppress(RuntimeError):  # a rank that has gone; who waits for it says so
             for work, _ in [] if self._ending else self._sending:
                 work.wait(timedelta(seconds=self.timeout))
+
+    def _part(self) -> None:
+        """End PyTorch's threads and connections, once all ranks are done with them.
+
+        What is left to the end of the process may end it by SIGABRT, in a thread that nobody has joined.
+        """
+        with suppress(RuntimeError):  # a rank that has gone
+            together = None if self._ending else self._dist.barrier(group=self._group, async_op=True)
+            until = time.monotonic() + PART
+            while together is not None and not together.is_completed() and time.monotonic() < until:
+                time.sleep(1e-3)
+            if together is not None and together.is_completed():
+                together.wait()
+                self._dist.destroy_process_group()
 
     def receive(self, array: Host, rank: int, tag: int) -> None:
         """See `Communicator`."""

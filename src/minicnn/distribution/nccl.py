@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
-from minicnn.distribution.communicators import RankError, Ranks
+from minicnn.distribution.communicators import PART, RankError, Ranks
 from minicnn.distribution.worker import Worker
 from minicnn.extras import install
 from minicnn.ops.groups import Communicator
 
 if TYPE_CHECKING:
-    from minicnn.backends._gpu.runtime import Runtime
+    from minicnn.backends._gpu.runtime import Event, Runtime
 
 Array = Any
+
+
+class Captured(Protocol):
+    """What keeps graphs with collectives in them."""
+
+    def release(self) -> None:
+        """Let them go; they are captured again when they are needed."""
 
 
 class NcclCommunicator:
@@ -50,6 +60,7 @@ class NcclCommunicator:
         self.send, self.receive, self.fail = host.send, host.receive, host.fail
         self._nccl = nccl
         self._connected: Any = None
+        self._graphs: weakref.WeakSet[Captured] = weakref.WeakSet()
 
     def enqueue(self, collective: str, source: Array, target: Array, runtime: Runtime) -> None:
         """Put a collective into the stream that computes; can be captured.
@@ -100,18 +111,53 @@ class NcclCommunicator:
             if isinstance(self.host, Ranks):
                 self.host.wait(begun.done)
             self._connected = begun.result()
+            atexit.register(_at_exit, weakref.ref(self), runtime)
         return self._connected
+
+    def captured(self, by: Captured) -> None:
+        """Take note of what keeps graphs with collectives in them."""
+        self._graphs.add(by)
+
+    def close(self, runtime: Runtime) -> None:
+        """Part from the other ranks, which do likewise; nothing is waited for after an error, or for long."""
+        connected, self._connected = self._connected, None
+        if connected is None or (isinstance(self.host, Ranks) and self.host.ending):
+            return
+        for each in list(self._graphs):  # NCCL waits for the last of them
+            each.release()
+
+        def part() -> None:
+            with runtime.active():
+                runtime.synchronize()
+                connected.destroy()
+
+        with suppress(TimeoutError):
+            Worker().begin(part).result(PART)
 
     def finish(self, runtime: Runtime) -> None:
         """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""
+        self.wait(self.mark(runtime), runtime)
+
+    def mark(self, runtime: Runtime) -> Event:
+        """An event that comes when the device has done what it was given so far."""
+        event = runtime.event()
+        runtime.record(event)
+        return event
+
+    def wait(self, event: Event, runtime: Runtime) -> None:
+        """Wait for an event as `finish` does."""
         if not isinstance(self.host, Ranks):
             return
         # Waiting for an event can be given up; waiting for the device cannot.
-        event = runtime.event()
-        runtime.record(event)
         try:
             self.host.wait(lambda: runtime.done(event))
         except RankError:
             if self._connected is not None:
                 self._connected.abort()
             raise
+
+
+def _at_exit(communicator: weakref.ref[NcclCommunicator], runtime: Runtime) -> None:
+    known = communicator()
+    if known is not None:
+        known.close(runtime)

@@ -17,6 +17,9 @@ Layout = tuple[tuple[str, int], ...]
 BUCKET = 8_000_000  # bytes of gradients that are worth a collective of their own, beside the rest of the backward pass
 # What a step calls that which its rank has added to sums over ranks: this, the level, and a number.
 ADDED = "added "
+# What several steps call that which tells whether they were finite: of each step a row, which begins with the loss, and
+# then has zero or NaN for each that it calls as above, in their order.
+FINITE = "finite"
 _REDUCTIONS = ("sum", "mean", "max", "normalize")
 
 

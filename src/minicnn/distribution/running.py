@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -9,9 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minicnn.backends.base import Span
 from minicnn.distribution.exchanges import exchange
 from minicnn.distribution.parts import KernelParts, StageParts
-from minicnn.distribution.schedule import Add, Arrays, Collective, Columns, Piece, Rows, Schedule, Transfer
+from minicnn.distribution.schedule import (
+    Add,
+    Arrays,
+    Collective,
+    Columns,
+    Instruction,
+    Piece,
+    Rows,
+    Schedule,
+    Transfer,
+    described,
+)  # fmt: skip
 from minicnn.distribution.worker import Worker
 from minicnn.ops.collectives import all_reduce, receive, send
 from minicnn.ops.groups import Group
@@ -42,17 +55,46 @@ class RankStep:
         if "rows" in schedule.cut:
             self._constants["rows"] = backend.asarray(np.arange(schedule.batch, dtype=np.int32))
         # While a rank goes on with its last shard, this adds up what is there.
+        self._spans: list[Span] | None = None  # of the step whose parts are timed
         self._worker = Worker() if self.overlaps and schedule.overlaps and schedule.group.ranks > 1 else None
 
     def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
         """Outputs and updates by name; inputs that are updated are donated."""
         schedule = self._schedule
         known = {name: a.array if isinstance(a, StageParts) else a for name, a in arrays.items()}
-        slots = schedule.run(self._constants | known, self._perform)
+        slots = schedule.run(self._constants | known, self._perform if self._spans is None else self._timed)
         results = {**schedule.results, **(schedule.watched if self.watches else {})}
         return {name: _arrived(slots[slot]) for name, slot in results.items()} | {
             name: join([slots[slot] for slot in parts], self._backend) for name, (parts, join) in schedule.kept.items()
         }
+
+    def timeline(self, arrays: Mapping[str, Array]) -> tuple[Arrays, list[Span]]:
+        """See `TimedStep`: the host waits for each instruction."""
+        self._spans = spans = list[Span]()
+        try:
+            return self(arrays), sorted(spans, key=lambda span: span.start)
+        finally:
+            self._spans = None
+
+    def _timed(self, instruction: Instruction, operands: list[Any]) -> Sequence[Any]:
+        waited = partial(self._span, "waits for a sum", "computing")
+        arrays = [waited(array) if isinstance(array, partial) else array for array in operands]
+        between = isinstance(instruction, Transfer | Collective) and instruction.group.ranks > 1
+
+        def work() -> Sequence[Any]:
+            results = self._perform(instruction, arrays)
+            self._backend.synchronize()
+            return results
+
+        return self._span(described(instruction), "computing", work, between and self._worker is None)
+
+    def _span(self, name: str, lane: str, work: Callable[[], Any], between: bool = False) -> Any:
+        """What some work gives, whose time is noted if anybody asks."""
+        start = time.perf_counter()
+        result = work()
+        if self._spans is not None:
+            self._spans.append(Span(name, lane, start, time.perf_counter() - start, between))
+        return result
 
     def _perform(self, instruction: Any, operands: list[Any]) -> Sequence[Any]:
         arrays = [_arrived(array) for array in operands]
@@ -97,7 +139,7 @@ class RankStep:
         work = self._between_ranks(arrays, collective.group)
         if self._worker is None:
             return [self._backend.asarray(array) for array in work()]
-        done = self._worker.begin(work)
+        done = self._worker.begin(partial(self._span, described(collective), "sums", work, between=True))
         return [partial(self._waited_for, done, i) for i in range(len(collective.writes))]
 
     def _waited_for(self, done: Future[Sequence[Array]], place: int) -> Array:

@@ -242,6 +242,24 @@ class Schedule:
         return slots
 
 
+def described(instruction: Instruction) -> str:
+    """What an instruction does, for people."""
+    match instruction:
+        case Piece():
+            nodes = instruction.program.nodes
+            scopes = dict.fromkeys(n.scope for n in (nodes[0], nodes[-1]) if n.scope)
+            where = f", {' to '.join(scopes)}" if scopes else ""
+            return f"{nodes[0].phase}: {len(nodes)} operations{where}"
+        case Collective():
+            return f"{instruction.node.op.name} of {sum(s.nbytes for s in instruction.specs):,} bytes"
+        case Add():
+            return f"adds two shards: {sum(s.nbytes for s in instruction.specs):,} bytes"
+        case Transfer():
+            return f"{'to' if instruction.reads else 'from'} rank {instruction.rank}: {instruction.value.spec}"
+        case _:
+            return "takes columns" if isinstance(instruction, Columns) else "takes rows"
+
+
 def updated(name: str) -> str:
     """Slot of an update by a piece that may overwrite its input."""
     return f"{name}'"

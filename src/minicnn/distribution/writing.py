@@ -52,23 +52,16 @@ class ProgramWriter:
 
     Args:
         schedule: The list.
-        total: Sums over ranks of this rank's sums; `minicnn.ops.all_reduce` if None.
     """
 
-    def __init__(
-        self, schedule: Schedule, total: Callable[[Sequence[Value], Group], Sequence[Value]] | None = None
-    ) -> None:
-        self._schedule, self._total = schedule, total or _all_reduced
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
         pieces = sum(isinstance(each, Piece) for each in schedule.instructions)
         self._program = Program(schedule.program.name, most_nodes=MOST_NODES * max(1, pieces))
         self._constants: dict[tuple[bytes, object], Value] = {}
 
-    def write(self, *, watched: bool = False) -> Program:
-        """The Program: inputs that are cut have this rank's rows, split kernels its columns.
-
-        Args:
-            watched: Whether outputs tell what the rank has added to sums: see `Schedule`.
-        """
+    def write(self) -> Program:
+        """The Program: inputs that are cut have this rank's rows, split kernels its columns."""
         schedule, program = self._schedule, self._program
         slots: dict[str, Any] = {slot: self._constant(v.data, v.dtype) for slot, v in schedule.constants.items()}
         read = {slot for each in schedule.instructions for slot in each.reads}
@@ -88,8 +81,6 @@ class ProgramWriter:
             values = [slots[slot] for slot in parts]
             if values:
                 program.updates[name] = values[0] if len(values) == 1 else ops.concat(*values, axis=-1)
-        if watched:
-            program.outputs |= {name: slots[slot] for name, slot in schedule.watched.items()}
         program.parts, program.counted = dict(first.parts), first.counted
         remove_dead_nodes(program)  # tokens that nobody reads
         return program
@@ -133,7 +124,8 @@ class ProgramWriter:
                 return [x + y for x, y in zip(operands[:half], operands[half:], strict=True)]
             if instruction.exchanges:
                 return self._exchanged(instruction, operands)
-            return self._total(operands, instruction.group)
+            totals = ops.all_reduce(*operands, group=instruction.group)
+            return totals if isinstance(totals, tuple) else [totals]
 
     def _piece(self, piece: Piece, operands: Sequence[Value]) -> list[Value]:
         program = piece.program
@@ -167,11 +159,6 @@ class ProgramWriter:
             node.op(x, **attrs, group=replace(each, rank=rank, communicator=communicator))
             for x, rank in zip(operands, ranks, strict=True)
         ][:count]
-
-
-def _all_reduced(values: Sequence[Value], group: Group) -> Sequence[Value]:
-    totals = ops.all_reduce(*values, group=group)
-    return totals if isinstance(totals, tuple) else [totals]
 
 
 def _tree_sum(values: Sequence[Value]) -> Value:

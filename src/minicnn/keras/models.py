@@ -24,8 +24,19 @@ def file_of(path: Any) -> str:
 
 
 def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, **options: Any) -> Any:  # noqa: A002
-    """Read a model: see `minicnn.saving.load_model` and `file_of`."""
-    return saving.load_model(file_of(filepath), custom_objects=custom_objects, **options)
+    """Read a model: see `minicnn.saving.load_model` and `file_of`; a file of Keras's as `minicnn.load_keras` does."""
+    if _of_keras(filepath):
+        model = minicnn.load_keras(filepath, **options)
+    else:
+        model = saving.load_model(file_of(filepath), custom_objects=custom_objects, **options)
+    # Its methods take Keras's arguments, too.
+    model.__class__ = {minicnn.Model: Model, minicnn.Sequential: Sequential}.get(type(model), type(model))
+    return model
+
+
+def _of_keras(path: Any) -> bool:
+    """True if there is a file of that very name, which Keras has written, and none that stands for it."""
+    return file_of(path) != os.fspath(path) and os.path.exists(path) and not os.path.exists(file_of(path))
 
 
 def save_model(model: Any, filepath: Any, overwrite: bool = True) -> None:
@@ -137,8 +148,11 @@ class _AsInKeras:
         super().save_weights(file_of(filepath))  # type: ignore[misc]
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False) -> None:
-        """Read weights: see `minicnn.Model.load_weights` and `file_of`."""
-        super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
+        """Read weights: see `minicnn.Model.load_weights` and `file_of`; Keras's as `minicnn.load_keras` does."""
+        if _of_keras(filepath):
+            minicnn.load_keras(filepath, self)  # type: ignore[arg-type]
+        else:
+            super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
 
 
 class _CompiledMetrics:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from minicnn.kernels.statements import Statement
 
 INDEX, PLACE, WIDE_PLACE = "index", "place", "wide_place"
+DEVICE, SHARED, THREAD = "device", "shared", "thread"  # memories: of all, of a block, of a thread alone
 SHORT = ("bfloat16", "float16")  # values may be stored as such, but are float32 wherever anything is computed
 _COMPARISONS = frozenset(("==", "<", "<=", ">", ">=", "and"))
 X = TypeVar("X")
@@ -136,7 +137,7 @@ class Element(Expr):
 
 @dataclass(frozen=True)
 class Array:
-    """An array that a kernel gets, or has in shared memory.
+    """An array that a kernel gets, or has in shared memory or in the registers of a thread.
 
     Attributes:
         name: How it is called.
@@ -144,6 +145,7 @@ class Array:
         size: Number of elements.
         written: Whether the kernel writes it.
         title: What it is, for people.
+        memory: Where it is.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Array:
     size: int
     written: bool = False
     title: str = ""
+    memory: str = DEVICE
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from minicnn.kernels.expressions import (
+    DEVICE,
     INDEX,
     PLACE,
+    SHARED,
+    THREAD,
     WIDE_PLACE,
     Apply,
     Array,
@@ -37,10 +40,12 @@ from minicnn.kernels.scalars import FUNCTIONS, T
 from minicnn.kernels.statements import (
     Assign,
     Barrier,
+    Copy,
     Function,
     If,
     Kernel,
     Let,
+    Local,
     Loop,
     Part,
     Procedure,
@@ -51,6 +56,7 @@ from minicnn.kernels.statements import (
     Variable,
 )
 from minicnn.ops.random import random_uniform
+from minicnn.program.graph import ITEMSIZE
 
 _Touch = tuple[int, int, int]  # by a thread of a block that has passed so many barriers
 Names = dict[str, Any]  # values by name: whole numbers, or arrays of as many elements as a thread has neighbours
@@ -105,6 +111,7 @@ class _Thread:
     names: Names
     rounds: int = 0  # barriers that it has passed
     kind: str = ""  # type of a scalar function that it computes
+    arrays: dict[str, _Memory] = field(default_factory=dict)  # of its own
 
 
 class Interpreter:
@@ -170,7 +177,7 @@ class Interpreter:
                     if self._holds(condition, thread):
                         yield from self._statements(body, thread)
                 case Loop(variable, stop, body, _, start):
-                    for k in range(start, stop):
+                    for k in range(start, stop if isinstance(stop, int) else int(self._value(stop, thread))):
                         names[variable.name] = k
                         yield from self._statements(body, thread)
                 case Store(array, place, value):
@@ -179,6 +186,10 @@ class Interpreter:
                 case Shared(array):
                     if array.name not in self._shared:
                         self._shared[array.name] = _Memory(array, np.zeros(array.size, array.dtype), shared=True)
+                case Local(array):
+                    thread.arrays[array.name] = _Memory(array, np.zeros(array.size, array.dtype), shared=True)
+                case Copy():
+                    self._copy(one, thread)
                 case Barrier():
                     yield one
                 case Procedure(name):
@@ -189,6 +200,20 @@ class Interpreter:
                 case _:
                     kind = type(one).__name__
                     raise TypeError(f"{kind} is a template, which engines have. Interpret the statements around it.")
+
+    def _copy(self, x: Copy, thread: _Thread) -> None:
+        first = {}
+        for array, place in ((x.source, x.begin), (x.target, x.to)):
+            first[array.name] = self._as(PLACE, self._value(place, thread), thread)
+            together = min(x.count, 16 // ITEMSIZE[array.dtype])
+            if array.memory != THREAD and first[array.name] % together:
+                raise KernelError(
+                    f"Neighbours that are copied begin at a multiple of {together}. Received: element "
+                    f"{first[array.name]} of {array.name}."
+                )
+        for k in range(x.count):
+            value = self._read(x.source, first[x.source.name] + k, thread)
+            self._write(x.target, first[x.target.name] + k, self._as(x.target.dtype, value, thread), thread)
 
     # Expressions --------------------------------------------------------------------------------
 
@@ -274,7 +299,8 @@ class Interpreter:
 
     def _memory(self, array: Array, place: int, thread: _Thread, what: str) -> _Memory:
         """The memory of an array, of which a thread may touch an element and its neighbours."""
-        memory = self._arrays[array.name] if array.name in self._arrays else self._shared[array.name]
+        arrays = {DEVICE: self._arrays, SHARED: self._shared, THREAD: thread.arrays}
+        memory = arrays[array.memory][array.name]
         size = min(array.size, memory.data.size)
         who = f"thread {thread.number} of block {thread.block} {what} element {place} of {array.name}"
         if place + thread.width > size:

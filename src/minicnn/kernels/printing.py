@@ -117,10 +117,14 @@ class Printer:
         return self.lines(statements, self._depth + 1)
 
     def _assign(self, x: Assign) -> str:
-        match x.value:
-            case Binary(symbol="+", left=left, right=right) if left == x.name:
-                return f"{x.name.name} += {self.text(right)}"
-        return f"{x.name.name} = {self.text(x.value)}"
+        return f"{x.name.name} {self.changed(x.name, x.value)}"
+
+    def changed(self, place: Expr, value: Expr) -> str:
+        """Text behind the name of what is assigned a value."""
+        match value:
+            case Binary(symbol="+", left=left, right=right) if left == place:
+                return f"+= {self.text(right)}"
+        return f"= {self.text(value)}"
 
 
 def type_name(x: Name) -> str:

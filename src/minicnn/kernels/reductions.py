@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from minicnn.kernels.expressions import PLACE, Array, Call, Expr, I, Load, Name, Number, R, both
+from minicnn.kernels.blocks import BLOCK, NUMBER, PART, TOTAL
+from minicnn.kernels.expressions import PLACE, SHARED, Array, Call, Expr, I, Load, Name, Number, Select, both
 from minicnn.kernels.statements import Assign, Barrier, If, Let, Loop, Shared, Statement, Store, Variable, when
-from minicnn.kernels.tiles import BLOCK, PART, THREAD, TOTAL
 
 RESULT = Name("o", PLACE)
+_FEW_LANES = 8  # threads of a sum of which one adds up what all of them have
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def shared_sum(
     run, total, lane, beside, k = -(-s.terms // s.splits), *(
         Name(name, kind) for name, kind in ((TOTAL, dtype), ("lane", PLACE), ("beside", PLACE), ("k", PLACE))
     )  # fmt: skip
-    sums, here = Array("sums", dtype, threads), Name("joined", dtype)
+    sums, here = Array("sums", dtype, threads, memory=SHARED), Name("joined", dtype)
     # Neighbouring threads read neighbouring numbers.
-    mine = (THREAD % s.lanes, THREAD // s.lanes) if s.terms_first else (THREAD // s.side, THREAD % s.side)
+    mine = (NUMBER % s.lanes, NUMBER // s.lanes) if s.terms_first else (NUMBER // s.side, NUMBER % s.side)
     step = 1 if s.terms_first else s.side
     inside = [s.results > RESULT] * (s.results % s.side > 0 or s.side * s.lanes < threads)
     inside += [beside < s.side] * (s.terms_first and s.side * s.lanes < threads)
@@ -63,24 +64,37 @@ def shared_sum(
     def joined(x: Expr, y: Expr) -> Expr:
         return Call("maximum", (x, y), dtype) if join == "max" else x + y
 
-    at = k * s.lanes + lane
-    within = [at < run] * (run % s.lanes > 0) + [s.terms > R] * (run * s.splits > s.terms)
-    add = (Let(Name("r", PLACE), PART * run + at), *when(within, (Assign(here, joined(here, term)),)))
+    r, last, rounds = Name("r", PLACE), Name("last", PLACE), Name("rounds", PLACE)
+    add = (Let(r, PART * run + (k * s.lanes + lane)), Assign(here, joined(here, term)))
+    # A loop without conditions, so that several loads are under way at once.
+    end = PART * run + run
+    ends = Select(end < s.terms, end, Number(s.terms, PLACE)) if run * s.splits > s.terms else end
+    empty = [PART * run < s.terms] * (run * (s.splits - 1) > s.terms)  # of the last parts some may have no term
+    whole = run % s.lanes == 0 and run * s.splits == s.terms
+    count = [] if whole else [
+        Let(last, ends), Let(rounds, (last + (s.lanes - 1) - (PART * run + lane)) // s.lanes),
+    ]  # fmt: skip
     first = Variable(here, Number(_neutral(join, dtype), dtype))
     statements: list[Statement] = [
         Let(PART, BLOCK // columns), Let(lane, mine[0]), Let(beside, mine[1]),
         Let(RESULT, BLOCK % columns * s.side + beside), first,
-        *when(inside, (Loop(k, -(-run // s.lanes), add, 4),)),
-        Shared(sums), Store(sums, THREAD, here), Barrier(),
+        *when([*inside, *empty], (*count, Loop(k, run // s.lanes if whole else rounds, add, 8))),
+        Shared(sums), Store(sums, NUMBER, here), Barrier(),
     ]  # fmt: skip
+    working = [*inside, lane.equals(0)]
+    if s.lanes <= _FEW_LANES:
+        # Fewer barriers than rounds of halves would take.
+        others = [Assign(here, joined(here, Load(sums, NUMBER + other * step))) for other in range(1, s.lanes)]
+        return [*statements, If(reduce(both, working), (*others, Let(I, RESULT), Let(total, here), *finish))]
     half = s.lanes // 2
     while half:
-        pair = joined(Load(sums, THREAD), Load(sums, THREAD + half * step))
-        working = [*inside, lane < half]
-        statements += [If(reduce(both, working), (Store(sums, THREAD, pair),)), Barrier()]
+        pair = Assign(here, joined(here, Load(sums, NUMBER + half * step)))
+        final = half == 1
+        upper = [*inside, lane < half]
+        statements.append(If(reduce(both, upper), (pair, *[Store(sums, NUMBER, here)] * (not final))))
+        statements += [Barrier()] * (not final)
         half //= 2
-    last = (Let(I, RESULT), Let(total, Load(sums, THREAD)), *finish)
-    return [*statements, If(reduce(both, [*inside, lane.equals(0)]), last)]
+    return [*statements, If(reduce(both, working), (Let(I, RESULT), Let(total, here), *finish))]
 
 
 def _neutral(join: str, dtype: str) -> float:

@@ -5,7 +5,7 @@ All threads of a block run the statements of their part; between two barriers no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -50,7 +50,7 @@ class If(Statement):
 
 @dataclass(frozen=True)
 class Loop(Statement):
-    """Statements for each value of a variable from `start` to before `stop`.
+    """Statements for each value of a variable from `start` to before `stop`, which may depend on the thread.
 
     Attributes:
         unroll: How many rounds are written one after the other, as far as a language can say so; 0 if that is left to
@@ -58,10 +58,15 @@ class Loop(Statement):
     """
 
     variable: Name
-    stop: int
+    stop: int | Expr
     body: tuple[Statement, ...]
     unroll: int = 0
     start: int = 0
+
+    @property
+    def rounds(self) -> int:
+        """How often they run; 0 if that depends on the thread."""
+        return self.stop - self.start if isinstance(self.stop, int) else 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,34 @@ class Shared(Statement):
     """An array in the shared memory of a block."""
 
     array: Array
+
+
+@dataclass(frozen=True)
+class Local(Statement):
+    """An array of a thread alone, in registers: loops over its places are unrolled."""
+
+    array: Array
+
+
+@dataclass(frozen=True)
+class Copy(Statement):
+    """Neighbours copied from one array to another, of which one is a thread's own.
+
+    In the other one they begin at a multiple of their bytes, up to 16, which one load or store takes.
+
+    Attributes:
+        count: How many.
+        target: Where they go.
+        to: The first place there.
+        source: Where they come from.
+        begin: The first place there.
+    """
+
+    count: int
+    target: Array
+    to: Expr
+    source: Array
+    begin: Expr
 
 
 @dataclass(frozen=True)
@@ -187,8 +220,13 @@ def loop(
     if stop - start == 1:
         # A loop of one round is written without one, so that numbers stay constants and indices fold.
         only: dict[Expr, Expr] = {variable: Number(start, INDEX)}
-        return tuple(statement.replaced(only) for statement in body(only[variable]))
+        return replaced(tuple(body(only[variable])), only)
     return (Loop(variable, stop, tuple(body(variable)), unroll, start),)
+
+
+def replaced(body: Sequence[Statement], pairs: Mapping[Expr, Expr]) -> tuple[Statement, ...]:
+    """Statements with some of their expressions replaced, the largest first."""
+    return tuple(statement.replaced(pairs) for statement in body)
 
 
 def when(conditions: Sequence[Expr], body: Iterable[Statement]) -> tuple[Statement, ...]:

@@ -21,10 +21,12 @@ from minicnn.kernels.expressions import (
 from minicnn.kernels.printing import Printer
 from minicnn.kernels.statements import (
     Barrier,
+    Copy,
     Function,
     If,
     Kernel,
     Let,
+    Local,
     Loop,
     Procedure,
     Run,
@@ -80,13 +82,22 @@ class Words(Printer):
         return f"if {self.text(x.condition)}:\n{self.inner(x.body)}".rstrip("\n")
 
     def _loop(self, x: Loop) -> str:
-        return f"for {x.variable.name} in {x.start} .. {x.stop - 1}:\n{self.inner(x.body)}".rstrip("\n")
+        last = self.text(Number(x.stop - 1) if isinstance(x.stop, int) else x.stop - 1)
+        return f"for {x.variable.name} in {x.start} .. {last}:\n{self.inner(x.body)}".rstrip("\n")
 
     def _store(self, x: Store) -> str:
         return f"{x.array.name}[{self.text(x.place)}] = {self.text(x.value)}"
 
     def _shared(self, x: Shared) -> str:
         return f"{x.array.name}: {x.array.size} numbers of {x.array.dtype} in shared memory"
+
+    def _local(self, x: Local) -> str:
+        return f"{x.array.name}: {x.array.size} numbers of {x.array.dtype} in registers"
+
+    def _copy(self, x: Copy) -> str:
+        sides = ((x.target, x.to), (x.source, x.begin))
+        to, source = (f"{array.name}[{self.text(place)} ..]" for array, place in sides)
+        return f"{to} = {x.count} numbers of {source}"
 
     def _procedure(self, x: Procedure) -> str:
         names = ", ".join(p.name for p in x.parameters)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array, Backend
-from minicnn.data.forms import Batches, HostArray, as_list, dtype_name, host, numeric
+from minicnn.data.forms import Batches, HostArray, as_list, dtype_name, exchangeable, host, numeric, on_gpu
 from minicnn.layers.layer import Shape
 from minicnn.loop.tracing import Feed, Run, input_names
 from minicnn.losses import Loss
@@ -60,6 +60,13 @@ def samples_of(data: Any) -> list[Any]:
 def spec_of(array: Array) -> Spec:
     """Shape and dtype of an array of any library."""
     return Spec(tuple(int(n) for n in array.shape), dtype_name(array))
+
+
+def taken_over(array: Any, backend: Backend) -> Any:
+    """An array on a GPU as one of the backend's over the same memory, if it computes on GPUs; any other as it is."""
+    if backend.owns(array) or not on_gpu(array):
+        return array
+    return backend.over(exchangeable(array, ("bfloat16", "float16")))  # numba_cuda has neither
 
 
 def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
@@ -208,7 +215,7 @@ class Standardizer:
         result = []
         measured = self.metrics or [()] * len(arrays)
         for given, loss, metrics, shape in zip(arrays, self.losses, measured, self.outputs, strict=True):
-            array = numeric(given, "Labels")
+            array = taken_over(numeric(given, "Labels"), self.backend)
             same_length("inputs and labels", array, samples=samples)
             if loss.integer_labels:
                 result.append(self._class_numbers(array, shape, loss.ignore_class))
@@ -232,7 +239,7 @@ class Standardizer:
 
     def _free(self, data: Any, samples: int) -> list[Array]:
         """Label arrays of no loss: integers and bools as int32, floating-point numbers in the model's type."""
-        arrays = [numeric(a, "Labels") for a in as_list(data, len(self.outputs))]
+        arrays = [taken_over(numeric(a, "Labels"), self.backend) for a in as_list(data, len(self.outputs))]
         for array in arrays:
             same_length("inputs and labels", array, samples=samples)
         return [on_backend(a, self.backend, self.dtype if "float" in dtype_name(a) else "int32") for a in arrays]
@@ -280,7 +287,8 @@ class Standardizer:
         """Sample weights times class weights, shape (N,) or (N, ...); None if there are neither."""
         result = None
         if weight is not None:
-            result = on_backend(numeric(weight, "Sample weights"), self.backend, self.dtype)
+            weight = taken_over(numeric(weight, "Sample weights"), self.backend)
+            result = on_backend(weight, self.backend, self.dtype)
             pairs = zip(labels, self.losses, strict=True) if self.losses else ()
             places = {tuple(y.shape if loss.integer_labels else y.shape[:-1]) for y, loss in pairs}
             known = sorted({tuple(labels[0].shape[:1]), *(places if len(places) == 1 else ())}, key=len)
@@ -313,7 +321,7 @@ class Standardizer:
 
     def run(self, x: list[Any], y: Any = None, weight: Any = None) -> Run:
         """One step on arrays whose inputs were `checked`."""
-        xs = self._inputs(x)
+        xs = self._inputs([taken_over(a, self.backend) for a in x])
         samples = int(xs[0].shape[0])
         ys = self._labels(y, samples) if self.losses and (y is not None or not self.free) else []
         if self.free and not self.losses and y is not None:

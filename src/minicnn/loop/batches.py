@@ -16,7 +16,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, Stage
 from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numeric
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches, picked
-from minicnn.loop.adapters import Standardizer, one_row, same_length
+from minicnn.loop.adapters import Standardizer, one_row, same_length, taken_over
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, row_specs, staged, steps_of_a_slot
 from minicnn.loop.sources import Source
 from minicnn.loop.tracing import Feed, Run
@@ -48,6 +48,7 @@ class ArraySource(Source):
         labelled = standardizer.losses or standardizer.free
         ys = [numeric(a, "Labels") for a in as_list(y, len(standardizer.outputs))] if labelled and y is not None else []
         ws = [] if weight is None else [numeric(weight, "Sample weights")]
+        xs, ys, ws = ([taken_over(a, self._backend) for a in arrays] for arrays in (xs, ys, ws))
         self._samples = int(xs[0].shape[0])
         self._batch_size, self._last_batch = batch_size, last_batch
         self._batches = num_batches(self._samples, batch_size, last_batch)
@@ -292,8 +293,8 @@ def on_host(standardizer: Standardizer) -> Standardizer:
 
 
 def _on_device(given: Any, backend: Backend) -> bool:
-    """True if one of the arrays, or lists of them, is the backend's own."""
-    return any(backend.owns(a) for part in as_list(given) for a in as_list(part))
+    """True if one of the arrays, or lists of them, is the backend's own, or becomes so where it is."""
+    return any(backend.owns(taken_over(a, backend)) for part in as_list(given) for a in as_list(part))
 
 
 def _stays(standardizer: Standardizer, *arrays: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._progress import clock
-from minicnn.backends.base import Array, Executable, ManySteps, State
+from minicnn.backends.base import Array, Executable, ManySteps, Span, State, TimedStep
 from minicnn.distribution import DataParallel
 from minicnn.loop.step import Step
 from minicnn.loop.totals import Totals
@@ -68,6 +69,25 @@ class Executor:
         """
         rows = {name: np.asarray(numbers, self.variables.dtype) for name, numbers in rates.items()}
         return self._advance("train", run, totals, rows, finite)
+
+    def timeline(self, run: Run, rates: Mapping[str, Sequence[float]]) -> list[Span]:
+        """Take a training step, and tell when its parts ran; the whole, where a backend does not part it."""
+        backend, zeros = self.variables.backend, Totals().arrays
+        with self.variables:
+            step = self._step("train", run.feed)
+            rows = {**{name: np.asarray(r, self.variables.dtype) for name, r in rates.items()}, "index": run.index}
+            new = {n: backend.asarray(row[0]) for n, row in rows.items() if n in step.inputs and row is not None}
+            arrays = {**self.variables.state(), **run.arrays, **new, **self._begun(step, zeros)}
+            if step.timed is not None:
+                results, spans = step.timed.timeline(arrays)
+            else:
+                start = time.perf_counter()
+                results = step.run(arrays)
+                backend.synchronize()
+                spans = [Span("step", "computing", start, time.perf_counter() - start)]
+            self._keep(step, results)
+            self.steps_taken += 1
+        return spans
 
     def evaluate(self, run: Run, totals: Totals) -> Totals:
         """Take evaluation steps; returns the totals with theirs added."""
@@ -136,7 +156,10 @@ class Executor:
         if step.many is not None:
             results = step.many({**arrays, **self._begun(step, sums)}, rows, count, state())
             sums = self._keep(step, results)
-            self.steps_taken += count * (kind == "train")
+            if kind == "train":
+                self.steps_taken += count
+                if finite and self.distribution is not None and SCALE not in step.carried:
+                    self.distribution.check_each(results, self.steps_taken - count + 1, backend)
             return sums
         for k in range(count):
             new = {name: backend.asarray(row[k, ...]) for name, row in rows.items()}
@@ -186,13 +209,13 @@ class Executor:
     def _compile(self, kind: StepKind, feed: Feed) -> CompiledStep:
         program, distribution, variables = self.program(kind, feed), self.shared(kind), self.variables
         zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
-        many: Callable[..., dict[str, Array]] | None = None
         run: Executable
+        compiled: Executable
         if distribution is None:
             compiled = variables.backend.compile(program)
-            run, many = _picking(program, compiled), compiled.many if isinstance(compiled, ManySteps) else None
+            run = _picking(program, compiled)
         else:
-            run = distribution.compile(partial(self.step.trace, kind), feed, variables.backend)
+            run = compiled = distribution.compile(partial(self.step.trace, kind), feed, variables.backend)
         carried = frozenset(n for n in program.updates if n not in zeros)
         draws = any(v.kind == "counter" for v in program.inputs)
         self._check_carried(program)
@@ -200,7 +223,9 @@ class Executor:
         new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in variables.cells]
         variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
         counted, inputs = program.counted or feed.batch, frozenset(v.name for v in program.inputs)
-        return CompiledStep(run, many, carried, list(program.outputs), zeros, draws, counted, inputs)
+        many = compiled.many if isinstance(compiled, ManySteps) else None
+        timed = compiled if isinstance(compiled, TimedStep) else None
+        return CompiledStep(run, many, timed, carried, list(program.outputs), zeros, draws, counted, inputs)
 
     def _check_carried(self, program: Program) -> None:
         for value in program.inputs:
@@ -222,6 +247,7 @@ class CompiledStep:
     Attributes:
         run: Takes at least the Program's inputs by name.
         many: See `ManySteps.many`; None if the Executable takes one step at a time.
+        timed: The Executable, if it tells when its parts run.
         carried: Names of the variables that it replaces.
         outputs: Names of its outputs in order; a backend may return them in another order.
         zeros: Initial values of the metric totals.
@@ -232,6 +258,7 @@ class CompiledStep:
 
     run: Executable
     many: Callable[..., dict[str, Array]] | None
+    timed: TimedStep | None
     carried: frozenset[str]
     outputs: Sequence[str]
     zeros: dict[str, HostArray]

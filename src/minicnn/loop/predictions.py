@@ -14,7 +14,7 @@ from minicnn.backends import refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callbacks
 from minicnn.data.forms import Batches, dtype_name, host, shuffles
-from minicnn.loop.adapters import Standardizer
+from minicnn.loop.adapters import Standardizer, taken_over
 from minicnn.loop.batches import ArraySource
 from minicnn.loop.tracing import Run
 from minicnn.loop.training import Training
@@ -38,12 +38,14 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
     standardizer = training.standardizer(labelled=False)
     parts: list[list[Array]] = [[] for _ in standardizer.outputs]
     first: Any = None
+    stays = False
     callbacks("on_predict_begin")
     for batch, (inputs, run) in enumerate(_runs(x, standardizer, batch_size, steps)):
-        first = inputs[0] if first is None else first
+        if first is None:
+            first, stays = inputs[0], _stays(inputs[0], standardizer.backend)
         callbacks("on_predict_batch_begin", batch)
         results = training.executor.predict(run, training.next_draw())
-        outputs = _beside(first, results, inputs[0].shape[0], standardizer.backend)
+        outputs = _beside(stays, results, inputs[0].shape[0], standardizer.backend)
         for part, output in zip(parts, outputs, strict=True):
             part.append(output)
         callbacks("on_predict_batch_end", batch, {"outputs": outputs})
@@ -56,7 +58,7 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
         training.executor.remember(x, run)
     if first is None:
         raise ValueError("There is at least one batch to predict. Received: an empty loader.")
-    return _joined(first, parts, standardizer.backend)
+    return _joined(first, stays, parts, standardizer.backend)
 
 
 def predict_alike(training: Training, x: Any, batch_size: int) -> list[Any] | None:
@@ -70,7 +72,7 @@ def predict_alike(training: Training, x: Any, batch_size: int) -> list[Any] | No
     refuse_after_fork(training.backend)
     with training.backend.active():
         outputs = training.executor.predict(run, training.next_draw())
-        return _joined(x, [[array] for array in outputs], training.backend)
+        return _joined(x, True, [[array] for array in outputs], training.backend)
 
 
 def predict_batch(training: Training, x: Any, as_in_training: bool = False) -> list[Any]:
@@ -80,8 +82,9 @@ def predict_batch(training: Training, x: Any, as_in_training: bool = False) -> l
     run = standardizer.run(inputs)
     run = replace(run, feed=replace(run.feed, training=as_in_training))
     outputs = training.executor.predict(run, training.next_draw())
-    outputs = _beside(inputs[0], outputs, inputs[0].shape[0], standardizer.backend)
-    return _joined(inputs[0], [[array] for array in outputs], standardizer.backend)
+    first, stays = inputs[0], _stays(inputs[0], standardizer.backend)
+    outputs = _beside(stays, outputs, first.shape[0], standardizer.backend)
+    return _joined(first, stays, [[array] for array in outputs], standardizer.backend)
 
 
 def _runs(x: Any, standardizer: Standardizer, batch_size: int, steps: int | None) -> Iterator[tuple[list[Any], Run]]:
@@ -109,7 +112,7 @@ def _runs(x: Any, standardizer: Standardizer, batch_size: int, steps: int | None
     inputs = standardizer.checked(x)
     if steps is not None:
         inputs = [a[: steps * batch_size, ...] for a in inputs]
-    arrays = [a if backend.owns(a) else host(a, backend) for a in inputs]
+    arrays = [a if backend.owns(a) else host(a, backend) for a in (taken_over(a, backend) for a in inputs)]
     samples = int(arrays[0].shape[0])
     if samples and backend.predictions_at_once > 1:
         source = ArraySource(standardizer, arrays, None, None, batch_size=batch_size, last_batch="keep")
@@ -125,18 +128,23 @@ def _is_looked_at(first: Any, standardizer: Standardizer) -> bool:
     return any("int" in declared for declared in standardizer.declared) and "float" in dtype_name(first)
 
 
-def _beside(first: Any, outputs: Sequence[Array], rows: int, backend: Backend) -> list[Array]:
+def _stays(first: Any, backend: Backend) -> bool:
+    """True if the first input is where the backend computes, in whatever library: then outputs stay there, too."""
+    return backend.owns(taken_over(first, backend))
+
+
+def _beside(stays: bool, outputs: Sequence[Array], rows: int, backend: Backend) -> list[Array]:
     """Outputs where the first input is; none of those of the row that stands for no rows."""
-    arrays = [array if backend.owns(first) else backend.to_numpy(array) for array in outputs]
+    arrays = [array if stays else backend.to_numpy(array) for array in outputs]
     return arrays if rows else [array[:0, ...] for array in arrays]
 
 
-def _joined(first: Any, parts: Sequence[Sequence[Array]], backend: Backend) -> list[Any]:
+def _joined(first: Any, stays: bool, parts: Sequence[Sequence[Array]], backend: Backend) -> list[Any]:
     """The parts of each output as one array, of the kind that the first input is."""
-    owned = backend.owns(first)
-    xp = backend.xp if owned else np
-    joined = [xp.concat(part, axis=0) for part in parts]  # new arrays, even of a single part
-    if not owned and array_api_compat.is_array_api_obj(first):
+    xp = backend.xp if stays else np
+    with backend.active():
+        joined = [xp.concat(part, axis=0) for part in parts]  # new arrays, even of a single part
+        if backend.owns(first) or not array_api_compat.is_array_api_obj(first):
+            return joined
         xp, device = array_api_compat.array_namespace(first), array_api_compat.device(first)
-        joined = [xp.asarray(array, device=device) for array in joined]
-    return joined
+        return [xp.from_dlpack(a) if stays else xp.asarray(a, device=device) for a in joined]

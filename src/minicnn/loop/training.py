@@ -34,7 +34,7 @@ from minicnn.loop.written import WrittenStep
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program
 from minicnn.schedules import Schedule
-from minicnn.trace import StepTrace, traced
+from minicnn.trace import StepTrace, Timeline, traced
 
 
 class Training:
@@ -343,9 +343,21 @@ class Training:
         inputs = {v.name: arrays.get(v.name, np.zeros(v.shape)) for v in program.inputs}
         return traced(program, self.backend, inputs, kernels=kernels)
 
+    def timeline(self, x: Any, y: Any, weight: Any) -> Timeline:
+        """See `Model.timeline`."""
+        run, executor = self.standardizer().batch(x, y, weight), self.executor
+        self.train(run, Totals())  # which compiles it
+        spans = Timeline.told(executor.timeline(run, executor.step.rates(executor.steps_taken, 1)))
+        return Timeline.of([spans] if self.distribution is None else self.distribution.communicator.share(spans))
+
     def further_optimizers(self) -> dict[str, Optimizer]:
         """Optimizers that a step of its author's has beside that of `compile`."""
         return {} if self.written is None else self.written.optimizers()
+
+    def further_rates(self) -> dict[str, float]:
+        """Their learning rates, but for schedules."""
+        every = {name: optimizer.learning_rate for name, optimizer in self.further_optimizers().items()}
+        return {name: rate for name, rate in every.items() if not isinstance(rate, Schedule)}
 
     # Ranks and states ---------------------------------------------------------------------------
 
@@ -375,8 +387,7 @@ class Training:
             "samples_seen": self.samples_seen,
             "stop_training": self.stop,
             "learning_rate": None if isinstance(rate, Schedule) else rate,
-            "rates": {name: o.learning_rate for name, o in self.further_optimizers().items()
-                      if not isinstance(o.learning_rate, Schedule)},
+            "rates": self.further_rates(),
         }  # fmt: skip
 
     def set_state(self, state: Mapping[str, Any]) -> None:

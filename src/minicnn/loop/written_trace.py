@@ -12,6 +12,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.distribution.passes import Shard, in_buckets, in_common
+from minicnn.distribution.segments import COLLECTIVES
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.held import Measured
@@ -228,6 +229,13 @@ class WrittenTrace(Trace):
                 slopes = [g * share for g in slopes] if factor is None else slopes
         if common:
             alike = reduce(operator.add, common)
+            after = depends_on(program, values)
+            gathered = [v for n in program.nodes if n.op.name in COLLECTIVES for v in n.outputs if id(v) in after]
+            if id(alike) in depends_on(program, gathered):  # all shards would differentiate all samples
+                raise ValueError(
+                    "Where a batch is cut into shards, each shard has the loss of its own samples. Received: a loss of "
+                    f"what is gathered alone, {alike!r}. Let self.gather(x) stand on one side only, and x on the other."
+                )
             more = differentiate(program, alike if factor is None else alike * factor, values)
             slopes = [a + b for a, b in zip(slopes, more, strict=True)] if slopes else more
         return slopes
@@ -264,6 +272,25 @@ class WrittenTrace(Trace):
 
     # Shards ---------------------------------------------------------------------------------------
 
+    def numbers(self) -> Value:
+        """See `Steps.sample_numbers`."""
+        return self.program.constant(np.arange(self.samples, dtype="int32")) if self.shard is None else self.rows()
+
+    def gather(self, x: Value) -> Value:
+        """See `Steps.gather`."""
+        if not x.shape or x.shape[0] != self.samples:
+            raise ValueError(
+                f"gather takes numbers of the step's {self.samples} samples, along the first axis. Received: {x!r}. "
+                "What is the same for all samples needs no gathering."
+            )
+        shard = self.shard
+        if shard is None:
+            return x
+        # Sums with zeros are exact, and shards need not be of one size.
+        rows = ops.take_gradient(ops.as_float(x, self.dtype), self.rows(), rows=shard.batch)
+        whole = ops.all_reduce(rows, group=shard.group)
+        return whole if whole.dtype == x.dtype else ops.cast(whole, dtype=x.dtype)
+
     def _spread(self) -> dict[int, Spread]:
         """Spread of each Value, once batches are normalised as such."""
         if self.shard is not None and self.shard.count > 1:
@@ -278,8 +305,8 @@ class WrittenTrace(Trace):
             made = f", made by {node.op.name}" if node is not None else ""
             raise ValueError(
                 f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
-                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, or "
-                "train without shards."
+                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, with "
+                "others of the batch through self.gather(x), or train without shards."
             )
 
     # Logs -----------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ class Loss(Configured):
             weights = None if sample_weight is None else np.asarray(sample_weight)
             return self._of_arrays(np.asarray(y_true), np.asarray(y_pred), weights)
 
-        def value(given: Any, dtype: str) -> Value:
-            return given if isinstance(given, Value) else y_pred.program.constant(given, dtype)
+        def value(operand: Any, dtype: str) -> Value:
+            return operand if isinstance(operand, Value) else y_pred.program.constant(operand, dtype)
 
         labels = value(y_true, "int32" if self.integer_labels else y_pred.dtype)
         labels = labels if self.integer_labels else ops.as_float(labels, y_pred.dtype)
@@ -75,10 +75,10 @@ class Loss(Configured):
 
     def _of_arrays(self, y_true: HostArray, y_pred: HostArray, weight: HostArray | None) -> float:
         program, backend = Program("loss"), get_backend("numpy")
-        given = {"y_pred": y_pred if y_pred.dtype.kind == "f" else y_pred.astype("float32")}
-        predictions = program.input("y_pred", y_pred.shape, given["y_pred"].dtype.name)
+        arrays = {"y_pred": y_pred if y_pred.dtype.kind == "f" else y_pred.astype("float32")}
+        predictions = program.input("y_pred", y_pred.shape, arrays["y_pred"].dtype.name)
         program.outputs["loss"] = self(y_true, predictions, weight)
-        return float(backend.to_numpy(backend.compile(program)(given)["loss"]))
+        return float(backend.to_numpy(backend.compile(program)(arrays)["loss"]))
 
     def check_targets(self, y_true: Array, backend: Backend) -> None:
         """Raise a ValueError if targets are outside the loss's domain; called before anything is computed.

@@ -51,12 +51,12 @@ class Field:
 
         def wanted(name: str) -> bool:
             library, _, device = name.partition(":")
-            own = PEERS.get(library, library)
+            peer = PEERS.get(library, library)
             if library in PEERS and library not in peers:
                 return False
             if only is None:
                 return library not in SLOW
-            return any(o in (own, f"{own}:{device}", library, name) for o in only)
+            return any(o in (peer, f"{peer}:{device}", library, name) for o in only)
 
         absent = {name: why for name, why in self.absent.items() if wanted(name)}
         present = [name for name in self.present if wanted(name)]
@@ -112,12 +112,12 @@ class _Survey:
         opened: dict[str, Backend | str] = {}
         for name in names():
             full = backend_of(name)
-            found = opened[full] = opened[full] if full in opened else _open(full)
-            if isinstance(found, str):
-                absent[name] = found
+            candidate = opened[full] = opened[full] if full in opened else _open(full)
+            if isinstance(candidate, str):
+                absent[name] = candidate
             else:
                 present.append(name)
-                devices |= {f"{found.name} {k}": v for k, v in found.describe().items()}
+                devices |= {f"{candidate.name} {k}": v for k, v in candidate.describe().items()}
         facts = {**machine.facts(), "system": f"{platform.system()} {platform.machine()}"}
         # CuPy's "cuda" is a version, PyTorch's a device.
         facts["devices"] = {k: v for k, v in devices.items() if ":" in k or k in ("torch cuda", "torch mps")}

@@ -70,11 +70,11 @@ class Case:
 
     def settings(self, name: str, **options: Any) -> Settings:
         """The settings of a training, on data that are given in another way."""
-        own = {
+        defaults = {
             "data": "random", "data_dir": None, "epochs": 1, "batch_size": self.batch, "learning_rate": self.rate,
             "momentum": self.momentum, "precision": "float32", "seed": 0, "samples": None, "hold_out": 0,
         }  # fmt: skip
-        return replace(Settings.resolve(name, **{**own, **options}), last_batch="drop")
+        return replace(Settings.resolve(name, **{**defaults, **options}), last_batch="drop")
 
     def samples(self, count: int) -> Samples:
         """Random images uint8 (N, H, W, C) and labels (N,), which take the same time as real ones; all for testing."""

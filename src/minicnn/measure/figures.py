@@ -180,10 +180,10 @@ def grouped(
     panels = []
     ranked = sorted(marks, key=lambda mark: mark.spread.median, reverse=more_is_better)
     for group in dict.fromkeys(mark.group for mark in ranked):
-        own = [mark for mark in ranked if mark.group == group]
-        title = f"{group}, the first {ROWS} of {len(own)}" if len(own) > ROWS else group
-        draw = partial(dots, marks=own[:ROWS], say=say, xlabel=xlabel, more_is_better=more_is_better, across=marks)
-        panels.append(Panel(title, draw, len(own[:ROWS])))
+        of_group = [mark for mark in ranked if mark.group == group]
+        title = f"{group}, the first {ROWS} of {len(of_group)}" if len(of_group) > ROWS else group
+        draw = partial(dots, marks=of_group[:ROWS], say=say, xlabel=xlabel, more_is_better=more_is_better, across=marks)
+        panels.append(Panel(title, draw, len(of_group[:ROWS])))
     return panels
 
 

@@ -145,34 +145,34 @@ class Together:
 def _rank(wanted: Mapping[str, Any], communicator: Communicator | None) -> dict[str, Any]:
     """Times of this rank and the others; see `measure`."""
     together, ranks, runs = Together(communicator), communicator.size if communicator else 1, wanted["runs"]
-    found: dict[str, Any] = {"alone": [], "cut": [], "apart": [], "all_reduce": [], "training": []}
+    results: dict[str, Any] = {"alone": [], "cut": [], "apart": [], "all_reduce": [], "training": []}
     calls: list[Callable[[], object]] = []
     for run in runs:
         share = run["batch"] // ranks
         step = _trainer(run, DataParallel(1, communicator=OneProcess()))
         for batch in dict.fromkeys((share, max(1, share // 4))):
-            found["alone"].append({**run, "batch": batch})
+            results["alone"].append({**run, "batch": batch})
             calls.append(step(batch))
     if communicator is not None:
         for run in runs:
-            found["cut"].append({**run, "batch": run["batch"] // ranks})
+            results["cut"].append({**run, "batch": run["batch"] // ranks})
             calls.append(_trainer(run, DataParallel(ranks, communicator=Apart(communicator)))(run["batch"]))
         for kind, joined in (("apart", Apart(communicator)), ("all_reduce", communicator)):
             group = Group(ranks, communicator.rank, ranks, joined)
             for nbytes in sorted({*SIZES, *(_weights(run) for run in runs)}):
-                found[kind].append({"bytes": nbytes})
+                results[kind].append({"bytes": nbytes})
                 calls.append(partial(all_reduce.reference, np.ones(nbytes // 4, np.float32), group=group, xp=np))
         for run in runs:
-            found["training"].append(dict(run))
+            results["training"].append(dict(run))
             calls.append(_trainer(run, DataParallel(ranks, communicator=communicator))(run["batch"]))
     timed = {number: partial(together.timed, call) for number, call in enumerate(calls)}  # the first compiles
     taken = iter(interleaved(timed, rounds=MOST, budget_s=wanted["budget_s"], clock=together.clock).values())
-    for kind, every in found.items():
+    for kind, every in results.items():
         for one, times in zip(every, taken, strict=False):
             # Of what ranks do by themselves the times of each count, of what they do together those of the slowest.
             by_itself = kind in ("alone", "cut", "apart")
             one["seconds"] = [s for t in times for s in t] if by_itself else [max(t) for t in times]
-    return found
+    return results
 
 
 def _weights(run: Run) -> int:

@@ -45,15 +45,15 @@ class NodeTime:
         return cls(node.op.name, node.scope, node.phase, node.cost.flops, node.cost.bytes, tuple(seconds))
 
 
-def step_inputs(model: Model, program: Program, given: Mapping[str, Any]) -> dict[str, Array]:
+def step_inputs(model: Model, program: Program, batch: Mapping[str, Any]) -> dict[str, Array]:
     """All inputs of a step's Program on the model's backend: its weights, what is given, zeros for the rest.
 
     Args:
         model: The model.
         program: One of its Programs.
-        given: Data by name, such as "x" and "y", and "learning_rate".
+        batch: Data by name, such as "x" and "y", and "learning_rate".
     """
-    known = {**model.get_weights(), **given}
+    known = {**model.get_weights(), **batch}
     return {
         v.name: model.backend.asarray(known.get(v.name, np.zeros(v.shape, v.dtype)), v.dtype) for v in program.inputs
     }

@@ -324,13 +324,13 @@ def recall(study: Study, store: Store) -> Run:
     _check_machine(store, record.stamp, every)
     results, others = {}, {}
     for measurement in every:
-        found = store.read(measurement.name)
-        if isinstance(found, Record):
-            results[measurement.name] = found.result
-            if found.others is not None:
-                others[measurement.name] = found.others
-        elif found != NOT_MEASURED:
-            raise _incomplete(found)
+        stored = store.read(measurement.name)
+        if isinstance(stored, Record):
+            results[measurement.name] = stored.result
+            if stored.others is not None:
+                others[measurement.name] = stored.others
+        elif stored != NOT_MEASURED:
+            raise _incomplete(stored)
     if not results:
         raise _incomplete(NOT_MEASURED)
     return Run(setting, results, record.stamp, others=others)
@@ -357,8 +357,8 @@ def _setting(study: Study, kept: Any) -> Setting:
         "only": lambda v: several(v, is_name),
     }  # fmt: skip
     if not isinstance(kept, dict) or kept.keys() != rules.keys():
-        found = ", ".join(map(str, kept)) if isinstance(kept, dict) else type(kept).__name__
-        raise ValueError(f"A stored setting has {', '.join(rules)}. Received: {found:.80}. Measure the study again.")
+        received = ", ".join(map(str, kept)) if isinstance(kept, dict) else type(kept).__name__
+        raise ValueError(f"A stored setting has {', '.join(rules)}. Received: {received:.80}. Measure the study again.")
     for name, rule in rules.items():
         if not rule(kept[name]):
             raise ValueError(

@@ -298,11 +298,11 @@ def resnet(block: Block, depths: list[int], c: int, classes: int) -> nn.Module:
     for f, depth, first in zip((64, 128, 256, 512), depths, (1, 2, 2, 2), strict=True):
         for i in range(depth):
             stride = first if i == 0 else 1
-            main, made = block(c, f, stride)
-            keep = stride == 1 and made == c
-            shortcut = nn.Identity() if keep else conv_bn(c, made, 1, stride, after=None)
+            main, channels = block(c, f, stride)
+            keep = stride == 1 and channels == c
+            shortcut = nn.Identity() if keep else conv_bn(c, channels, 1, stride, after=None)
             layers.append(Residual(main, shortcut, nn.ReLU()))
-            c = made
+            c = channels
     return nn.Sequential(*layers, *pooled(), nn.Linear(c, classes))
 
 

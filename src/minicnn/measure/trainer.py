@@ -76,9 +76,9 @@ class Trainer:
         _warm_up(self.backend)
         let_go()
         self.library_mb = resident() / MB
-        found = work.load(settings)
-        self.samples = found.scaled() if work.scaled else found
-        del found
+        dataset = work.load(settings)
+        self.samples = dataset.scaled() if work.scaled else dataset
+        del dataset
         let_go()
         self.settings = job.concrete(settings, self.samples)
         self.epoch = 0

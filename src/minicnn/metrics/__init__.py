@@ -62,12 +62,11 @@ def get_metric(identifier: Any) -> Metric:
     """
     if isinstance(identifier, Metric):
         return identifier
-    if identifier == "acc":  # the name is the key in the logs
-        return Accuracy("acc")
     if isinstance(identifier, type) and issubclass(identifier, Metric):
         return identifier()  # type: ignore[call-arg]  # each has defaults
     if isinstance(identifier, Loss) or callable(identifier):
         return MeanLoss(identifier)
     named: dict[str, Any] = {**{name: partial(MeanLoss, name) for name in LOSSES}, **METRICS}
-    metric: Metric = look_up("A metric", named, identifier, "a Metric")()
+    # The name is the key in the logs, as it is written.
+    metric: Metric = look_up("A metric", named, identifier, "a Metric")(name=identifier)
     return metric

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from minicnn.data.forms import Batches, as_data
@@ -75,3 +75,14 @@ def as_asked(logs: dict[str, Any], return_dict: bool) -> Any:
     """Logs as Keras gives them: a number, a list, or a dictionary."""
     values = list(logs.values())
     return logs if return_dict else values if len(values) > 1 else values[0]
+
+
+def in_order(inputs: Mapping[str, Any]) -> list[Any]:
+    """Symbolic inputs that are given by name; a ValueError if one has another name, by which data would come."""
+    for name, tensor in inputs.items():
+        if getattr(tensor, "name", None) != name:
+            raise ValueError(
+                f"Inputs in a dictionary have their keys as names. Received: {tensor!r} as {name!r}. Make it by "
+                f"Input(..., name={name!r})."
+            )
+    return list(inputs.values())

@@ -42,6 +42,7 @@ from minicnn.models.checks import (
     check_distribution,
     check_optional,
     check_seed,
+    in_order,
     validated,
     with_labels,
 )
@@ -50,7 +51,7 @@ from minicnn.names import known_name
 from minicnn.optimizers import Optimizer, get_optimizer
 from minicnn.program.graph import Program, Value
 from minicnn.summary import Explanation, page, summary
-from minicnn.trace import StepTrace
+from minicnn.trace import StepTrace, Timeline
 from minicnn.visual.methods import VisualMethods
 
 Path = str | os.PathLike[str]
@@ -68,7 +69,8 @@ class Model(VisualMethods, Steps):
     `compute_loss` and `compute_metrics`.
 
     Args:
-        inputs: `Input(...)`, or a list of them; the result of a layer also, to cut a part out of a network.
+        inputs: `Input(...)`, or a list of them, or a dictionary by their names; the result of a layer also, to cut a
+            part out of a network.
         outputs: What layers made of them, or a list.
         backend: Name such as "numpy" or "torch:cuda", or a Backend. If None: that of the arrays
             given to `fit`, else the environment variable MINICNN_BACKEND, else NumPy.
@@ -92,7 +94,7 @@ class Model(VisualMethods, Steps):
 
     def __init__(
         self,
-        inputs: SymbolicTensor | Sequence[SymbolicTensor] | None = None,
+        inputs: SymbolicTensor | Sequence[SymbolicTensor] | Mapping[str, SymbolicTensor] | None = None,
         outputs: SymbolicTensor | Sequence[SymbolicTensor] | None = None,
         *,
         backend: str | Backend | None = None,
@@ -101,6 +103,8 @@ class Model(VisualMethods, Steps):
     ) -> None:
         Layer.__init__(self, name=name)
         self._training = Training(backend, check_seed(seed))
+        if isinstance(inputs, Mapping):
+            inputs = in_order(inputs)
         if inputs is not None or outputs is not None:
             self._wire(Graph(inputs, outputs))  # type: ignore[arg-type]  # which says what is missing
         elif not self._writes("call") and not self._writes_steps():
@@ -360,6 +364,22 @@ class Model(VisualMethods, Steps):
         """
         with self._received(x, y) as (x, y):
             return self._training.trace(x, y, sample_weight, kernels)
+
+    def timeline(self, x: Any, y: Any = None, sample_weight: Any = None) -> Timeline:
+        """When each part of a training step on one batch runs, on each rank; some training steps are taken for it.
+
+        On GPUs the parts are launches, which follow each other without a graph; on the CPU those between which ranks
+        compute together. All ranks call it at the same time.
+
+        Args:
+            x: Inputs of one batch, shape (N, ...).
+            y: Labels.
+            sample_weight: Weight of each sample.
+        """
+        training = self._training
+        training.step.compiled()
+        with training.together(), self._received(x, y) as (x, y):
+            return training.timeline(x, y, sample_weight)
 
     # Training -----------------------------------------------------------------------------------
 

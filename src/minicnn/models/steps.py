@@ -112,11 +112,30 @@ class Steps(Functional):
         """The number of a weight of any layer that the model holds, at this point of the step."""
         return self._traced_step().current(weight)
 
+    def gather(self, x: Value) -> Value:
+        """Numbers of all samples of the batch, of which a step on a shard has some: for losses between samples.
+
+        Args:
+            x: Numbers of the step's samples, shape (samples, ...); whole ones below 2**24.
+
+        Returns:
+            Shape (batch, ...); x itself without shards. Gradients go through it.
+
+        Raises:
+            ValueError: If x does not have the samples along its first axis.
+        """
+        return self._traced_step().gather(x)
+
+    def sample_numbers(self) -> Value:
+        """Places of the step's samples among those of the batch, counted from 0: int32 (samples,)."""
+        return self._traced_step().numbers()
+
     def _traced_step(self) -> WrittenTrace:
         if self._step is None:
             raise RuntimeError(
-                "compute_loss, compute_metrics, losses and value_of belong inside train_step and test_step. Received: "
-                f"a call outside, on {self.name!r}. Give evaluate the data, or read weights by get_weights."
+                "compute_loss, compute_metrics, losses, value_of, gather and sample_numbers belong inside train_step "
+                f"and test_step. Received: a call outside, on {self.name!r}. Give evaluate the data, or read weights "
+                "by get_weights."
             )
         return self._step
 

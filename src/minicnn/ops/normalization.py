@@ -109,16 +109,16 @@ def _(x: Spec, scale: Spec, offset: Spec, *, axes: AxesTuple, epsilon: float, un
 def _(node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None) -> list[Value | None]:
     x, scale, _ = node.inputs
     _, mean, variance = node.outputs
-    found: list[Value | None] = [None, None, None]
+    gradients: list[Value | None] = [None, None, None]
     if dy is not None:
-        found = list(normalize_gradient(dy, x, scale, mean, variance, **node.attrs))
-    of_x = [] if found[0] is None else [found[0]]
+        gradients = list(normalize_gradient(dy, x, scale, mean, variance, **node.attrs))
+    of_x = [] if gradients[0] is None else [gradients[0]]
     each, unit = mean.size / x.size, node.attrs["unit"]
     if dmean is not None:
         of_x.append(broadcast_to(dmean * each, shape=x.shape))
     if dvariance is not None:  # which is in squares of the unit
         of_x.append((x - mean) * (dvariance * (2.0 * each / unit**2)))
-    return [reduce(operator.add, of_x), *found[1:]]
+    return [reduce(operator.add, of_x), *gradients[1:]]
 
 
 @primitive(flops=14)
@@ -166,12 +166,12 @@ def _(node: Node, ddx: Value | None, ddscale: Value | None, ddoffset: Value | No
     axes, unit = node.attrs["axes"], node.attrs["unit"]
 
     def mean_of(v: Value) -> Value:
-        found: Value = ops_mean(v, axes=axes, keepdims=True)
-        return found
+        mean: Value = ops_mean(v, axes=axes, keepdims=True)
+        return mean
 
     def sum_of(v: Value) -> Value:
-        found: Value = sum(v, axes=axes, keepdims=True)
-        return found
+        total: Value = sum(v, axes=axes, keepdims=True)
+        return total
 
     shifted = variance + node.attrs["epsilon"] / unit**2
     inverse = (1.0 / unit) / sqrt(shifted)
@@ -190,10 +190,10 @@ def _(node: Node, ddx: Value | None, ddscale: Value | None, ddoffset: Value | No
         of_dy.append(u * ddscale)
     if ddoffset is not None:
         of_dy.append(broadcast_to(ddoffset, shape=dy.shape))
-    found: list[Value | None] = [reduce(operator.add, of_dy), None, of_scale, None, None]
+    gradients: list[Value | None] = [reduce(operator.add, of_dy), None, of_scale, None, None]
     if of_u:
         total = reduce(operator.add, of_u)
         of_inverse.append(sum_of(total * (x - mean)))
-        found[1], found[3] = total * inverse, -sum_of(total * inverse)
-        found[4] = reduce(operator.add, of_inverse) * inverse / shifted * -0.5
-    return found
+        gradients[1], gradients[3] = total * inverse, -sum_of(total * inverse)
+        gradients[4] = reduce(operator.add, of_inverse) * inverse / shifted * -0.5
+    return gradients

@@ -90,8 +90,8 @@ def _of_layer(
 
 
 def _registered(reference: Callable[..., Any]) -> Primitive:
-    REGISTRY[reference.__name__] = made = _Drawn(reference)
-    return made
+    REGISTRY[reference.__name__] = primitive = _Drawn(reference)
+    return primitive
 
 
 @_registered

@@ -21,8 +21,7 @@ from backends.cupy import emulator
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.planning import tiles_on
-from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch
-from minicnn.backends._gpu.source import Source
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
@@ -100,8 +99,13 @@ class EmulatedRuntime:
     advance, collect = ADVANCE, COLLECT
 
     def __init__(self) -> None:
-        self._now = MAIN
+        self._now, self._beside = MAIN, Stream()
+        self._graph: list[Callable[[], None]] | None = None  # what is captured
         self.early = False
+
+    def _give(self, work: Callable[[], None], stream: Stream | None = None) -> None:
+        """Have a stream do something."""
+        self._in_turn(partial((stream or self._now).waiting.append, work))
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -132,10 +136,10 @@ class EmulatedRuntime:
         return array.ctypes.data if isinstance(array, DeviceArray) and array.flags.c_contiguous else None
 
     def clear(self, array: Any) -> None:
-        self._now.waiting.append(partial(array.view(np.ndarray).fill, 0))
+        self._give(partial(array.view(np.ndarray).fill, 0))
 
     def copy(self, source: Any, target: Any) -> None:
-        self._now.waiting.append(partial(np.copyto, target.view(np.ndarray), source.view(np.ndarray)))
+        self._give(partial(np.copyto, target.view(np.ndarray), source.view(np.ndarray)))
 
     def host(self, shape: tuple[int, ...], dtype: Any, *, pinned: bool) -> Any:
         return np.zeros(shape, dtype)
@@ -143,7 +147,7 @@ class EmulatedRuntime:
     def send(self, source: Any, target: Any, stream: Stream | None = None) -> None:
         assert source.flags.c_contiguous
         assert (source.shape[1:], source.dtype) == (target.shape[1:], target.dtype)
-        (stream or self._now).waiting.append(partial(np.copyto, target[: len(source)].view(np.ndarray), source))
+        self._give(partial(np.copyto, target[: len(source)].view(np.ndarray), source), stream)
         if stream and self.early:
             stream.finish()
 
@@ -154,39 +158,67 @@ class EmulatedRuntime:
         return Event()
 
     def record(self, event: Event, stream: Stream | None = None) -> None:
-        event.recorded, event.stream = event.recorded + 1, stream or self._now
-        event.stream.waiting.append(event.arrive)
+        self._in_turn(partial(self._record, event, stream or self._now))
+
+    def done(self, event: Event) -> bool:
+        event.reach(event.recorded)  # by whoever asks, as nothing else goes on
+        return True
 
     def wait(self, event: Event, stream: Stream | None = None) -> None:
-        (stream or self._now).waiting.append(partial(event.reach, event.recorded))
+        self._in_turn(partial(self._wait, event, stream or self._now))
+
+    def _in_turn(self, work: Callable[[], None]) -> None:
+        """Do something now, or each time that the graph which is captured runs."""
+        work() if self._graph is None else self._graph.append(work)
+
+    def _record(self, event: Event, stream: Stream) -> None:
+        event.recorded, event.stream = event.recorded + 1, stream
+        stream.waiting.append(event.arrive)
+
+    def _wait(self, event: Event, stream: Stream) -> None:
+        stream.waiting.append(partial(event.reach, event.recorded))
+
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        before, after = self.event(), self.event()
+
+        def begin() -> None:
+            self.record(before)
+            self.wait(before, self._beside)
+            self._now = self._beside
+            try:
+                one_by_one(launches)
+            finally:
+                self._now = MAIN
+            self.record(after, self._beside)
+
+        return begin, partial(self.wait, after)
 
     def current(self) -> int:
         return id(self._now)
 
     def do(self, work: Callable[[], None]) -> None:
         """Give the stream something that the backend does not launch."""
-        self._now.waiting.append(work)
+        self._give(work)
 
     def seconds(self, start: Event, end: Event) -> float:
         return end.time - start.time
 
     def load(self, texts: Sequence[KernelText]) -> list[KernelText]:
+        emulator.compile_all([each.text for each in texts])
         return list(texts)
 
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
-        source = Source(kernel.text, (), False, blocks, kernel.threads, kernel.title, kernel.shared)
         given = [a.queue if isinstance(a, DeviceArray) and a.queue is not None else a for a in arguments]
-        launch = emulator.prepared(source, given)
-        return lambda: self._now.waiting.append(launch)
+        launch = emulator.prepared(kernel, given, blocks)
+        return lambda: self._give(launch)
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
-        self._now = graph = Stream()
+        self._graph = graph = []
         try:
-            for launch in launches:
-                launch()
+            one_by_one(launches)
         finally:
-            self._now = MAIN
-        return lambda: MAIN.waiting.extend(graph.waiting)
+            self._graph = None
+        return partial(one_by_one, graph)
 
 
 class EmulatedBackend(GpuBackend):

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 
 from minicnn.backends._gpu.placement import place
+from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import EACH_STEP
@@ -48,7 +49,8 @@ HOST = r"""
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <ucontext.h>
 #define __device__
 #define __global__
@@ -108,7 +110,17 @@ static void in_a_thread() {
   threads[threadIdx.x].ended = true;
   take_turns();
 }
-template <int k, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<k, std::tuple<A...>>;
+template <class T> T argument(void* a) {
+  if constexpr (std::is_pointer_v<T>) return (T)a;
+  else return *(T*)a;
+}
+template <class... A, size_t... k>
+__attribute__((no_sanitize_address)) void call(void (*kernel)(A...), void** a, std::index_sequence<k...>) {
+  kernel(argument<A>(a[k])...);
+}
+template <class... A> __attribute__((no_sanitize_address)) void call(void (*kernel)(A...), void** a) {
+  call(kernel, a, std::index_sequence_for<A...>());
+}
 static inline void __syncthreads() { everyone.wait(); }
 static inline void warp_barrier() { warps[threadIdx.x / 32].all.wait(); }
 // Copies arrive as late as they may; what they overwrite is gone at once.
@@ -336,47 +348,67 @@ def _compile(text: str, *arguments: str | Path) -> None:
     assert made.returncode == 0, "\n".join(x for x in made.stderr.splitlines() if "error" in x)[:1500] + "\n" + text
 
 
-def prepared(source: Source, arguments: Sequence[Array | int]) -> Callable[[], None]:
+def prepared(kernel: Source | KernelText, arguments: Sequence[Array | int], blocks: int) -> Callable[[], None]:
     """What runs a kernel, compiled for the host.
 
     Args:
-        source: The kernel.
+        kernel: The kernel.
         arguments: Its arguments: arrays, and 32-bit integers.
+        blocks: Blocks that are launched.
 
     Returns:
         A function that raises an AssertionError if the kernel breaks a rule of `checks.hpp`.
     """
-    slots = [
-        f"(decltype(argument<{k}>(kernel)))a[{k}]" if isinstance(a, np.ndarray) else f"*(int*)a[{k}]"
-        for k, a in enumerate(arguments)
-    ]
     held = [a if isinstance(a, np.ndarray) else np.array(a, "int32") for a in arguments]
     places = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
     sizes = (ctypes.c_size_t * len(held))(*(a.nbytes for a in held))
-    run = _library(source, ", ".join(slots))
+    compile_all([kernel.text])
+    run = _function(_path(kernel.text))
+    launched = (blocks, kernel.threads, ctypes.c_size_t(kernel.shared))
 
     def launch() -> None:
-        wrong = run(places, sizes, len(held))
-        assert wrong is None, f"{source.title}: {wrong.decode()}"
+        wrong = run(*launched, places, sizes, len(held))
+        assert wrong is None, f"{kernel.title}: {wrong.decode()}"
 
     return launch
 
 
-def _library(source: Source, arguments: str) -> Any:
-    called = f"UNCHECKED static void called_kernel(void** a) {{ kernel({arguments}); }}\n"
-    run = (
-        'extern "C" const char* run(void** a, const size_t* sizes, int n) {\n'
-        f"  return in_blocks({source.blocks}, {source.threads}, {source.shared}, called_kernel, a, sizes, n);\n}}\n"
-    )
-    common = _common()
-    text = re.sub(r'#include "\w+\.cuh"', "", source.text) + called + run
-    path = _FOLDER / f"{common.stem}-{hashlib.sha256(text.encode()).hexdigest()}.so"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
-            (cpp := Path(folder) / "kernel.cpp").write_text(text)
-            _compile(source.text, "-include", common, "-shared", cpp, "-o", cpp.with_suffix(".so"))
-            cpp.with_suffix(".so").replace(path)
-    function = ctypes.CDLL(str(path)).run
+def _path(text: str) -> Path:
+    """Place of the library that holds a kernel."""
+    return _FOLDER / f"{_common().stem}-{hashlib.sha256(text.encode()).hexdigest()}.so"
+
+
+def compile_all(texts: Sequence[str]) -> None:
+    """Compile those of some kernels that have no library yet, into one, as starting g++ takes longer than a kernel."""
+    missing = [text for text in dict.fromkeys(texts) if not _path(text).exists()]
+    if not missing:
+        return
+    parts = [
+        f"namespace {_name(_path(text))} {{\n{_without_linkage(text)}\n"
+        f'extern "C" const char* run_{_name(_path(text))}(\n'
+        "    unsigned blocks, unsigned threads, size_t shared, void** a, const size_t* sizes, int n) {\n"
+        "  return in_blocks(blocks, threads, shared, [](void** a) UNCHECKED { call(kernel, a); }, a, sizes, n);\n}\n}\n"
+        for text in missing
+    ]
+    with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
+        (cpp := Path(folder) / "kernels.cpp").write_text("".join(parts))
+        _compile("\n".join(missing), "-include", _common(), "-shared", cpp, "-o", cpp.with_suffix(".so"))
+        for text in missing:  # a link for each, put in place at once: another process may be at it
+            (link := Path(folder) / "link").hardlink_to(cpp.with_suffix(".so"))
+            link.replace(_path(text))
+
+
+def _without_linkage(text: str) -> str:
+    """A kernel's text as it may stand beside others, in a namespace."""
+    return re.sub(r'#include "\w+\.cuh"', "", text).replace('extern "C"', "")
+
+
+def _name(path: Path) -> str:
+    return "kernel_" + path.stem.rpartition("-")[2][:32]
+
+
+def _function(path: Path) -> Any:
+    function = getattr(ctypes.CDLL(str(path)), f"run_{_name(path)}")
     function.restype = ctypes.c_char_p
     return function
 
@@ -411,8 +443,9 @@ class Emulated:
             return arrays[value.name]
 
         cursor = np.zeros(1, "int32")
+        compile_all([source.text for source in self.sources])
         for source in self.sources:
-            prepared(source, [*map(memory, source.arguments), *([cursor, 0] if source.queued else [])])()
+            prepared(source, [*map(memory, source.arguments), *([cursor, 0] if source.queued else [])], source.blocks)()
         results = {k: memory(v).reshape(v.shape).copy() for k, v in self.program.outputs.items()}
         for old, value in self.placement.copies:
             arrays[old.name] = memory(value).reshape(value.shape).copy()

@@ -37,6 +37,9 @@ class IdleRuntime(EmulatedRuntime):
     def record(self, event: Any, stream: Any = None) -> None:
         pass
 
+    def wait(self, event: Any, stream: Any = None) -> None:
+        pass
+
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
         return _nothing
 

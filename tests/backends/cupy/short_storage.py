@@ -7,8 +7,8 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from minicnn import Model, layers
-from minicnn.loop.tracing import METRICS
+from minicnn import Model, Sequential, layers
+from minicnn.loop.tracing import FIRST_SCALE, GROWTH_STEPS, METRICS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
@@ -91,3 +91,35 @@ def distance(found: dict[str, Array], expected: dict[str, Array]) -> float:
     """The largest difference of an array, by the size of what is expected."""
     sizes = {k: np.linalg.norm(np.float64(a)) + 1e-3 for k, a in expected.items()}
     return max(float(np.linalg.norm(np.float64(found[k]) - expected[k]) / sizes[k]) for k in expected)
+
+
+def small(backend: Any, precision: str) -> tuple[Sequential, Array, Array]:
+    """A network of a convolution and a dense layer, and 32 samples for it."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (32, 6, 6, 1)).astype("uint8"), rng.integers(0, 4, 32).astype("int32")
+    parts = [layers.Input((6, 6, 1), dtype="uint8"), layers.Rescaling(1 / 255), layers.Conv2D(8, 3, activation="relu")]
+    model = Sequential([*parts, layers.Flatten(), layers.Dense(4)], backend=backend)
+    model.compile(SGD(0.1, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), precision=precision)
+    return model, x, y
+
+
+def check_scale(backend: Any) -> None:
+    """A step whose gradients are not finite in float16 changes the scale of the loss alone."""
+    model, x, y = small(backend, "mixed_float16")
+    assert model.fit(x, y, 16, 1, 0).history["skipped_steps"] == [0]
+    assert model._training.variables.get("loss_scale/factor") == FIRST_SCALE
+    before = model.get_state()["arrays"]
+    model._training.variables.set({"loss_scale/factor": np.float32(2.0**60), "loss_scale/steps": np.int32(7)})
+    history = model.fit(x, y, 16, 1, 0).history
+    assert history["skipped_steps"] == [2]
+    assert np.isfinite(history["loss"][0])
+    after = model.get_state()["arrays"]
+    changed = {name for name in after if not np.array_equal(after[name], before[name])}
+    assert changed == {"loss_scale/factor", "loss_scale/steps"}
+    assert (after["loss_scale/factor"], after["loss_scale/steps"]) == (2.0**58, 0)
+    model._training.variables.set(
+        {"loss_scale/factor": np.float32(64.0), "loss_scale/steps": np.int32(GROWTH_STEPS - 1)}
+    )
+    assert model.fit(x, y, 16, 1, 0).history["skipped_steps"] == [0]
+    after = model.get_state()["arrays"]
+    assert (after["loss_scale/factor"], after["loss_scale/steps"]) == (128.0, 1)

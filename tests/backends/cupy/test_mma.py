@@ -69,7 +69,7 @@ def test_a_product_of_bytes_is_exact() -> None:
     b[:4, 0] = -0x808080, 0x7F7F7F, -0x80, 0x7F
     c = np.full((16, 8, 3), np.nan, "float32")
     source = Source(BYTES, (), False, 1, 32, "bytes")
-    emulator.prepared(source, (a, b, c))()
+    emulator.prepared(source, (a, b, c), source.blocks)()
     np.testing.assert_array_equal(c.astype("int64") @ [1, 256, 65536], a.astype("int64") @ b.astype("int64"))
 
 
@@ -77,7 +77,7 @@ def multiplied(kind: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.nda
     """The sum c + a @ b of fragments (16 x 16, 16 x 8, 16 x 8) of a kind."""
     a, b, c = (np.array(x, "float32") for x in (a, b, c))
     source = Source(KERNEL.format(kind=kind), (), False, 1, 32, kind)
-    emulator.prepared(source, (a, b, c))()
+    emulator.prepared(source, (a, b, c), source.blocks)()
     return c
 
 

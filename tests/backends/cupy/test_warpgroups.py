@@ -77,7 +77,7 @@ def source_of(n: int, k: int, ta: bool, tb: bool, kind: str) -> Source:
 
 
 def emulated(source: Source, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    emulator.prepared(source, (a, b, c))()
+    emulator.prepared(source, (a, b, c), source.blocks)()
 
 
 def on_gpu(source: Source, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 
 pytest.importorskip("wgpu")
 
-from minicnn.backends.webgpu.runtime import adapters
+from minicnn.backends.webgpu.adapters import adapters
 
 if not adapters():
     pytest.skip("needs an adapter, such as that of mesa-vulkan-drivers", allow_module_level=True)

@@ -23,8 +23,14 @@ from support.campaign import NIGHT
 
 GREY = ("mlp", "lenet_3x3", "two_convs", "lenet5")
 SIZES = {"mlp": 28, "lenet_3x3": 28, "two_convs": 28, "lenet5": 28, "alexnet": 63, "overfeat": 71}
-LARGE = ("alexnet", "vgg11", "vgg16")  # with a matrix of weights that is larger than the guaranteed binding
-EVERY = [name for name in zoo.names() if name not in LARGE]
+# Matrices of weights that are larger than the guaranteed binding; those of OverFeat are smaller with smaller images.
+BEYOND = {
+    "alexnet": r"hidden1/kernel, float32\[9216,4096\]",
+    "overfeat": r"hidden1/kernel, float32\[36864,3072\]",
+    "vgg11": r"hidden1/kernel, float32\[25088,4096\]",
+    "vgg16": r"hidden1/kernel, float32\[25088,4096\]",
+}
+EVERY = [name for name in zoo.names() if name not in {*BEYOND} - {"overfeat"}]
 SOME = ("mlp", "lenet_3x3", "two_convs", "resnet9", "squeezenet1_1")
 
 
@@ -71,10 +77,17 @@ def test_every_launch_fits_the_guaranteed_limits(network: str, kind: Any) -> Non
         assert 4 * (len(roots) + 2) <= 64 * 1024
 
 
-@pytest.mark.parametrize("network", LARGE if NIGHT else LARGE[:1])
+@pytest.mark.parametrize("network", zoo.names() if NIGHT else ["alexnet", "squeezenet1_1"])
 def test_weights_that_are_larger_than_a_binding_are_refused_by_name(network: str) -> None:
-    plan = step_of(model_of(network).program("train", batch_size=1)).launches[0].plan
-    with pytest.raises(ValueError, match=r"134,217,728 bytes\. Received: v\d+, float32\[\d+,\d+\], of"):
+    """On images of the size that a network is for: of four networks one matrix, and of no other anything."""
+    model = zoo.get_model(network)
+    model.compile("sgd", SparseCategoricalCrossentropy(from_logits=True))
+    plan = step_of(model.program("train", batch_size=1)).launches[0].plan
+    if network not in BEYOND:
+        assert place(plan, BINDING_BYTES).nbytes > 0
+        return
+    rule = r"fits into one binding of the GPU: 134,217,728 bytes\. Received: "
+    with pytest.raises(ValueError, match=rf"{rule}{BEYOND[network]}, of [\d,]+ bytes\. Use fewer units"):
         place(plan, BINDING_BYTES)
 
 
@@ -143,12 +156,14 @@ def test_no_kernel_tells_nan_by_a_comparison() -> None:
         assert not floats & set(re.findall(r"(\w+) (?:==|!=|<|<=|>|>=) ", own))
 
 
-def test_no_load_of_a_tile_waits_behind_a_branch() -> None:
+def test_no_load_of_a_tile_waits_for_another() -> None:
+    """All that a thread brings is read before any of it is stored, in functions without a branch."""
     step = step_of(model_of("two_convs").program("train", batch_size=8))
     texts = [launch.source.text for launch in step.launches if launch.source]
-    fills = [(text, line) for text in texts for line in re.findall(r"\n +(?:left|right)\[.*\] = (.*);", text)]
-    assert any("select(" in line for _, line in fills)
-    for text, line in fills:
-        for name in re.findall(r"\b((?:of|x)\d+)\(", line):
-            (body,) = re.findall(rf"fn {name}\(.*?\n}}", text, re.DOTALL)
-            assert "if (" not in body
+    loads = [(text, name) for text in texts for name in set(re.findall(r"\n +(?:left|right)\d+ = (\w+)\(", text))]
+    assert loads
+    while loads:
+        text, name = loads.pop()
+        (body,) = re.findall(rf"fn {name}\(.*?\n}}", text, re.DOTALL)
+        assert "if (" not in body
+        loads += [(text, other) for other in re.findall(r"\b((?:of|x)\d+)\(", body.partition("{")[2])]

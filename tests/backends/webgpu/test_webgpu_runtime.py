@@ -13,8 +13,9 @@ import backends.webgpu.running  # noqa: F401 - skips all of this where there is 
 from backends.cupy.networks import NETWORKS, data
 from minicnn import ops
 from minicnn.backends import get_backend
+from minicnn.backends.webgpu.adapters import adapters
 from minicnn.backends.webgpu.backend import WebGpuBackend
-from minicnn.backends.webgpu.runtime import WebGpuRuntime, adapters, runtime_of
+from minicnn.backends.webgpu.runtime import WebGpuRuntime, runtime_of
 from minicnn.measure.operations import apart, step_inputs
 from minicnn.program import Program
 
@@ -68,7 +69,7 @@ def test_a_step_may_need_more_than_a_binding(monkeypatch: pytest.MonkeyPatch) ->
     results = []
     for piece in (1 << 27, 1 << 20):
         backend = WebGpuBackend()
-        monkeypatch.setattr(backend.runtime, "piece", piece)
+        monkeypatch.setattr(backend.runtime.slabs, "most", piece)
         executable: Any = backend.compile(program.copy())
         assert executable.arena_bytes > 1 << 20
         results.append(float(backend.to_numpy(executable({"x": run})["z"])))
@@ -79,8 +80,9 @@ def test_a_step_may_need_more_than_a_binding(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_array_larger_than_a_binding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = get_backend("webgpu")
-    monkeypatch.setattr(backend.runtime, "piece", 4096)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"An array fits into one binding of .*: 4,096 bytes\. Received: 8,000 bytes"):
+    monkeypatch.setattr(backend.runtime.slabs, "most", 4096)  # type: ignore[attr-defined]
+    rule = r"An array fits into one binding of .*: 4,096 bytes\. "
+    with pytest.raises(ValueError, match=rf"{rule}Received: float32\[2,1000\], of 8,000 bytes\. Use fewer units"):
         backend.asarray(np.zeros((2, 1000), "float32"))
 
 

@@ -210,9 +210,11 @@ class GpuBackend(Backend, ABC):
 
     def connected(self, communicator: Communicator) -> Communicator:
         """See `Backend.connected`: NCCL connects GPUs, the other communicator the processes."""
+        from minicnn.distribution.communicators import Planned
         from minicnn.distribution.nccl import NcclCommunicator
 
-        return communicator if isinstance(communicator, NcclCommunicator) else NcclCommunicator(communicator)
+        there = isinstance(communicator, NcclCommunicator | Planned)  # or nobody to connect
+        return communicator if there else NcclCommunicator(communicator)
 
     def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
         """See `Backend.rank_step`; as one CUDA graph where that can be."""

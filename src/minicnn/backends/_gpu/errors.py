@@ -1,9 +1,10 @@
-"""CUDA's errors in words that say what to do; knows them by their names, whoever raises them."""
+"""Errors of GPUs in words that say what to do; CUDA's are known by their names, whoever raises them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from minicnn.extras import install
 
@@ -13,7 +14,8 @@ class FitError(RuntimeError):
 
 
 # For each cause: parts of the names that CUDA's runtime and driver give it, the rule, the remedy.
-_CAUSES: tuple[tuple[tuple[str, ...], type[Exception], str, str], ...] = (
+Cause = tuple[tuple[str, ...], type[Exception], str, str]
+_CAUSES: tuple[Cause, ...] = (
     (
         ("MemoryAllocation", "OUT_OF_MEMORY", "out of memory", "Out of memory"),
         MemoryError,
@@ -63,16 +65,20 @@ _OTHER = (
 )
 
 
-def explanation(received: str, kernel: str = "", *, backend: str = "cupy") -> Exception:
-    """The error to raise for one of CUDA's.
+def explanation(
+    received: str, kernel: str = "", *, backend: str = "cupy", causes: Sequence[Cause] = _CAUSES, other: Any = _OTHER
+) -> Exception:
+    """The error to raise for one of a GPU.
 
     Args:
         received: Its text, which has its name.
         kernel: The kernel that was to be launched, if it is known.
         backend: Whose error it is.
+        causes: Parts of the texts that each cause has, the rule, the remedy; those of CUDA.
+        other: Error, rule and remedy if it is none of them.
     """
-    causes = ((kind, rule, remedy) for names, kind, rule, remedy in _CAUSES if any(n in received for n in names))
-    kind, rule, remedy = next(causes, _OTHER)
+    those = ((kind, rule, remedy) for names, kind, rule, remedy in causes if any(n in received for n in names))
+    kind, rule, remedy = next(those, other)
     where = f" in {kernel}" if kernel else ""
     return kind(f"{rule.format(backend=backend)} Received: {received.rstrip('. ')}{where}. {remedy}")
 

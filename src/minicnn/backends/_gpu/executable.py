@@ -9,13 +9,13 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from minicnn.backends._gpu.fusion_groups import FusionGroup, covered
+from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, stored
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one, stored
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import EACH_STEP, Array, State, is_new_each_step
+from minicnn.backends.base import EACH_STEP, Array, Span, State, is_new_each_step
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Spec, Value
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Addresses = tuple[tuple[int, ...], tuple[int, ...]]
 STEPS = 16  # in one graph, where many are asked for
 BINDINGS = 4  # sets of arrays that graphs are kept for
+_NOWHERE: Mapping[int, Array] = {}
 
 
 class StepExecutable:
@@ -87,6 +88,11 @@ class StepExecutable:
         return self._placement.nbytes
 
     @property
+    def is_alone(self) -> bool:
+        """True if a step that is a part of something longer leaves the arena alone: it makes nothing but outputs."""
+        return self._placement.offsets.keys() <= {id(self._plan.root(v)) for v in self._program.outputs.values()}
+
+    @property
     def launched(self) -> int:
         return len(self._sources)
 
@@ -116,6 +122,11 @@ class StepExecutable:
         """The arrays that steps on some arrays overwrite."""
         return {name: self._static.get(name, arrays.get(name)) for name in self._program.updates}
 
+    def place(self, value: Value) -> Array:
+        """Where kernels find an input that is moved; brought there, it is not copied by a step that is bound."""
+        known = self._static if value.name in self._static else {value.name: self._row(value)}
+        return self._array(value, known)
+
     def bind(self, arrays: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Launch]:
         """Launches of one step as a part of something longer, on arrays that stay where they are.
 
@@ -132,14 +143,40 @@ class StepExecutable:
         odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
         moved = [*self._queued, *odd]
         kept = {v.name: self._row(v) for v in moved} | self._static
+        targets = [(arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)]
         launches: list[Launch] = [
-            partial(runtime.copy, arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)
+            partial(runtime.copy, source, target)
+            for source, target in targets
+            if runtime.address(source) != runtime.address(target)
         ]
-        launches += self._launches({**arrays, **kept}, 0)
+        # Outputs are written where they go, not into the arena; what is there already, or twice, is copied.
+        roots = {name: id(self._plan.root(value)) for name, value in self._program.outputs.items()}
+        elsewhere = {key: outputs[name] for name, key in reversed(roots.items()) if key in self._placement.offsets}
+        everything = {**arrays, **kept}
+        launches += self._launches(everything, 0, elsewhere)
         return launches + [
-            partial(runtime.copy, self._array(value, {**arrays, **kept}), outputs[name])
+            partial(runtime.copy, self._array(value, everything, elsewhere), outputs[name])
             for name, value in self._program.outputs.items()
+            if elsewhere.get(roots[name]) is not outputs[name]
         ]
+
+    def release(self) -> None:
+        """Let graphs go; they are captured again when they are needed."""
+        self._graphs.clear()
+
+    @property
+    def titles(self) -> list[str]:
+        """What each launch of a step does."""
+        return [named(groups) for groups in self._plan.launches]
+
+    def timeline(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[Span]]:
+        """See `TimedStep`: launches follow each other without a graph."""
+        spans, at = list[Span](), 0.0
+        own = {v.name: arrays[v.name] for v in self._program.inputs}
+        for title, (_, (seconds,)) in zip(self.titles, self.launch_times(own, 1), strict=True):
+            spans.append(Span(title, "computing", at, seconds))
+            at += seconds
+        return self(own), spans
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.
@@ -274,11 +311,15 @@ class StepExecutable:
             self._queue[value.name] = self._runtime.empty((1, *value.shape), stored(value.dtype))
         return self._queue[value.name]
 
-    def _array(self, value: Value, arrays: Mapping[str, Array]) -> Array:
-        """The array of a value, in the shape that it has in the Program; of a queue its first row."""
+    def _array(self, value: Value, arrays: Mapping[str, Array], elsewhere: Mapping[int, Array] = _NOWHERE) -> Array:
+        """The array of a value, in the shape that it has in the Program; of a queue its first row.
+
+        `elsewhere` has, by id, arrays of values that would be in the arena.
+        """
         root = self._plan.root(value)
-        root = self._placement.in_place.get(id(root), root)
-        dtype = stored(value.dtype)
+        root, dtype = self._placement.in_place.get(id(root), root), stored(value.dtype)
+        if id(root) in elsewhere:
+            return self._runtime.view(elsewhere[id(root)], 0, value.shape, dtype)
         offset = self._placement.offsets.get(id(root))
         if offset is not None:
             return self._runtime.view(self._arena.memory, offset, value.shape, dtype)
@@ -301,18 +342,21 @@ class StepExecutable:
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
-    def _launches(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
+    def _launches(
+        self, arrays: Mapping[str, Array], offset: int, elsewhere: Mapping[int, Array] = _NOWHERE
+    ) -> list[Launch]:
         """Launches of a step, on the rows of the queue at the cursor plus an offset: first one for each source."""
         runtime, launches = self._runtime, []
         for source, kernel in zip(self._sources, self._kernels, strict=True):
             if isinstance(source, Source):
-                arguments = [self._array(v, arrays) for v in source.arguments]
+                arguments = [self._array(v, arrays, elsewhere) for v in source.arguments]
                 arguments += [self._cursor, offset] if source.queued else []
                 launches.append(runtime.prepare(kernel, source.blocks, arguments))
             else:
-                launches.append(self._called(source.anchor, arrays))
+                launches.append(self._called(source.anchor, arrays, elsewhere))
         launches += [
-            partial(runtime.copy, self._array(v, arrays), arrays[old.name]) for old, v in self._placement.copies
+            partial(runtime.copy, self._array(v, arrays, elsewhere), arrays[old.name])
+            for old, v in self._placement.copies
         ]
         return launches
 
@@ -330,9 +374,11 @@ class StepExecutable:
                 launches.append(runtime.prepare(kernel, -(-count // threads), arguments))
         return launches
 
-    def _called(self, node: Node, arrays: Mapping[str, Array]) -> Launch:
+    def _called(self, node: Node, arrays: Mapping[str, Array], elsewhere: Mapping[int, Array]) -> Launch:
         """Call that computes a node without a kernel: the communicator of a collective, else the node's reference."""
-        inputs, outputs = ([self._array(v, arrays) for v in values] for values in (node.inputs, node.outputs))
+        inputs, outputs = (
+            [self._array(v, arrays, elsewhere) for v in values] for values in (node.inputs, node.outputs)
+        )
         communicator = _collective(node)
         if communicator is not None:
             return partial(communicator.enqueue, node.op.name, inputs[0], outputs[0], self._runtime)
@@ -367,12 +413,6 @@ def _collective(node: Node) -> Any:
     group = node.attrs.get("group")
     communicator = group.communicator if isinstance(group, Group) else None
     return communicator if hasattr(communicator, "enqueue") else None
-
-
-def one_by_one(launches: Sequence[Launch]) -> None:
-    """Run them without a graph."""
-    for launch in launches:
-        launch()
 
 
 def _reference(

@@ -311,7 +311,19 @@ class Plan(Inlining):
         """True if a group reads an element of an input where it makes the element that replaces it, if at all."""
         if group.pool is not None or group.reference or id(old) in self._results:
             return False
-        return all(self._reads_here(node, {id(old)}) for node in group.every)
+        return all(self._reads_at_its_place(node, old) for node in group.every)
+
+    def _reads_at_its_place(self, node: Node, old: Value) -> bool:
+        """True if a node reads only the element of an input that has its own place, itself or through virtual nodes."""
+        for value in node.inputs:
+            root = self.root(value)
+            producer = root.node if id(root) in self.virtual else None
+            reads = root is old if producer is None else any(v is old for v in self.leaves(producer))
+            if reads and not same_index(node, value):
+                return False
+            if reads and producer is not None and not self._reads_at_its_place(producer, old):
+                return False
+        return True
 
     def is_early(self, value: Value, launch: int) -> bool:
         """True if a value is there before the launch ahead of one has ended.

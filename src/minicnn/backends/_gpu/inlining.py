@@ -50,6 +50,8 @@ class Inlining:
                 for value in {id(r): r for r in map(self.root, node.inputs)}.values():
                     self._readers.setdefault(id(value), []).append(node)
         self._results = {id(self.root(v)) for v in program.results}
+        # Such as sums of what several ranks give: nothing looks at an element twice.
+        self._elementwise = all(same_index(n, v) for n in program.nodes for v in n.inputs)
 
     def root(self, value: Value) -> Value:
         """The value in memory that holds a value's elements."""
@@ -93,6 +95,8 @@ class Inlining:
         simple = node.op.elementwise or node.op.name in MOVES or node.op.name in _ROWS
         if len(readers) != 1 or not simple:
             return False
+        if self._elementwise:
+            return True
         reader = readers[0]
         if self.tiles.pipelined and node.op.elementwise and self._follows(node) and reader.phase != "update":
             return True

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile, Tile
+from minicnn.backends._gpu.plain import is_plain, plain_tile
+from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.writer import Writer
-from minicnn.kernels.elements import reduced_place
-from minicnn.kernels.expressions import Cast, Element, Expr, I, Name, R
-from minicnn.kernels.products import product_of
-from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
+from minicnn.kernels.expressions import Expr, I, Name
 from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
-from minicnn.kernels.tiles import PART, TOTAL, tiled
-from minicnn.kernels.windows import Windows
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import Value
 
 
 def lowered(
@@ -46,10 +41,10 @@ class _Lowering(Writer):
         super().__init__(plan, launch, queued)
         self._defined: list[Function] = []
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
         """See `Writer.define_function`."""
         node = self.inlined(value)
-        title = f"{value.spec}, {node.op.name}" if node is not None else f"{value.spec}"
+        title = title or (f"{value.spec}, {node.op.name}" if node is not None else f"{value.spec}")
         self._defined.append(Function(self.new(), parameters, result, value.dtype, title))
         return self._defined[-1].name
 
@@ -67,7 +62,8 @@ class _Lowering(Writer):
         if group.anchor.op.name == "row_region":
             statements: Sequence[Statement] = [self._region(group)]
         elif group.tile is not None or group.slices > 1:
-            statements = self._plain(group, threads) if self.plan.tiles.plain else [self._template(group)]
+            plain = self.plan.tiles.plain and is_plain(group)
+            statements = plain_tile(self, group, threads) if plain else [self._template(group)]
         else:
             statements = self.elements(group, threads)
         results = threads * self.width(group) // group.slices
@@ -81,22 +77,6 @@ class _Lowering(Writer):
         for value in group.stored:
             self.parameter(value)
         return Template("row_region", chosen, read, Name("y"), ())
-
-    def _plain(self, group: FusionGroup, threads: int) -> Sequence[Statement]:
-        """Statements of a group's sums, and what follows each of them."""
-        node, tile, dtype = group.anchor, group.tile, group.anchor.outputs[0].dtype
-        total = Name(TOTAL, dtype)
-        if node.op.name.endswith("_partial_sums") and (parts := node.outputs[0].shape[0]) > 1:
-            place = PART * (node.outputs[0].size // parts) + I
-            finish: Sequence[Statement] = [Store(self.array(node.outputs[0]), place, total)]
-        else:
-            finish = self.follow(group.nodes, group, total)
-        if isinstance(tile, PlainTile):
-            product = product_of(node)
-            return tiled(product, tile.shape, dtype, partial(self.resolved, node), finish)
-        sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
-        term = self.resolved(node, _term(node))
-        return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, term, finish, threads)
 
     def _template(self, group: FusionGroup) -> Template:
         """The template of a group's sums, and what follows each of them."""
@@ -117,21 +97,6 @@ class _Lowering(Writer):
         operands = tuple(self.function(v) if self.inlined(v) is not None else self.parameter(v) for v in node.inputs)
         chosen = _chosen(group.tile) if group.tile is not None else (("threads of a sum", group.slices),)
         return Template(node.op.name, chosen, operands, total, tuple(finish))
-
-
-def _term(node: Node) -> Expr:
-    """Term r of result o of a sum."""
-    if node.op.name.startswith("depthwise"):
-        return Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: RESULT})
-    source, dtype = node.inputs[0].dtype, node.outputs[0].dtype
-    _, place = reduced_place(node, RESULT, R)
-    return Element(0, place) if source == dtype else Cast(Element(0, place), dtype, source)
-
-
-def _of_partial_sums(group: FusionGroup, threads: int) -> Sharing:
-    """Division of the partial sums that a group begins with."""
-    side = threads // group.slices
-    return Sharing(group.size, group.anchor.inputs[0].shape[0], side, group.slices, terms_first=False)
 
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:

@@ -14,7 +14,7 @@ from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.tile_families import PipelinedTile
 from minicnn.backends._gpu.tile_times import Numbers, quotient
-from minicnn.backends._gpu.tiling import Geometry, phases
+from minicnn.kernels.geometry import Geometry, phases
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 

@@ -54,11 +54,14 @@ def place(plan: Plan, piece: int | None = None) -> Placement:
     # Results are read after the step.
     last |= {id(plan.root(v)): end for v in program.results}
     names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}
-    for value in stored.values():
+    # Weights first, as their gradients are no smaller: these have a name that people know.
+    weights = [v for v in program.inputs if v.kind not in ("input", "constant")]
+    for value in (*weights, *stored.values()):
         if piece is not None and value.nbytes > piece:
+            remedy = "fewer units or smaller images" if value.node is None else "a smaller batch_size"
             raise ValueError(
                 f"An array of a step fits into one binding of the GPU: {piece:,} bytes. Received: {value.name}, "
-                f"{value.spec}, of {value.nbytes:,} bytes. Use a smaller batch_size."
+                f"{value.spec}, of {value.nbytes:,} bytes. Use {remedy}, a GPU with larger ones, or another backend."
             )
     sizes = [Buffer(name, "", stored[key].nbytes, first[key], last[key]) for key, name in names.items()]
     buffers = assign(sizes, piece)

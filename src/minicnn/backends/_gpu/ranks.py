@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
-from minicnn.backends._gpu.executable import BINDINGS, one_by_one
-from minicnn.backends._gpu.runtime import Launch, stored
+from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
-from minicnn.backends.base import Executable
+from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
+from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
-from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
-from minicnn.program.memory import Buffer, assign
+from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
+
+AHEAD = 8  # steps that the host may be ahead of the device: each rank's deadline is that of one of them
+PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
+ONE_MESSAGE = 1 << 20  # bytes for one rank that take no longer than another message, of less
 
 
 def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
@@ -33,10 +39,6 @@ def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
-    # The simplest form that does it is the fastest: one Program, one graph of several, or parts with the host in
-    # between.
-    if communicator is not None and group.shards == group.ranks and not group.deterministic and whole:
-        return _whole(schedule, backend, communicator)
     if whole:
         return GraphStep(schedule, backend, communicator)
     # Where kernels are split, some collectives are the host's.
@@ -94,9 +96,14 @@ class DeviceStep(RankStep):
         if communicator is not None:
             # NCCL allocates when it is first used, which a capture does not allow.
             connect(communicator, backend)
+            communicator.captured(self)
             sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
-        compiled = backend.compile_each([_sums(each) for each in sums])
-        self._sums = {id(each): run for each, run in zip(sums, compiled, strict=True)}
+        self._sums = self._compile_sums(sums)
+
+    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
+        """What takes the sums, by their specs."""
+        programs = {each.specs: _sums(each) for each in sums}
+        return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
@@ -104,24 +111,37 @@ class DeviceStep(RankStep):
         self._finish()
         return results
 
+    def release(self) -> None:
+        """See `Captured`."""
+        for run in self._sums.values():
+            run.release()
+
     def _finish(self) -> None:
         """Wait for the device, and with it for the other ranks."""
+        with self._runtime.active():
+            self._wait(self._mark())
+
+    def _mark(self) -> Any:
+        """Event that comes when the device has done what it was given so far; None on one rank."""
+        return None if self._communicator is None else self._communicator.mark(self._runtime)
+
+    def _wait(self, event: Any) -> None:
         if self._communicator is not None:
-            with self._runtime.active():
-                self._communicator.finish(self._runtime)
+            self._communicator.wait(event, self._runtime)
 
     def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
         if self._communicator is None:
             return arrays
-        results = self._call(self._sums[id(collective)], {str(i): a for i, a in enumerate(arrays)})
-        return [results[name] for name in collective.writes]
+        results = self._call(self._sums[collective.specs], {str(i): a for i, a in enumerate(arrays)})
+        return [results[str(i)] for i in range(len(arrays))]
 
 
 class GraphStep(DeviceStep):
     """A `DeviceStep` as one CUDA graph: the parts of all shards and the sums, the same kernels in the same order.
 
     Weights, state and data sets are read, or overwritten, where they are; all else is copied to where the graph finds
-    it. See `DeviceStep` for the arguments.
+    it. What goes into one sum is made side by side, where it is sent from, and sums that are read later are taken
+    beside what comes next. See `DeviceStep` for the arguments.
     """
 
     def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
@@ -131,57 +151,113 @@ class GraphStep(DeviceStep):
         additions = backend.compile_each([_additions(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
         runs: list[Any] = list(self._compiled.values())
-        names = {v.name for v in schedule.program.inputs}
+        names = {v.name for v in schedule.program.inputs} - self._constants.keys()
         self._moved = {v.name: v.spec for run in runs for v in run.inputs.moved if v.name in names}
         self._stays = sorted({v.name for run in runs for v in run.inputs.bound if v.name in names})
         self._in_place = schedule.program.updates.keys() & {*self._stays}
         self._captures = all(run.captures for run in (*runs, *self._sums.values(), *additions))
         self._arena, self._allocation = backend.arena(), 0  # of the arena, for which there are graphs
         self._fixed: dict[str, Any] = {}
+        for name in self._moved:
+            values = [v for run in runs for v in run.inputs.moved if v.name == name]
+            if len(values) == 1 and (name not in schedule.cut or len(schedule.rows) == values[0].shape[0]):
+                # One part alone reads it, where it has room for it.
+                self._fixed[name] = next(r for r in runs if values[0] in r.inputs.moved).place(values[0])
+        self._queues: dict[str, tuple[Any, list[Any]]] = {}  # of inputs that are new in each step, and their rows
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
-        self._tape: list[tuple[Any, Arrays, Arrays]] = []  # an Executable, what it is given, and what it makes
-        self._places: dict[int, Any] = {}  # of results, by id
-        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays]] = {}
+        self._tape: list[_Call] = []
+        self._places: dict[_Result, Any] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
+
+    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
+        group = self._schedule.group
+        whole = {each.specs: _side_by_side(each)[1] for each in sums}
+        distinct = list(dict.fromkeys(whole.values()))
+        # NCCL's own sum needs no additions.
+        trees = [_tree(group, spec) for spec in distinct] if group.deterministic else []
+        compiled = self._backend.compile_each(trees) or [None] * len(distinct)
+        taken = {s: _Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
+        return {specs: taken[spec] for specs, spec in whole.items()}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
         """See `RankStep`."""
-        runtime = self._runtime
+        return self.many(arrays, {}, 1)
+
+    def many(
+        self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
+    ) -> Arrays:
+        """See `ManySteps`; `FINITE` tells of each step what `finite` says, until the next ones."""
+        runtime, given = self._runtime, {**(state or {}), **arrays}
         with runtime.active(), self._arena.lock:
-            self._bring(arrays)
-            run, arrays_of_graph = self._graph(arrays)
-            run()
-            results = {
-                name: arrays[name] if name in self._in_place else array for name, array in arrays_of_graph.items()
-            }
+            self._bring(given, rows, steps)
+            run, arrays_of_graph, _ = self._graph(given)
+            under_way: deque[Any] = deque()  # events of steps
+            for k in range(steps):
+                for name in rows:
+                    runtime.copy(self._queues[name][1][k], self._fixed[name])
+                run()
+                if FINITE in arrays_of_graph:
+                    runtime.copy(arrays_of_graph[FINITE], self._queue(FINITE, steps, arrays_of_graph[FINITE])[k])
+                under_way.append(self._mark())
+                if len(under_way) > AHEAD:
+                    self._wait(under_way.popleft())
+            results = {name: given[name] if name in self._in_place else a for name, a in arrays_of_graph.items()}
             # Copies, since the next step overwrites them.
             results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
+            if FINITE in results:
+                shape = steps, *results[FINITE].shape
+                results[FINITE] = runtime.view(self._queues[FINITE][0], 0, shape, str(results[FINITE].dtype))
             self._finish()
         return results
+
+    def release(self) -> None:
+        """See `Captured`."""
+        self._graphs.clear()
 
     def _copy(self, array: Any) -> Any:
         target = self._runtime.empty(array.shape, str(array.dtype))
         self._runtime.copy(array, target)
         return target
 
-    def _bring(self, arrays: Mapping[str, Any]) -> None:
-        """Copy what lies somewhere else in each step, of the shards their rows."""
+    def _bring(self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int) -> None:
+        """Copy what lies somewhere else in each step, of the shards their rows; and rows for each step to a queue."""
         self._uploads.reverse()
-        upload, runtime = self._uploads[0], self._runtime
+        upload, runtime, schedule = self._uploads[0], self._runtime, self._schedule
         upload.begin()
         for name, spec in self._moved.items():
-            if name not in arrays:  # the numbers of the rows, which are always the same
-                continue
-            data, cut = self._schedule.own(name, arrays[name]), name in self._schedule.cut
-            if name not in self._fixed:
-                self._fixed[name] = runtime.empty(data.shape if cut else spec.shape, spec.dtype)
-            target = self._fixed[name]
-            row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
-            upload.bring(name, data, row, 1, self._backend.owns(data))
+            cut = name in schedule.cut
+            if name in rows:
+                own = rows[name]
+                if cut and own.shape[1] == schedule.batch:
+                    own = own[:, schedule.rows.start : schedule.rows.stop]
+                self._fix(name, own.shape[1:], spec.dtype)
+                self._queue(name, steps, self._fixed[name])
+                upload.bring(f"rows of {name}", own, self._queues[name][0], steps, self._backend.owns(own))
+            elif arrays[name] is not self._fixed.get(name):
+                own = schedule.own(name, arrays[name])
+                self._fix(name, own.shape if cut else spec.shape, spec.dtype)
+                target = self._fixed[name]
+                row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
+                upload.bring(name, own, row, 1, self._backend.owns(own))
         upload.end()
 
-    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
-        """Graph of a step on arrays that begin where these do, and the arrays in which it leaves the results."""
+    def _fix(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """Have a place for an input that is moved."""
+        if name not in self._fixed:
+            self._fixed[name] = self._runtime.empty(shape, dtype)
+
+    def _queue(self, name: str, steps: int, like: Any) -> list[Any]:
+        """Rows like an array, at least so many."""
+        if name not in self._queues or len(self._queues[name][1]) < steps:
+            shape, dtype = tuple(like.shape), str(like.dtype)
+            whole = self._runtime.empty((steps, *shape), dtype)
+            views = [self._runtime.view(whole, k * like.nbytes, shape, dtype) for k in range(steps)]
+            self._queues[name] = whole, views
+        return self._queues[name][1]
+
+    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
+        """Graph of a step on arrays that begin where these do, the arrays in which it leaves results, and its parts."""
         if not self._tape:
             self._record()
         allocation = self._arena.reserve(0)
@@ -199,46 +275,135 @@ class GraphStep(DeviceStep):
         """Write down what a step runs on what, and find a place for what one hands to another."""
         stays = {name: _Given(name) for name in self._stays}
         self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
-        used: dict[int, list[Any]] = {}  # by id a result, the call that makes it, and the last that reads it
-        for at, (_, operands, results) in enumerate(self._tape):
-            used |= {id(each): [each, at, at] for each in results.values()}
-            for each in operands.values():
-                if id(each) in used:
-                    used[id(each)][2] = at
-        # Results live to the end of the step.
-        for each in self._returned.values():
-            if id(each) in used:
-                used[id(each)][2] = len(self._tape)
-        buffers = assign([Buffer(str(key), "", each.spec.nbytes, *lives) for key, (each, *lives) in used.items()])
-        self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
-        for buffer in buffers:
-            results = used[int(buffer.name)][0].spec
-            view = self._runtime.view(self._memory, buffer.offset, results.shape, stored(results.dtype))
-            self._places[int(buffer.name)] = view
+        if self._schedule.group.ranks > 1:
+            seen = {n: a for n, a in self._returned.items() if n == "loss" or n.startswith(ADDED)}
+            seen = {n: a for n, a in seen.items() if isinstance(a, _Result) and a.spec.dtype == seen["loss"].spec.dtype}
+            run: Any = self._backend.compile(_finite({name: a.spec for name, a in seen.items()}))
+            self._returned[FINITE] = self._call(run, seen)[FINITE]
+            self._captures &= run.captures
+        self._awaited = self._first_readers()
+        lives: dict[_Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
 
-    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays]:
+        def used(result: Any, at: int) -> None:
+            if isinstance(result, _Result):
+                first, last = lives.get(result.holder, (at, at))
+                lives[result.holder] = first, max(last, at)
+
+        for at, call in enumerate(self._tape):
+            for each in call.all:
+                used(each, at)
+        for begun, awaited in self._awaited.items():  # until then it is under way
+            for each in self._tape[begun].all:
+                used(each, awaited)
+        for each in self._returned.values():  # to the end of the step
+            used(each, len(self._tape))
+        holders = [*lives]
+        buffers = assign([Buffer(str(n), "", each.spec.nbytes, *lives[each]) for n, each in enumerate(holders)])
+        self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
+        offsets = {holders[int(buffer.name)]: buffer.offset for buffer in buffers}
+        for each in (*(each for call in self._tape for each in call.all), *self._returned.values()):
+            if isinstance(each, _Result):
+                at, spec = offsets[each.holder] + each.offset, each.spec
+                self._places[each] = self._runtime.view(self._memory, at, spec.shape, stored(spec.dtype))
+
+    def _first_readers(self) -> dict[int, int]:
+        """Of each sum that need not be there for the next call the first call that reads it."""
+        first: dict[_Result, int] = {}
+        for at, call in reversed([*enumerate(self._tape)]):
+            first |= {each.holder: at for each in call.operands.values() if isinstance(each, _Result)}
+        sums = {at: call for at, call in enumerate(self._tape) if isinstance(call.run, _Sum) and call.run.is_alone}
+        readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
+        return {at: reader for at, reader in readers.items() if reader > at + 1}
+
+    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
-                name: arrays[each.name] if isinstance(each, _Given) else self._places.get(id(each), each)
+                name: arrays[each.name]
+                if isinstance(each, _Given)
+                else self._places[each]
+                if isinstance(each, _Result)
+                else each
                 for name, each in recorded.items()
             }
 
-        launches = [
-            launch for run, recorded, results in self._tape for launch in run.bind(there(recorded), there(results))
-        ]
+        bound = [call.run.bind(there(call.operands), there(call.results)) for call in self._tape]
+        launches = self._in_turn(bound)
         run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
-        return run, there(self._returned)
+        return run, there(self._returned), bound
+
+    def _in_turn(self, bound: Sequence[Sequence[Launch]]) -> list[Launch]:
+        """The launches of all calls, those of some sums beside the others."""
+        launches: list[Launch] = []
+        waits = defaultdict[int, list[Launch]](list)  # by the call that they come before
+        for at, own in enumerate(bound):
+            launches += waits[at]
+            if at in self._awaited:
+                begin, wait = self._runtime.beside(own)
+                launches.append(begin)
+                waits[self._awaited[at]].append(wait)
+            else:
+                launches += own
+        return launches + waits[len(bound)]
+
+    def timeline(self, arrays: Mapping[str, Any]) -> tuple[Arrays, list[Span]]:
+        """See `TimedStep`: launches follow each other without a graph, behind something that gives the host time."""
+        runtime, named = self._runtime, list[tuple[str, str, bool, Any, Any]]()
+        results = self(arrays)  # from here on all is where it stays
+        with runtime.active(), self._arena.lock:
+            self._bring(arrays, {}, 1)
+            _, _, bound = self._graph(arrays)
+            timed = [list(self._events(at, own, named)) for at, own in enumerate(bound)]
+            begun, plug = runtime.event(timed=True), runtime.empty((2, PLUG), "uint8")
+            for _ in range(PLUGS):
+                runtime.copy(plug[0, ...], plug[1, ...])
+            runtime.record(begun)
+            one_by_one(self._in_turn(timed))
+            self._finish()
+            runtime.synchronize()
+            spans = [
+                Span(name, lane, runtime.seconds(begun, first), runtime.seconds(first, last), between)
+                for name, lane, between, first, last in named
+            ]
+        return results, sorted(spans, key=lambda span: span.start)
+
+    def _events(
+        self, at: int, launches: Sequence[Launch], named: list[tuple[str, str, bool, Any, Any]]
+    ) -> Iterator[Launch]:
+        """A call's launches with events around each, which are noted with its name and lane."""
+        titles, lane = iter(self._tape[at].run.titles), "sums" if at in self._awaited else "computing"
+        for launch in launches:
+            first, last = (self._runtime.event(timed=True) for _ in range(2))
+            called = getattr(launch, "func", None)
+            between = called is not None and called == getattr(self._communicator, "enqueue", None)
+            name = launch.args[0] if between else "copy" if called == self._runtime.copy else next(titles)
+            named.append((name, lane, between, first, last))
+            yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead."""
         results: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
-        self._tape.append((run, arrays, results))
+        self._tape.append(_Call(run, arrays, results))
         return results | run.updated(arrays)
 
     def _add(self, addition: Add, a: list[Any], b: list[Any]) -> list[Any]:
         operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
         results = self._call(self._additions[addition.specs], operands)
         return [results[str(n)] for n in range(len(a))]
+
+    def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
+        if self._communicator is None:
+            return arrays
+        offsets, spec = _side_by_side(collective)
+        flat = _Result(spec)
+        for array, offset, each in zip(arrays, offsets, collective.specs, strict=True):
+            part = array
+            # What lies elsewhere already, such as a gradient of two weights, is copied.
+            if not isinstance(array, _Result) or array.within:
+                part = _Result(each)
+                self._tape.append(_Call(_Copy(self._runtime), {"x": array}, {"x": part}))
+            part.within, part.offset = flat, offset
+        total = self._call(self._sums[collective.specs], {"flat": flat})["sum"]
+        return [_Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -248,18 +413,138 @@ class _Given:
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Result:
-    """An array that a part of a step makes."""
+    """An array that a part of a step makes, perhaps within another, so many bytes behind its first."""
 
     spec: Spec
+    within: _Result | None = None
+    offset: int = 0
+
+    @property
+    def holder(self) -> _Result:
+        """What has the memory in which it lies."""
+        return self.within or self
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What a step runs: an Executable, what it is given, and what it makes."""
+
+    run: Any
+    operands: Arrays
+    results: Arrays
+
+    @property
+    def all(self) -> list[Any]:
+        """What it is given and what it makes."""
+        return [*self.operands.values(), *self.results.values()]
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy, as an Executable that is a part of something longer."""
+
+    runtime: Runtime
+    titles: tuple[str, ...] = ()
+
+    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
+        """See `StepExecutable.bind`."""
+        return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
+
+
+class _Sum:
+    """The sum over all ranks of one array, as an Executable that is a part of something longer.
+
+    In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
+    all; of a small array everybody gets everything. In the fast mode NCCL adds.
+
+    Args:
+        group: Who has which shards; each rank has one sum.
+        spec: The array, with one axis, of which each rank has as large a share.
+        add: Adds what the ranks give: see `_tree`; None if NCCL does.
+        runtime: The device.
+    """
+
+    captures = True
+
+    def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
+        self._group, self._add, self._runtime = group, add, runtime
+        self._at_once = _at_once(group, spec)
+        taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
+        self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
+
+    @property
+    def titles(self) -> list[str]:
+        """See `StepExecutable.titles`."""
+        return [] if self._add is None else list(self._add.titles)
+
+    @property
+    def is_alone(self) -> bool:
+        """See `StepExecutable.is_alone`."""
+        return self._add is None or bool(self._add.is_alone)
+
+    def updated(self, arrays: Arrays) -> Arrays:
+        """See `StepExecutable.updated`."""
+        return {}
+
+    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
+        """See `StepExecutable.bind`."""
+        group, flat, total = self._group, arrays["flat"], outputs["sum"]
+        if self._add is None:
+            return [self._moved("all_reduce", flat, total)]
+        rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
+        operands = {str(r): row for r, row in enumerate(rows)}
+        if self._at_once:
+            return [self._moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
+        share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
+        launches = [self._moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
+        return [*launches, self._moved("all_gather", share, total)]
+
+    def _moved(self, collective: str, source: Any, target: Any) -> Launch:
+        return partial(self._group.communicator.enqueue, collective, source, target, self._runtime)  # type: ignore[union-attr]
+
+    def _part(self, array: Any, rank: int) -> Any:
+        """A rank's part of an array."""
+        count = array.size // self._group.ranks
+        return self._runtime.view(array, rank * count * array.itemsize, (count,), str(array.dtype))
+
+
+def _at_once(group: Group, spec: Spec) -> bool:
+    """True if one message that brings everything to everybody takes no longer than two of shares."""
+    return group.ranks * spec.nbytes <= ONE_MESSAGE
+
+
+def _tree(group: Group, spec: Spec) -> Program:
+    """The Program that adds what all ranks have of an array, or of a share of it."""
+    program, size = Program("sums"), spec.size if _at_once(group, spec) else spec.size // group.ranks
+    rows = {group.spans(r)[0]: program.input(str(r), (size,), spec.dtype) for r in range(group.ranks)}
+    program.outputs["sum"] = group.total(rows, lambda a, b: a + b)
+    return program
+
+
+def _side_by_side(collective: Collective) -> tuple[list[int], Spec]:
+    """Bytes in front of each summand in one array for all of them, and that array, of which each rank has a share."""
+    ends = list(accumulate((-(-s.nbytes // ALIGNMENT) * ALIGNMENT for s in collective.specs), initial=0))
+    dtype, whole = collective.specs[0].dtype, ALIGNMENT * collective.group.ranks
+    width = Spec((1,), dtype).nbytes
+    return ends[:-1], Spec((-(-ends[-1] // whole) * whole // width,), dtype)
 
 
 def _sums(collective: Collective) -> Program:
     """The Program that adds up what the ranks give."""
     program = Program("sums")
     summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
-    program.outputs = dict(zip(collective.writes, summed(summands, collective.group), strict=True))
+    program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
+    return program
+
+
+def _finite(specs: Mapping[str, Spec]) -> Program:
+    """The Program that tells what is finite: the loss, and of each of the others zero, or NaN."""
+    program = Program("finite")
+    values = {name: program.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+    told = [v if name == "loss" else ops.sum(v * 0.0) for name, v in values.items()]
+    program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
     return program
 
 
@@ -269,21 +554,6 @@ def _additions(specs: Sequence[Spec]) -> Program:
     a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(specs)] for side in "ab")
     program.outputs = {str(n): x + y for n, (x, y) in enumerate(zip(a, b, strict=True))}
     return program
-
-
-def _whole(schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator) -> Executable:
-    """The schedule of a rank with one shard as one Program: one CUDA graph, the collectives among its launches."""
-    connect(communicator, backend)
-    program = ProgramWriter(schedule, total=summed).write(watched=True)
-    names, run, runtime = [v.name for v in program.inputs], backend.compile(program), backend.runtime
-
-    def step(arrays: Mapping[str, Any]) -> Arrays:
-        results = run({name: schedule.own(name, arrays[name]) for name in names})
-        with runtime.active():
-            communicator.finish(runtime)
-        return results
-
-    return step
 
 
 def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:

@@ -1,10 +1,11 @@
-"""Runtime of CUDA as the backends use it: arrays, copies, kernels, graphs, events; by CuPy or numba-cuda."""
+"""Runtime of a GPU as the backends use it: arrays, copies, kernels, graphs, events; by CuPy, numba-cuda or wgpu."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,6 +117,12 @@ class Runtime(Protocol):
     def done(self, event: Event) -> bool:
         """True if an event has come."""
 
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        """Two launches: one begins the given ones beside what comes next, and the other waits for them.
+
+        They may be captured, and launched one by one. What is begun in this way stays in order.
+        """
+
     def current(self) -> int:
         """The driver's handle of the stream that work goes to now: while a graph is captured, of its own."""
 
@@ -138,19 +145,61 @@ class Runtime(Protocol):
         """A graph of launches one after the other: calling it runs them all."""
 
 
+class OneQueue:
+    """What is the same of all runtimes that have one queue, and so one order of all work, copies included."""
+
+    def use(self) -> None:
+        """See `Runtime.use`; such a device is not a thread's."""
+
+    def stream(self) -> Stream:
+        """See `Runtime.stream`."""
+
+    def wait(self, event: Event, stream: Stream = None) -> None:
+        """See `Runtime.wait`."""
+
+    def done(self, event: Event) -> bool:
+        """See `Runtime.done`."""
+        return True
+
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        """See `Runtime.beside`."""
+        return in_order(launches)
+
+    def current(self) -> int:
+        """See `Runtime.current`."""
+        return 0
+
+
 def stored(dtype: str) -> str:
     """The dtype of an array of such elements: of bfloat16, which arrays do not know, their bits."""
     return "uint16" if dtype == "bfloat16" else dtype
 
 
-def check_number(number: int, count: int) -> None:
+def one_by_one(launches: Sequence[Launch]) -> None:
+    """Run them without a graph."""
+    for launch in launches:
+        launch()
+
+
+def in_order(launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+    """`Runtime.beside` of a device that has one order."""
+    return partial(one_by_one, launches), partial(one_by_one, ())
+
+
+def check_number(number: int, count: int, name: str = "cuda", seen: str = "CUDA sees") -> None:
     """Refuse a device that is not there.
+
+    Args:
+        number: Its number.
+        count: How many there are.
+        name: What stands before a number.
+        seen: Who says so.
 
     Raises:
         ValueError: If there are not so many.
     """
     if not 0 <= number < count:
         raise ValueError(
-            f"The device is one of the {count} that CUDA sees. Received: 'cuda:{number}'. "
-            f"Use cuda:0 to cuda:{count - 1}."
+            f"The device is one of the {count} that {seen}. Received: '{name}:{number}'. "
+            f"Use {name}:0 to {name}:{count - 1}."
         )

@@ -21,8 +21,8 @@ from minicnn.backends._gpu.tile_families import (
 )
 from minicnn.backends._gpu.tile_times import PRECISIONS, Blocks, Candidates, Numbers, quotient
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import Geometry
 from minicnn.kernels.elements import widens
+from minicnn.kernels.geometry import Geometry
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node, Value
 

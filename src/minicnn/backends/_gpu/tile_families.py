@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from minicnn.kernels.convolutions import ConvolutionSizes
 from minicnn.kernels.reductions import Sharing
 from minicnn.kernels.tiles import TileShape
+from minicnn.kernels.weight_gradients import WeightGradientSizes
 
 Arguments: TypeAlias = tuple[int | bool, ...]
 RUN = 8  # channels of a thread of depthwise tiles, which are 16 bytes
@@ -96,34 +98,15 @@ class ProductTile(Tile):
         """See `Tile.arguments`."""
         return self.rows, self.columns, self.terms, self.thread_rows, self.thread_columns, self.splits
 
+    @property
+    def shape(self) -> TileShape:
+        """The sizes, as the kernel language has them."""
+        return TileShape(self.rows, self.columns, self.thread_rows, self.thread_columns, self.terms, self.splits)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionTile(Tile):
-    """Tile of a convolution, or of its input gradient, by multiply-adds.
-
-    Attributes:
-        result_rows: Rows of the result that are computed: whole windows of a pooling behind it.
-        result_columns: Columns of the result that are computed.
-        images: Images of a block.
-        rows: Rows of a block.
-        columns: Columns of a block.
-        filters: Filters of a block.
-        channels: Channels that shared memory holds.
-        thread_rows: Rows of a thread.
-        thread_columns: Columns of a thread.
-        thread_filters: Filters of a thread.
-    """
-
-    result_rows: int
-    result_columns: int
-    images: int
-    rows: int
-    columns: int
-    filters: int
-    channels: int
-    thread_rows: int
-    thread_columns: int
-    thread_filters: int
+class ConvolutionTile(Tile, ConvolutionSizes):
+    """Tile of a convolution, or of its input gradient, by multiply-adds."""
 
     @property
     def arguments(self) -> Arguments:
@@ -134,26 +117,8 @@ class ConvolutionTile(Tile):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightGradientTile(Tile):
-    """Tile of a convolution's weight gradient by multiply-adds.
-
-    Attributes:
-        tap_rows: Rows of taps of a block.
-        channels: Channels of a block.
-        filters: Filters of a block.
-        rows: Rows of an image that shared memory holds.
-        thread_columns: Neighbours of a row that a thread takes at once.
-        thread_filters: Filters of a thread.
-        slices: Groups of threads that share the terms of a sum.
-    """
-
-    tap_rows: int
-    channels: int
-    filters: int
-    rows: int
-    thread_columns: int
-    thread_filters: int
-    slices: int
+class WeightGradientTile(Tile, WeightGradientSizes):
+    """Tile of a convolution's weight gradient by multiply-adds."""
 
     @property
     def arguments(self) -> Arguments:

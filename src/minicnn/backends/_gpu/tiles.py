@@ -40,12 +40,12 @@ class Tiles:
     limits: TileLimits = LIMITS
     byte_products: bool = True
     pipelined: bool = False
+    plain: bool = False
     layout: ClassVar[type[Layout]] = Layout
     reads_scattered: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
     most_together: ClassVar[float] = math.inf
     stores_short: ClassVar[bool] = True
-    plain: ClassVar[bool] = False
 
     def unsupported(self, node: Node) -> str | None:
         """Why there is no kernel for a node, if so; where there is none, its reference runs."""

@@ -84,8 +84,8 @@ class Writer:
 
     # Functions ----------------------------------------------------------------------------------
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
-        """Name of a new function of places that gives elements of a value."""
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
+        """Name of a new function of places that gives elements of a value; with a title, for people."""
         raise NotImplementedError
 
     def define_elements(self, root: Value) -> str:

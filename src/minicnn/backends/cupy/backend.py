@@ -53,6 +53,10 @@ class CupyBackend(GpuBackend):
     def owns(self, array: Any) -> bool:
         return isinstance(array, cupy.ndarray)
 
+    def over(self, array: Any) -> Array:
+        with self.active():
+            return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
     # Machine ------------------------------------------------------------------------------------
 
     @classmethod

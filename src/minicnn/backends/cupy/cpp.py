@@ -9,6 +9,7 @@ from typing import ClassVar
 from minicnn.kernels.expressions import (
     INDEX,
     PLACE,
+    THREAD,
     WIDE_PLACE,
     Body,
     Call,
@@ -21,8 +22,21 @@ from minicnn.kernels.expressions import (
 )  # fmt: skip
 from minicnn.kernels.printing import Printer, type_name
 from minicnn.kernels.scalars import FUNCTIONS, T
-from minicnn.kernels.statements import Assign, Barrier, If, Let, Loop, Shared, Store, Variable
-from minicnn.program.graph import Value
+from minicnn.kernels.statements import (
+    Assign,
+    Barrier,
+    Copy,
+    If,
+    Let,
+    Local,
+    Loop,
+    Procedure,
+    Run,
+    Shared,
+    Store,
+    Variable,
+)  # fmt: skip
+from minicnn.program.graph import ITEMSIZE, Value
 
 C_TYPES = {
     "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool",
@@ -59,6 +73,7 @@ class Cpp(Printer):
     def __init__(self, define: Callable[[str], str] | None = None, kind: str = PLACE) -> None:
         super().__init__(define)
         self._kind = kind
+        self._shared_bytes = 0  # of shared memory that arrays have so far
 
     def _number(self, x: Number) -> tuple[str, int]:
         kind = x.dtype or self._kind
@@ -104,16 +119,37 @@ class Cpp(Printer):
         return f"if ({self.text(x.condition)}) {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
 
     def _loop(self, x: Loop) -> str:
-        name, rounds = x.variable.name, x.stop - x.start
-        pragma = f"#pragma unroll{f' {x.unroll}' * (x.unroll < rounds)}\n{self.INDENT * self._depth}"
-        head = f"for ({self.types[type_name(x.variable)]} {name} = {x.start}; {name} < {x.stop}; {name}++)"
+        name, stop = x.variable.name, x.stop if isinstance(x.stop, int) else self.text(x.stop)
+        pragma = f"#pragma unroll{f' {x.unroll}' * (x.unroll != x.rounds)}\n{self.INDENT * self._depth}"
+        head = f"for ({self.types[type_name(x.variable)]} {name} = {x.start}; {name} < {stop}; {name}++)"
         return f"{pragma * (x.unroll > 0)}{head} {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
 
     def _store(self, x: Store) -> str:
-        return f"{x.array.name}[{self.place(x.place)}] = {self.text(x.value)};"
+        place = f"{x.array.name}[{self.place(x.place)}]"
+        return f"{place} {self.changed(Load(x.array, x.place), x.value)};"
 
     def _shared(self, x: Shared) -> str:
-        return f"__shared__ {self.types[x.array.dtype]} {x.array.name}[{x.array.size}];"
+        kind, first = self.types[x.array.dtype], self._shared_bytes
+        # One after the other in the memory that the launch asks for, each from a multiple of 16 bytes on.
+        self._shared_bytes += -(-x.array.size * ITEMSIZE[x.array.dtype] // 16) * 16
+        place = f"dynamic_shared(){f' + {first}' * (first > 0)}"
+        return f"{kind}* const {x.array.name} = reinterpret_cast<{kind}*>({place});"
+
+    def _local(self, x: Local) -> str:
+        return f"{self.types[x.array.dtype]} {x.array.name}[{x.array.size}];"
+
+    def _copy(self, x: Copy) -> str:
+        name = "copy_in" if x.target.memory == THREAD else "copy_out"
+        sides = ((x.target, x.to), (x.source, x.begin))
+        to, source = (f"{array.name} + {self._within(place, 4)}" for array, place in sides)
+        return f"{name}<{x.count}>({to}, {source});"
+
+    def _procedure(self, x: Procedure) -> str:
+        declared = ", ".join(f"{self.types[type_name(p)]} {p.name}" for p in x.parameters)
+        return f"const auto {x.name} = [&]({declared}) {{\n{self.inner(x.body)}{self.INDENT * self._depth}}};"
+
+    def _run(self, x: Run) -> str:
+        return f"{x.procedure}({', '.join(map(self.text, x.arguments))});"
 
     def _barrier(self, x: Barrier) -> str:
         return "__syncthreads();"

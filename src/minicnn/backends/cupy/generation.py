@@ -9,9 +9,9 @@ from typing import TypeVar
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
 from minicnn.backends._gpu.inlining import SCATTER
+from minicnn.backends._gpu.plain import is_plain, plain_tile, shared_bytes
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tile_families import RUN
-from minicnn.backends._gpu.tiling import Geometry, phases
 from minicnn.backends._gpu.writer import NodeOperands
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
@@ -19,6 +19,7 @@ from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import tile_type
 from minicnn.kernels.elements import element, reduced_place, widens
 from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, changed
+from minicnn.kernels.geometry import Geometry, phases
 from minicnn.kernels.statements import Statement
 from minicnn.kernels.windows import Image, Windows, images
 from minicnn.program.graph import Node, Value
@@ -60,7 +61,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
         f"{writer.prologue()}{_dispatch(bodies, [*starts, blocks])}}}\n"
     )
-    shared = max(group.tile.shared if group.tile else 0 for group in launch)
+    shared = max(writer.shared, *(group.tile.shared if group.tile else 0 for group in launch))
     return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
 
 
@@ -92,6 +93,7 @@ class CppWriter(NeighbourWriter):
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
         self.read_late: set[int] = set()  # when sums are finished
+        self.shared = 0  # bytes of shared memory that tiles in the kernel language ask for
         self._lines: list[str] = []
         self._wide_loads = False
         self._totals: dict[int, str] = {}  # what holds the sums of partial sums, by their nodes
@@ -118,7 +120,7 @@ class CppWriter(NeighbourWriter):
         self._lines.append(text.replace("{name}", name))
         return name
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
         """See `Writer.define_function`."""
         return self.define(Cpp().function(parameters, result))
 
@@ -179,11 +181,20 @@ class CppWriter(NeighbourWriter):
         self._wide_loads = group.on_tensor_cores
         if group.anchor.op.name == "row_region":
             body = region_text(self, group.anchor)
+        elif self.plan.tiles.plain and self._in_words(group):
+            statements = plain_tile(self, group, threads)
+            self.shared = max(self.shared, shared_bytes(statements))
+            body = self.lines(statements, 2)
         elif group.tile is None:
             body = self._elements(group, threads)
         else:
             body = getattr(self, f"_{group.anchor.op.name}")(group)
         return "".join(indent(f"{line}\n", "    ", lambda one: True) for line in self._lines) + body
+
+    def _in_words(self, group: FusionGroup) -> bool:
+        """True if a group's tile is in the kernel language, and nothing better is."""
+        lanes = group.tile is not None and group.shares_sums and self.lanes(group)
+        return is_plain(group) and not group.on_tensor_cores and not lanes
 
     # Elementwise groups --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy as np
 from minicnn.backends._gpu.device import from_attributes
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.loading import check
-from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number
+from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number, one_by_one
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.compiler import compile_all
 from minicnn.backends.cupy.launching import Kernel
@@ -40,6 +40,7 @@ class CupyRuntime:
             version = int(capability[:-1]), int(capability[-1])
             memory = int(properties["totalGlobalMem"])
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
+        self._beside: Stream = None  # which is made when it is needed
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -116,6 +117,20 @@ class CupyRuntime:
 
     def done(self, event: Event) -> bool:
         return bool(event.done)
+
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        if self._beside is None:
+            self._beside = self.stream()
+        stream, before, after = self._beside, self.event(), self.event()
+
+        def begin() -> None:
+            self.record(before)
+            self.wait(before, stream)
+            with stream:
+                one_by_one(launches)
+            self.record(after, stream)
+
+        return begin, partial(self.wait, after)
 
     def current(self) -> int:
         return int(cupy.cuda.get_current_stream().ptr)

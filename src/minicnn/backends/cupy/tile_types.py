@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tile_families import DepthwiseTile, DepthwiseWeightGradientTile, PipelinedTile, Tile
-from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends.cupy.cpp import C_TYPES, Cpp
+from minicnn.kernels.geometry import Geometry
 from minicnn.kernels.windows import images, window
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node

@@ -11,10 +11,11 @@ import numpy as np
 
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
+from minicnn.backends._gpu.shaped import Shaped
 from minicnn.backends.numba_cuda.device import THREADS, Device, Memory, Pointer, get_device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
-from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
+from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.strides import row_major
 
 Shape = tuple[int, ...]
@@ -23,7 +24,7 @@ Shape = tuple[int, ...]
 OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
-class Array:
+class Array(Shaped):
     """An array of the Array API standard on a GPU.
 
     Attributes:
@@ -43,26 +44,6 @@ class Array:
         self.device: Device = memory.device
 
     # What it is ---------------------------------------------------------------------------------
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.itemsize
 
     @property
     def strides(self) -> Shape:
@@ -262,16 +243,18 @@ def as_device(device: Any) -> Device:
 
 
 def from_interface(data: Any) -> Array:
-    """An array over the memory of another library's array on a GPU."""
-    interface = data.__cuda_array_interface__
-    kind, shape = checked_dtype(interface["typestr"]), tuple(interface["shape"])
+    """An array over the memory of another library's array on a GPU; work on it comes after what fills it."""
     device = get_device(int(data.__dlpack_device__()[1]) if hasattr(data, "__dlpack_device__") else 0)
+    from cuda.core.utils import StridedMemoryView
+
+    with explained(), device.active():
+        # By DLPack, or else by the CUDA array interface: the stream waits for that of the other library.
+        view = StridedMemoryView.from_any_interface(data, stream_ptr=int(device.stream))
+    kind, shape = checked_dtype(view.dtype), tuple(view.shape)
     memory = Memory.__new__(Memory)
-    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(interface["data"][0])
-    memory.bytes = (cuda.as_cuda_array(data), data)  # keeps the owner alive
-    strides = interface.get("strides")
-    steps = row_major(shape) if strides is None else tuple(s // kind.itemsize for s in strides)
-    return Array(memory, shape, steps, 0, kind)
+    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(view.ptr)
+    memory.bytes = view  # keeps the owner alive
+    return Array(memory, shape, row_major(shape) if view.strides is None else tuple(view.strides), 0, kind)
 
 
 # Operators ------------------------------------------------------------------------------------------------------

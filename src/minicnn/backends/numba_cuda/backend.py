@@ -31,7 +31,7 @@ class NumbaCudaBackend(GpuBackend):
 
     def open(self, number: int) -> tuple[NumbaCudaRuntime, Tiles]:
         runtime = NumbaCudaRuntime(get_device(number))
-        return runtime, tiling.NumbaTiles(runtime.gpu or tiling.SIMULATOR)
+        return runtime, tiling.NumbaTiles(runtime.gpu or tiling.SIMULATOR, plain=self.options.plain)
 
     @property
     def block(self) -> int:
@@ -62,6 +62,9 @@ class NumbaCudaBackend(GpuBackend):
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, Array)
+
+    def over(self, array: Any) -> AnyArray:
+        return from_interface(array)
 
     # Machine ------------------------------------------------------------------------------------
 

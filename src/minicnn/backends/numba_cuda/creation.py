@@ -53,22 +53,12 @@ def _holds_arrays(obj: Any) -> bool:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
-    """An array over the memory of another library's array on the GPU; a copy of one on the host.
-
-    Raises:
-        BufferError: If it is on the GPU but has no `__cuda_array_interface__`.
-    """
+    """An array over the memory of another library's array on the GPU; a copy of one on the host."""
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)
-    if hasattr(x, "__cuda_array_interface__"):
-        return asarray(from_interface(x), device=device, copy=copy)
-    kind = int(x.__dlpack_device__()[0])
-    if kind != 1:
-        raise BufferError(
-            "An array on a GPU is taken through __cuda_array_interface__. "
-            f"Received: {type(x).__name__} without it. Convert it on its own side, or copy it to the host."
-        )
-    return asarray(np.from_dlpack(x), device=device)
+    if int(x.__dlpack_device__()[0]) == 1:
+        return asarray(np.from_dlpack(x), device=device)
+    return asarray(from_interface(x), device=device, copy=copy)
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
+from minicnn.backends._gpu.plain import is_plain, plain_tile
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.writer import COLUMN, NodeOperands, Writer
 from minicnn.backends.numba_cuda.printer import CudaPython, type_of
@@ -69,7 +70,7 @@ class PythonWriter(Writer):
         self.definitions.append(("\n\n" if apart else "") + text.replace("{name}", name))
         return name
 
-    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value) -> str:
+    def define_function(self, parameters: tuple[Name, ...], result: Expr, value: Value, title: str = "") -> str:
         """See `Writer.define_function`."""
         return self.define(CudaPython(self.define).function(parameters, result, value.dtype))
 
@@ -153,7 +154,10 @@ class PythonWriter(Writer):
         if group.tile is not None:
             if group.anchor.op.name == "row_region":
                 return region_text(self, group.anchor)
-            return tile_text(self, group)
+            if not self.plan.tiles.plain:
+                return tile_text(self, group)
+        if is_plain(group) and self.plan.tiles.plain:
+            return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(plain_tile(self, group, threads))}")
         if group.slices == 1:
             return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(self.elements(group, threads))}")
         total = group.anchor

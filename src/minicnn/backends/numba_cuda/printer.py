@@ -8,10 +8,13 @@ from typing import Any, ClassVar
 from minicnn.backends._python import Python
 from minicnn.kernels.elements import DTYPES
 from minicnn.kernels.expressions import (
+    DEVICE,
     INDEX,
     PLACE,
+    THREAD,
     WIDE_PLACE,
     Apply,
+    Array,
     Binary,
     Body,
     Call,
@@ -21,10 +24,24 @@ from minicnn.kernels.expressions import (
     Name,
     Number,
     Select,
+    parts_of,
 )  # fmt: skip
 from minicnn.kernels.printing import Printer
 from minicnn.kernels.scalars import FUNCTIONS, T
-from minicnn.kernels.statements import Barrier, Shared, Store
+from minicnn.kernels.statements import (
+    Assign,
+    Barrier,
+    Copy,
+    Let,
+    Local,
+    Loop,
+    Procedure,
+    Run,
+    Shared,
+    Statement,
+    Store,
+    Variable,
+)
 from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
@@ -65,6 +82,11 @@ class CudaPython(Python):
     IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
     names: ClassVar[Mapping[str, str]] = {"block": "number", "thread": "cuda.threadIdx.x", "row": "p[-1]"}
 
+    def __init__(self, define: Callable[[str], str] | None = None) -> None:
+        super().__init__(define)
+        self._within_function = False  # that is called for each round of a loop
+        self._procedures: dict[str, str] = {}  # functions of procedures, by the names of these
+
     def define(self, text: str) -> str:
         """Name of something new, whose definition has {name} where the name goes."""
         if self._define is None:
@@ -80,9 +102,15 @@ class CudaPython(Python):
         return f"{x.function}({', '.join(['p', *map(self.place, x.arguments)])})", 9
 
     def _load(self, x: Load) -> tuple[str, int]:
+        if x.array.memory != DEVICE or x.array.written:
+            return self._stored(self._at(x.array, x.place), x.array.dtype)
         # What nothing here writes is read past the cache that is kept coherent.
-        array, place = x.array.name, self.place(x.place)
-        return self._stored(f"{array}[{place}]" if x.array.written else f"read({array}, {place})", x.array.dtype)
+        return self._stored(f"read({x.array.name}, {self.place(x.place)})", x.array.dtype)
+
+    def _at(self, array: Array, place: Expr) -> str:
+        """Text of an element of an array."""
+        # Places of 64 bits that differ by a constant share an address in shared memory.
+        return f"{array.name}[{self.place(place) if array.memory == DEVICE else f'slot({self.text(place)})'}]"
 
     def _stored(self, text: str, dtype: str) -> tuple[str, int]:
         return (f"{text} != 0", 3) if dtype == "bool" else (text, 9)
@@ -92,7 +120,8 @@ class CudaPython(Python):
         return f"{_NAMES.get(x.function, x.function)}{ending}({', '.join(map(self.text, x.arguments))})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:
-        return f"{self.define(self.function((Name('i'),), x, x.dtype))}(p, i)", 9
+        names = sorted({n.name for n in parts_of(x, Name)} - _bound(x.statements) - self.names.keys())
+        return f"{self.define(self.function([*map(Name, names)], x, x.dtype))}({', '.join(['p', *names])})", 9
 
     def function(self, parameters: Sequence[Name], result: Expr, dtype: str) -> str:
         """Definition of a function {name} of the device, which gives a number of a type."""
@@ -107,13 +136,68 @@ class CudaPython(Python):
     def _store(self, x: Store) -> str:
         value = self.text(x.value)
         value = f"np.uint8(1 if {value} else 0)" if x.array.dtype == "bool" else value  # bool as bytes
-        return f"{x.array.name}[{self.place(x.place)}] = {value}"
+        if isinstance(x.value, Binary):
+            value = self.changed(Load(x.array, x.place), x.value).removeprefix("= ")
+        mark = "" if value.startswith("+= ") else "= "
+        return f"{self._at(x.array, x.place)} {mark}{value}"
+
+    def _loop(self, x: Loop) -> str:
+        bound = _bound(x.body) | {x.variable.name}
+        assigned = {one.name.name for one in parts_of(x.body, Assign)}
+        if self._within_function or x.unroll <= 1 or x.rounds <= 1 or x.rounds % x.unroll or assigned - bound:
+            return super()._loop(x)
+        # The compiler unrolls short loops by itself, but not what is around them: a function is called for each round.
+        free = {n.name for n in parts_of(x.body, Name)} | _arrays(x.body)
+        free -= bound | self.names.keys()
+        names = ", ".join(["", *sorted(free)])
+        self._within_function = True
+        body = self.lines(x.body, 1)
+        self._within_function = False
+        name = self.define(f"@block\ndef {{name}}(p, {x.variable.name}{names}):\n{body}")
+        margin, variable = f"\n{self.INDENT * self._depth}", f"{x.variable.name}_"
+        if x.unroll == x.rounds:
+            return margin.join(f"{name}(p, index({k}){names})" for k in range(x.start, x.start + x.rounds))
+        calls = (f"{self.INDENT}{name}(p, index({variable} + {k}){names})" for k in range(x.unroll))
+        head = f"for {variable} in range({x.start}, {x.start + x.rounds}, {x.unroll}):"
+        return margin.join([head, *calls])
 
     def _shared(self, x: Shared) -> str:
-        return f"{x.array.name} = cuda.shared.array({x.array.size}, {self.types[x.array.dtype]})"
+        return f"{x.array.name} = cuda.shared.array({x.array.size}, {self.types[x.array.dtype]}, ALIGNED)"
+
+    def _local(self, x: Local) -> str:
+        return f"{x.array.name} = cuda.local.array({x.array.size}, {self.types[x.array.dtype]})"
+
+    def _copy(self, x: Copy) -> str:
+        k, memory = Name("k0", PLACE), x.source if x.target.memory == THREAD else x.target
+        if memory is x.source and memory.memory == DEVICE and not memory.written and x.count == 4:
+            names = ", ".join(self._at(x.target, x.to + e) for e in range(4))
+            return f"{names} = read_four({memory.name}, {self.place(x.begin)})"
+        return self._loop(Loop(k, x.count, (Store(x.target, x.to + k, Load(x.source, x.begin + k)),)))
+
+    def _procedure(self, x: Procedure) -> str:
+        names = ", ".join(["p", *(p.name for p in x.parameters)])
+        self._procedures[x.name] = self.define(f"@device\ndef {{name}}({names}):\n{self.lines(x.body, 1)}")
+        return f"# {x.name} is {self._procedures[x.name]}"
+
+    def _run(self, x: Run) -> str:
+        return f"{self._procedures[x.procedure]}({', '.join(['p', *map(self.text, x.arguments)])})"
 
     def _barrier(self, x: Barrier) -> str:
         return "cuda.syncthreads()"
+
+
+def _bound(body: Sequence[Statement]) -> set[str]:
+    """Names that statements define."""
+    lets = (one.name.name for one in parts_of(tuple(body), Let | Variable))
+    loops = (one.variable.name for one in parts_of(tuple(body), Loop))
+    return {*lets, *loops, *(one.array.name for one in parts_of(tuple(body), Local))}
+
+
+def _arrays(body: Sequence[Statement]) -> set[str]:
+    """Names of arrays of a block or a thread that statements use."""
+    arrays = [one.array for one in parts_of(tuple(body), Load | Store)]
+    arrays += [a for one in parts_of(tuple(body), Copy) for a in (one.target, one.source)]
+    return {a.name for a in arrays if a.memory != DEVICE}
 
 
 class _Scalars(Printer):

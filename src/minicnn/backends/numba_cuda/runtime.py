@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.errors import explained
-from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream
+from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
@@ -118,6 +118,9 @@ class NumbaCudaRuntime:
 
     def done(self, event: Event) -> bool:
         return SIMULATED or bool(event.is_done)
+
+    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+        return in_order(launches)  # a graph is built of one stream
 
     def current(self) -> int:
         return 0 if SIMULATED else int(self.device.stream)

@@ -15,10 +15,10 @@ from minicnn.backends._gpu.tile_families import (
     Tile,
     WeightGradientTile,
 )
-from minicnn.backends._gpu.tiling import Geometry
 from minicnn.backends.numba_cuda.printer import CudaPython, type_of
 from minicnn.kernels.elements import reduced_place
 from minicnn.kernels.expressions import Element, Expr, I, Name, R
+from minicnn.kernels.geometry import Geometry
 from minicnn.kernels.windows import Image, Windows, images
 from minicnn.ops.windows import Axes
 from minicnn.program.graph import Value

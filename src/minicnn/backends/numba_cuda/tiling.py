@@ -70,8 +70,8 @@ class NumbaTiles(Tiles):
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> ConvolutionTile | None:
         """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""
-        # Kernels in Python know one order of filters, that of the forward pass.
-        return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=False)
+        # Templates in Python know one order of filters, that of the forward pass.
+        return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=self.plain)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`; few columns of a large matrix have tiles of their own."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-import array_api_compat.numpy as nx
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-if TYPE_CHECKING:
-    from minicnn.backends.webgpu.runtime import Memory
+from minicnn.backends._gpu.host_namespace import host
+from minicnn.backends._gpu.shaped import Shaped
+from minicnn.backends._gpu.slabs import Memory
 
 DTYPES = ("float32", "float16", "int32", "uint32", "int16", "uint16", "int8", "uint8", "bool")
 
@@ -29,7 +27,7 @@ def check_dtype(dtype: Any) -> None:
         )
 
 
-class Array(NDArrayOperatorsMixin):
+class Array(Shaped, NDArrayOperatorsMixin):
     """A contiguous array in the memory of an adapter. In expressions it is a NumPy array with its elements.
 
     Attributes:
@@ -45,21 +43,6 @@ class Array(NDArrayOperatorsMixin):
 
     def __init__(self, memory: Memory, start: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.memory, self.start, self.shape, self.dtype = memory, start, tuple(shape), np.dtype(dtype)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.size * self.dtype.itemsize
 
     @property
     def device(self) -> str:
@@ -100,7 +83,7 @@ class Array(NDArrayOperatorsMixin):
         if not isinstance(target, Array):
             raise IndexError(f"Rows of an array of webgpu are written from one on, all together. Received: {key!r}.")
         runtime = self.memory.runtime
-        if isinstance(value, Array) and (value.shape, value.dtype) == (target.shape, target.dtype):
+        if isinstance(value, Array) and value.dtype == target.dtype and _repeats(value.shape, target.shape):
             runtime.copy(value, target)
         else:
             runtime.send(np.ascontiguousarray(np.broadcast_to(host(value), target.shape), target.dtype), target)
@@ -109,23 +92,13 @@ class Array(NDArrayOperatorsMixin):
         return f"{np.asarray(self)!r} on {self.device}"
 
 
-def host(x: Any) -> Any:
-    """NumPy arrays in place of arrays of an adapter, in lists, too."""
-    if isinstance(x, list | tuple):
-        return type(x)(map(host, x))
-    return np.asarray(x) if isinstance(x, Array) else x
+def first_byte(array: Array) -> int:
+    """The first byte of an array in its slab."""
+    return int(array.memory.first + array.start)
 
 
-class HostNamespace(ModuleType):
-    """The Array API on arrays of an adapter, computed by NumPy: for references, where there is no kernel."""
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(nx, name)
-        if not callable(function) or isinstance(function, type):
-            return function
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            # What is made is the host's, on whatever device its operands are.
-            return function(*map(host, arguments), **{k: host(x) for k, x in options.items() if k != "device"})
-
-        return call
+def _repeats(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether all elements of one array, again and again, are what its broadcasting to a shape has."""
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return shape == target[len(target) - len(shape) :]

@@ -10,14 +10,16 @@ import numpy as np
 import wgpu  # noqa: F401 - whose absence is said when the backend is asked for
 
 from minicnn.backends._gpu.backend import GpuBackend
+from minicnn.backends._gpu.host_namespace import HostNamespace
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array as AnyArray
 from minicnn.backends.base import Executable
-from minicnn.backends.webgpu.arrays import Array, HostNamespace, check_dtype
+from minicnn.backends.webgpu.adapters import adapters
+from minicnn.backends.webgpu.arrays import Array, check_dtype
 from minicnn.backends.webgpu.generation import generate
-from minicnn.backends.webgpu.runtime import WebGpuRuntime, adapters, runtime_of
+from minicnn.backends.webgpu.runtime import WebGpuRuntime, runtime_of
 from minicnn.backends.webgpu.tiles import WebGpuTiles
 from minicnn.program.graph import Program
 
@@ -50,7 +52,7 @@ class WebGpuBackend(GpuBackend):
     ) -> None:
         device = f"adapter:{device}" if device is not None and device.isdigit() else device
         super().__init__(device, reference_only=reference_only, strict=strict, options=options)
-        self.precisions = ("float32",)
+        self.precisions = ("float32",) if reference_only else ("float32", "mixed_float16")
 
     def open(self, number: int) -> tuple[WebGpuRuntime, Tiles]:
         runtime = runtime_of(number)
@@ -90,8 +92,6 @@ class WebGpuBackend(GpuBackend):
             return {name: self.asarray(array) for name, array in run(arrays).items()}
 
         return call
-
-    # Machine ------------------------------------------------------------------------------------
 
     @classmethod
     def describe(cls) -> dict[str, str]:

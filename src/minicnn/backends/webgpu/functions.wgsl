@@ -23,6 +23,11 @@ fn maximum_(a: f32, b: f32) -> f32 { return passed(a, passed(b, max(a, b))); }
 
 fn minimum_(a: f32, b: f32) -> f32 { return passed(a, passed(b, min(a, b))); }
 
+// 0 x: NaN of what is not finite, by which a step is told that overflowed; a compiler may say that it is 0.
+fn zero_times(x: f32) -> f32 {
+    return of_bits(select(bitcast<u32>(x) & 2147483648u, 2143289344u, (bitcast<u32>(x) & 2139095040u) == 2139095040u));
+}
+
 fn abs_(x: f32) -> f32 { return abs(x); }
 
 fn floor_(x: f32) -> f32 { return passed(x, floor(x)); }
@@ -136,9 +141,14 @@ fn power_(x: f32, y: f32) -> f32 {
     return select(select(result, 1.0, one), x * x * select(1.0, x, y == 3.0), y == 2.0 || y == 3.0);
 }
 
-fn bfloat16_bits(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    return select((bits + 32767u + ((bits >> 16u) & 1u)) >> 16u, (bits >> 16u) | 64u, is_nan(x));
+// The nearest float16, ties to even; WGSL's own rounds as an adapter likes, and has no infinity.
+fn float16_bits(x: f32) -> u32 {
+    let sign = (bitcast<u32>(x) >> 16u) & 32768u;
+    let bits = bitcast<u32>(x) & 2147483647u;
+    let a = bits - 939524096u;  // of an exponent whose bias is 15
+    let normal = min((a + 4095u + ((a >> 13u) & 1u)) >> 13u, 31744u);
+    let finite = select(normal, u32(round(bitcast<f32>(bits) * 16777216.0)), bits < 947912704u);
+    return sign | select(finite, 32256u, is_nan(x));
 }
 
 // The high and the low word of a product.

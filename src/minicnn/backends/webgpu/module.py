@@ -14,10 +14,10 @@ _WORD = {"f32": "bitcast<f32>({0})", "i32": "bitcast<i32>({0})", "u32": "{0}", "
 _PART = {
     "uint8": "({0} >> {1}) & 255u", "uint16": "({0} >> {1}) & 65535u", "bool": "(({0} >> {1}) & 255u) != 0u",
     "int8": "bitcast<i32>(({0} >> {1}) << 24u) >> 24u", "int16": "bitcast<i32>(({0} >> {1}) << 16u) >> 16u",
-    "float16": "unpack2x16float({0} >> {1}).x", "bfloat16": "bitcast<f32>(({0} >> {1}) << 16u)",
+    "float16": "unpack2x16float({0} >> {1}).x",
 }  # fmt: skip
 _BITS = {
-    "float16": "pack2x16float(vec2<f32>({0}, 0.0))", "bfloat16": "bfloat16_bits({0})", "bool": "u32({0})",
+    "float16": "float16_bits({0})", "bool": "u32({0})",
     **dict.fromkeys(("int8", "int16"), "bitcast<u32>({0})"),
 }  # fmt: skip
 _FUNCTIONS = files(__package__).joinpath("functions.wgsl").read_text(encoding="utf-8")

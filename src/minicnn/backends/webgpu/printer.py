@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from minicnn.backends.webgpu.module import Module
-from minicnn.backends.webgpu.types import TYPES, type_of
+from minicnn.backends.webgpu.types import TYPES, TypedPrinter
 from minicnn.kernels.expressions import (
     PLACE,
     Apply,
@@ -24,15 +19,12 @@ from minicnn.kernels.expressions import (
     Negative,
     Number,
     Select,
-    changed,
     parts_of,
 )
-from minicnn.kernels.printing import Printer, type_name
+from minicnn.kernels.printing import type_name
 from minicnn.kernels.scalars import FUNCTIONS, T
 from minicnn.kernels.statements import Assign, Barrier, Function, If, Let, Loop, Procedure, Run, Shared, Store, Variable
 
-_NARROW = {"uint8": "({0} & 255u)", "uint16": "({0} & 65535u)", "int8": "(({0} << 24u) >> 24u)",
-           "int16": "(({0} << 16u) >> 16u)"}  # fmt: skip
 # Functions of WGSL itself for whole numbers; for floats `functions.wgsl` has all, exact enough and with NaN.
 _WHOLE = {"maximum": "max", "minimum": "min"}
 # Comparisons that are false for NaN, and whether their operands change places.
@@ -43,49 +35,10 @@ _COMPARISONS = {
 _TRUTH = {"maximum": "{0} || {1}", "minimum": "{0} && {1}"}
 
 
-class Wgsl(Printer):
-    """WGSL of the expressions and statements of a kernel.
-
-    Args:
-        module: Where functions are defined.
-        kind: Type of names and numbers that state none.
-    """
+class Wgsl(TypedPrinter):
+    """WGSL of the expressions and statements of a kernel. See `TypedPrinter`."""
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
-
-    def __init__(self, module: Module, kind: str = PLACE) -> None:
-        super().__init__(module.define)
-        self._module, self._kind = module, kind
-
-    def _type(self, x: Any) -> str | None:
-        return type_of(x, self._kind, self._module.results)
-
-    def _as(self, x: Expr, dtype: str) -> str:
-        """Text of an expression as one of a type."""
-        dtype = self._kind if dtype == T else dtype
-        if isinstance(x, Number):
-            return self.literal(x.value, dtype)
-        kind, source = TYPES[dtype], self._type(x)
-        if kind == "bool" and source not in ("bool", None):
-            if source == "f32":
-                return f"!equal_({self.text(x)}, 0.0f)"
-            return f"({self._within(x, 4)} != {TYPES[PLACE] if source is None else source}(0))"
-        text = self.text(x) if source == kind else f"{kind}({self.text(x)})"
-        exact = isinstance(x, Name | Load | Apply | Select) and getattr(x, "dtype", dtype) == dtype
-        return text if dtype not in _NARROW or exact else _NARROW[dtype].format(text)
-
-    @classmethod
-    def literal(cls, number: Any, dtype: str) -> str:
-        """See `Printer.literal`; numbers that WGSL cannot write are made of their bits."""
-        kind = TYPES[dtype]
-        if kind == "bool":
-            return str(bool(number)).lower()
-        if kind != "f32":
-            return f"{int(number)}{'u' if kind == 'u32' else 'i'}"
-        value = np.float32(number)
-        if math.isfinite(value):
-            return f"{float(value)!r}f"
-        return f"of_bits({value.view(np.uint32)}u)"
 
     # Expressions --------------------------------------------------------------------------------
 
@@ -94,6 +47,10 @@ class Wgsl(Printer):
             name, swapped = _COMPARISONS[x.symbol]
             left, right = (self._as(one, "float32") for one in ((x.right, x.left) if swapped else (x.left, x.right)))
             return f"{name}({left}, {right})", 9
+        if isinstance(x, Binary) and x.symbol == "*" and self._type(x) == "f32":
+            for zero, other in ((x.left, x.right), (x.right, x.left)):
+                if isinstance(zero, Number) and zero.value == 0:
+                    return f"zero_times({self._as(other, 'float32')})", 9
         if isinstance(x, Negative):  # of a number below zero, two signs would be another one
             return f"-({self.text(x.x)})", 6
         if isinstance(x, Binary) and x.symbol != "and":
@@ -117,18 +74,15 @@ class Wgsl(Printer):
         return f"{self._module.access(x.array, stores=False)}({self.place(x.place)})", 9
 
     def _select(self, x: Select) -> tuple[str, int]:
-        kind, yes = self._type(x), x.yes
-        safe = not any(parts_of((yes, x.no), Load | Apply | Body | Call))
-        if not safe and isinstance(x.no, Number) and _reads_at_places(yes):
-            # A branch would make each load wait for the one before it: instead, all are from places that exist.
-            yes, safe = changed(yes, partial(_at_first_unless, x.condition)), True
-        parts = [self._show(p)[0] if self._type(p) else f"{kind}({self.text(p)})" for p in (x.no, yes)]
-        if safe:
+        kind = self._type(x)
+        parts = [self._show(p)[0] if self._type(p) else f"{kind}({self.text(p)})" for p in (x.no, x.yes)]
+        if not any(parts_of((x.yes, x.no), Load | Apply | Body | Call)):
             return f"select({', '.join(parts)}, {self.text(x.condition)})", 9
         return self._closed(x, f"if ({self.text(x.condition)}) {{ return {parts[1]}; }}\n    return {parts[0]};", kind)
 
     def _cast(self, x: Cast) -> tuple[str, int]:
-        return self._as(x.x, x.dtype), 9
+        text = self._as(x.x, x.dtype)
+        return (f"unpack2x16float(float16_bits({text})).x" if x.dtype == "float16" else text), 9
 
     def _call(self, x: Call) -> tuple[str, int]:
         dtype = self._kind if x.dtype == T else x.dtype
@@ -187,7 +141,7 @@ class Wgsl(Printer):
 
     def _loop(self, x: Loop) -> str:
         name, dtype = x.variable.name, type_name(x.variable)
-        start, stop = (self.literal(n, dtype) for n in (x.start, x.stop))
+        start, stop = (self._as(n if isinstance(n, Expr) else Number(n), dtype) for n in (x.start, x.stop))
         head = f"for (var {name} = {start}; {name} < {stop}; {name}++)"
         return f"{head} {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
 
@@ -217,23 +171,6 @@ class Wgsl(Printer):
         """Definition of a function."""
         head = f"fn {x.name}({_typed(x.parameters)}) -> {TYPES[x.dtype]}"
         return f"{head} {{\n    return {self._as(x.result, x.dtype)};\n}}\n"
-
-
-def _reads_at_places(x: Expr) -> bool:
-    """Whether all that an expression reads is at places that nothing has to be read for."""
-    reads = list(parts_of(x, Load | Apply))
-    places = tuple(one.place if isinstance(one, Load) else one.arguments for one in reads)
-    return bool(reads) and not any(parts_of(places, Load | Apply)) and not any(parts_of(x, Body))
-
-
-def _at_first_unless(condition: Expr, x: Expr) -> Expr | None:
-    """Load from a place if a condition holds, and from the first place if not."""
-    match x:
-        case Load(array, place):
-            return Load(array, Select(condition, place, Number(0, PLACE)))
-        case Apply(function, places):
-            return Apply(function, tuple(Select(condition, place, Number(0, PLACE)) for place in places))
-    return None
 
 
 def _typed(names: Iterable[Name], default: str = PLACE) -> str:

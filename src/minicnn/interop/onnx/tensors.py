@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import EllipsisType, SimpleNamespace
 from typing import Any
@@ -41,9 +41,11 @@ class Sheet:
         operators: The operators.
         constants: Constants by name, in the order in which they were needed.
         scope: Path of the layer that operators are now written for.
+        held: Names of the inputs whose arrays the file holds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: Collection[str] = ()) -> None:
+        self.held = held
         self.operators: list[Operator] = []
         self.constants: dict[str, HostArray] = {}
         self.scope = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -31,7 +31,7 @@ def model_of(programs: tuple[Program, Program], held: Mapping[str, HostArray]) -
     Raises:
         ValueError: If primitives have no form in ONNX, or the step does not follow from the batch; all are named.
     """
-    sheets, refused = zip(*map(_sheet, programs), strict=True)
+    sheets, refused = zip(*(_sheet(program, held) for program in programs), strict=True)
     if refused[0]:
         raise ValueError(
             "A step is exported whose primitives are operators of ONNX, or have references that only need what "
@@ -71,10 +71,10 @@ def finished(graph: onnx.GraphProto) -> onnx.ModelProto:
     return model
 
 
-def _sheet(program: Program) -> tuple[Sheet, set[str]]:
+def _sheet(program: Program, held: Collection[str]) -> tuple[Sheet, set[str]]:
     """The operators of a Program, and what has no form in ONNX, with the reason."""
     program = channels_first(program.copy())
-    sheet, refused = Sheet(), set[str]()
+    sheet, refused = Sheet(held), set[str]()
     tensors: dict[int, Tensor] = {}
     for v in program.inputs:
         if v.kind == "metric":  # totals begin at zero in each step, so that a step gives those of its batch

@@ -200,8 +200,8 @@ def measure(
     result: dict[str, Any] = {
         "seconds": {}, "nodes": [], "merged": [], "apart": [], "steps": {}, "losses": {}, "out": {}, "refused": {},
     }  # fmt: skip
-    made = {c: Worker(c, Layers, c, name, image, batch, classes) for c in candidates}
-    with together(made) as (workers, result["out"]):
+    waiting = {c: Worker(c, Layers, c, name, image, batch, classes) for c in candidates}
+    with together(waiting) as (workers, result["out"]):
         for candidate, worker in workers.items():
             try:
                 result["losses"][candidate] = worker.call("loss")

@@ -31,12 +31,12 @@ def measure_cores(
     names: Sequence[str], problem: Problem, counts: Sequence[int], rounds: int, budget_s: float
 ) -> dict[str, Any]:
     """The problem on each number of cores, each in processes of its own, interleaved."""
-    made = {
+    waiting = {
         f"{name} / {n}": Worker(name, Convolver, name, WAYS, environment=dict.fromkeys(THREADS, str(n)))
         for name in names
         for n in counts
     }
-    with together(made) as (workers, out):
+    with together(waiting) as (workers, out):
         return {"points": [point_of(workers, problem, rounds, budget_s)], "out": out}
 
 
@@ -57,25 +57,25 @@ def fastest(point: Mapping[str, Any]) -> tuple[str, Spread] | None:
 
 def on_cores(run: Run) -> dict[str, dict[int, tuple[str, Spread]]]:
     """Fastest way and seconds by candidate and number of cores."""
-    found: dict[str, dict[int, tuple[str, Spread]]] = {}
+    by_name: dict[str, dict[int, tuple[str, Spread]]] = {}
     for point in run.results.get("cores", {"points": ()})["points"]:
         for key, kept in point["candidates"].items():
             if best := fastest(kept):
                 name, _, count = key.partition(" / ")
-                found.setdefault(name, {})[int(count)] = best
-    return found
+                by_name.setdefault(name, {})[int(count)] = best
+    return by_name
 
 
 def on_lanes(run: Run, what: str) -> dict[str, dict[int, tuple[str, Spread]]]:
     """Fastest way and seconds by candidate and number of filters, or of images."""
-    found: dict[str, dict[int, tuple[str, Spread]]] = {}
+    by_name: dict[str, dict[int, tuple[str, Spread]]] = {}
     points = run.results.get("lanes", {"points": ()})["points"]
     half = len(points) // 2  # filters come first
     for point in points[:half] if what == "filters" else points[half:]:
         for name, kept in point["candidates"].items():
             if best := fastest(kept):
-                found.setdefault(name, {})[int(point["problem"][what])] = best
-    return found
+                by_name.setdefault(name, {})[int(point["problem"][what])] = best
+    return by_name
 
 
 def gains(runs: Sequence[Run]) -> Iterator[tuple[str, int, float]]:

@@ -174,10 +174,10 @@ def _shares_panel(every: Sequence[Step]) -> list[Panel]:
     """A panel for each machine; where it has many steps, without those of libraries that only lend their arrays."""
     panels = []
     for where in dict.fromkeys(s.run.where(s.candidate) for s in every):
-        own = [s for s in every if s.run.where(s.candidate) == where]
-        if len(own) > figures.ROWS:
-            own = [s for s in own if family(s.candidate) != figures.ARRAYS]
-        shown = {f"{s.network}, {s.run.name(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in own}
+        there = [s for s in every if s.run.where(s.candidate) == where]
+        if len(there) > figures.ROWS:
+            there = [s for s in there if family(s.candidate) != figures.ARRAYS]
+        shown = {f"{s.network}, {s.run.name(s.candidate)}": {p: 100 * v for p, v in s.shares.items()} for s in there}
         panels.append(Panel(where, partial(_draw, shown=shown), len(shown)))
     return panels
 

@@ -130,10 +130,10 @@ def _lines(run: Run, name: str, backend: str) -> figures.Series:
             x = varied(point["problem"])
             if way in OURS and of == backend:
                 add(way, x, spread.median, figures.PALETTE[order.index(way) % len(figures.PALETTE)])
-            elif way in (VENDOR, CHANNELS_FIRST):
-                add("library's own", x, spread.median, figures.FAMILIES[figures.TORCH])
+            elif way in (VENDOR, CHANNELS_FIRST):  # grey and black: the strategies have a red and a blue
+                add("library's own", x, spread.median, figures.PALETTE[-1])
             elif way == OWN:
-                add(f"kernel, {of}", x, spread.median, figures.FAMILIES[figures.KERNELS])
+                add(f"kernel, {of}", x, spread.median, figures.INK)
     return series
 
 

@@ -39,15 +39,15 @@ def step(problem: Problem, direction: Direction) -> Program:
     program = Program(direction)
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}
 
-    def given(name: str) -> Any:
+    def operand(name: str) -> Any:
         return program.input(name, shapes[name], problem.dtype, kind="parameter")
 
     if direction == "forward":
-        result = ops.conv2d(given("x"), given("w"), **problem.attrs)
+        result = ops.conv2d(operand("x"), operand("w"), **problem.attrs)
     elif direction == "input gradient":
-        result = ops.conv2d_input_gradient(given("dy"), given("w"), image=problem.image, **problem.attrs)
+        result = ops.conv2d_input_gradient(operand("dy"), operand("w"), image=problem.image, **problem.attrs)
     else:
-        result = ops.conv2d_weight_gradient(given("dy"), given("x"), kernel=problem.kernel, **problem.attrs)
+        result = ops.conv2d_weight_gradient(operand("dy"), operand("x"), kernel=problem.kernel, **problem.attrs)
     carry(program, {"result": result})
     return program
 

@@ -90,8 +90,8 @@ def candidate(name: str, settings: Settings) -> Trainer:
         options = Options(fused=False, tiled=False, graph=False, block=int(how.removeprefix("block ")))
         return trainer(base, settings, {"options": options})
     if how.startswith("loader, "):
-        own = {"options": Options(pinned=how.endswith("pinned"))} if base == "cupy" else {}
-        return LoadedTrainer(base, settings, own, int(how.split()[1]))
+        choices = {"options": Options(pinned=how.endswith("pinned"))} if base == "cupy" else {}
+        return LoadedTrainer(base, settings, choices, int(how.split()[1]))
     if "workers" in how:
         return trainer(base, settings, {"workers": int(how.split()[0]), "pinned": how.endswith("pinned")})
     return trainer(base, settings, LEVELS.get(base, {}).get(how))

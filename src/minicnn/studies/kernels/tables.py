@@ -123,8 +123,8 @@ def _epochs(runs: Sequence[Run], data: str) -> tuple[list[Panel], str]:
     if data == "mnist":
         marks += [Mark(n, sum(s) / 2 / EPOCHS, HOLLOW, "published, on other machines")
                   for n, (s, *_) in PUBLISHED.items()]  # fmt: skip
-        own = OWN_S.items() if any(run.gpu for run in runs) else ()
-        marks += [Mark(*(n.rpartition(", ")[0], seconds, OWN, n.rpartition(", ")[2])) for n, seconds in own]
+        published = OWN_S.items() if any(run.gpu for run in runs) else ()
+        marks += [Mark(*(n.rpartition(", ")[0], seconds, OWN, n.rpartition(", ")[2])) for n, seconds in published]
     first = f"{fastest.label}, {fastest.group}" if fastest else None
     finding = {"first": first, "first_s": fastest.spread.median} if fastest else {}
     return figures.grouped(marks, "time of an epoch") if marks else [], TEMPLATE.words("finding", finding)

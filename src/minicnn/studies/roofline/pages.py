@@ -225,9 +225,9 @@ def _answer(every: Sequence[Step]) -> dict[str, Any]:
     if not every:
         return values
     gpu = any(on_gpu(s.candidate) for s in every)
-    own = [s for s in every if on_gpu(s.candidate) == gpu]
-    best = best_of(own) or ""
-    largest_steps = largest(own, best)
+    there = [s for s in every if on_gpu(s.candidate) == gpu]
+    best = best_of(there) or ""
+    largest_steps = largest(there, best)
     run = next(iter(largest_steps.values())).run
     values |= {"best": best, "where": run.where(best), "batch": next(iter(largest_steps.values())).batch,
                "rates": ", ".join(f"{TITLES[n]} {s.rate:,.0f}" for n, s in largest_steps.items())}  # fmt: skip
@@ -245,7 +245,7 @@ def _answer(every: Sequence[Step]) -> dict[str, Any]:
             named = dict.fromkeys(NAMES[v] for v in limits)
             values |= {"limited": len(limits), "judged": len(verdicts), "limits": " or ".join(named)}
         else:
-            mine = [s for s in at_epoch(own) if s.run is run and s.candidate == best]
+            mine = [s for s in at_epoch(there) if s.run is run and s.candidate == best]
             timed = [(s.batch, shares) for s in mine if (shares := _kernels(s))]
             near_one = [100 * (shares["compute"] + shares["memory"]) for _, shares in timed]
             values |= {"no_limit": "", "timed": [batch for batch, _ in timed], "near": near_one,

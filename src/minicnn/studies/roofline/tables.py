@@ -65,10 +65,10 @@ def copies(runs: Sequence[Run]) -> tuple[Rows, str]:
     return rows, "; ".join(notes)
 
 
-def counts(found: Mapping[str, Found]) -> Rows:
+def counts(networks: Mapping[str, Found]) -> Rows:
     """Parameters, FLOPs and bytes of a step by image, against PyTorch's counter."""
     rows: Rows = []
-    for name, counted in found.items():
+    for name, counted in networks.items():
         batch, theirs = counted["batches"][1], counted["torch"]
         flops, moved = whole(counted, batch)
         row: dict[str, Cell] = {
@@ -87,10 +87,10 @@ def counts(found: Mapping[str, Found]) -> Rows:
     return rows
 
 
-def layers(found: Mapping[str, Found]) -> Rows:
+def layers(networks: Mapping[str, Found]) -> Rows:
     """FLOPs and bytes by layer."""
     rows: Rows = []
-    for name, counted in found.items():
+    for name, counted in networks.items():
         for layer, of in counted["layers"].items():
             sums = [sum(of.get(f"{p}_{k}", 0) for p in ("forward", "backward")) for k in ("flops", "bytes")]
             keys = [f"{p}_{k}" for p in ("forward", "backward") for k in ("flops", "bytes")]

@@ -308,8 +308,8 @@ def rtols(sensitivity: float) -> tuple[float, float]:
 
 def accounts(folder: Path, batch: int) -> dict[str, dict[str, float]]:
     """Planned and measured memory of a step of each network on NumPy, which tells exactly what it allocates."""
-    made = {name: Worker("numpy", Runner, "numpy", name, str(folder)) for name in counting.NETWORKS}
-    with together(made) as (workers, out):
+    waiting = {name: Worker("numpy", Runner, "numpy", name, str(folder)) for name in counting.NETWORKS}
+    with together(waiting) as (workers, out):
         for name, why in out.items():
             raise CandidateError(name, why)
         for worker in workers.values():

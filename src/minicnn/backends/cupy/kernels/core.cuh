@@ -86,6 +86,18 @@ template <class T, int n> struct alignas(sizeof(T) * n > 16 ? 16 : sizeof(T) * n
 // N neighbours in memory, of which the first is at a multiple of N elements, and arrays begin at multiples of 16 bytes.
 template <int N, class T> DEVICE Pack<T, N> load_run(const T* place) { return *reinterpret_cast<const Pack<T, N>*>(place); }
 template <int N, class T> DEVICE void store_run(T* place, const Pack<T, N>& run) { *reinterpret_cast<Pack<T, N>*>(place) = run; }
+// N neighbours copied to or from a thread's own array, by loads or stores of up to 16 bytes.
+template <int N, class T> DEVICE void copy_in(T* to, const T* from) {
+  const Pack<T, N> run = load_run<N>(from);
+#pragma unroll
+  for (int e = 0; e < N; e++) to[e] = run.v[e];
+}
+template <int N, class T> DEVICE void copy_out(T* to, const T* from) {
+  Pack<T, N> run;
+#pragma unroll
+  for (int e = 0; e < N; e++) run.v[e] = from[e];
+  store_run(to, run);
+}
 // N neighbours as one number: what computes one element of an image computes those of N channels.
 template <class T, int N> struct Lanes : Pack<T, N> {
   using Pack<T, N>::v;

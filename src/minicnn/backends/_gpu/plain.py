@@ -1,0 +1,128 @@
+"""Tiles without tensor cores as statements of the kernel language, with whatever follows their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.operands import matrix, operand
+from minicnn.backends._gpu.tile_families import (
+    ConvolutionTile,
+    PlainTile,
+    ProductTile,
+    ReductionTile,
+    WeightGradientTile,
+)
+from minicnn.backends._gpu.writer import Writer
+from minicnn.kernels.blocks import PART, TOTAL, Finish
+from minicnn.kernels.convolutions import Pooled, convolved
+from minicnn.kernels.elements import reduced_place
+from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, parts_of
+from minicnn.kernels.matrices import multiplied
+from minicnn.kernels.products import Product, Term, product_of
+from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
+from minicnn.kernels.statements import Shared, Statement
+from minicnn.kernels.tiles import tiled
+from minicnn.kernels.weight_gradients import weight_gradient
+from minicnn.kernels.windows import Image, Windows
+from minicnn.program.graph import ITEMSIZE, Node, Value
+
+
+def is_plain(group: FusionGroup) -> bool:
+    """True if a group has a tile, or a sum that threads share, which the kernel language has."""
+    families = ConvolutionTile | PlainTile | ProductTile | ReductionTile | WeightGradientTile
+    return group.slices > 1 or isinstance(group.tile, families)
+
+
+def shared_bytes(statements: Sequence[Statement]) -> int:
+    """Bytes of shared memory that statements declare; each array begins at a multiple of 16."""
+    arrays = [one.array for one in parts_of(tuple(statements), Shared)]
+    return sum(-(-a.size * ITEMSIZE[a.dtype] // 16) * 16 for a in arrays)
+
+
+def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Statement]:
+    """Statements of a group's sums, and what follows each of them.
+
+    Args:
+        writer: The writer of the group.
+        group: The group: see `is_plain`.
+        threads: Threads of a block.
+    """
+    node, tile, dtype = group.anchor, group.tile, group.anchor.outputs[0].dtype
+    resolved = partial(writer.resolved, node)
+    match tile:
+        case ConvolutionTile():
+            return convolved(node, tile, [operand(writer, v) for v in node.inputs], *_pooled(writer, group))
+        case WeightGradientTile():
+            operands = [operand(writer, v) for v in node.inputs]
+            return weight_gradient(node, tile, tile.splits, operands, _finish(writer, group))
+        case ProductTile():
+            return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
+        case PlainTile():
+            define = partial(_define, writer, node.outputs[0])
+            product = _by_rows(writer, node, product_of(node))
+            return tiled(product, tile.shape, dtype, resolved, define, _finish(writer, group).lines)
+    sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
+    finish = _finish(writer, group).lines
+    return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, resolved(_term(node)), finish, threads)
+
+
+def _define(writer: Writer, value: Value, parameters: tuple[Name, ...], result: Expr, title: str) -> str:
+    """Name of a new function that gives numbers of the type of a value."""
+    return writer.define_function(parameters, result, value, title)
+
+
+def _by_rows(writer: Writer, node: Node, product: Product) -> Product:
+    """A product of matrices whose elements, where they are computed as they are read, are told by row and column.
+
+    That spares two divisions for each element of rows that are gathered.
+    """
+    terms: dict[str, Callable[[Expr, Expr], Term]] = {}
+    for value, side, turned in zip(node.inputs, ("left", "right"), ("transpose_a", "transpose_b"), strict=False):
+        if turned in node.attrs and writer.inlined(value) is not None:
+            function = writer.matrix(value, value.shape[1])
+            order = -1 if node.attrs[turned] else 1
+            terms[side] = lambda a, b, function=function, order=order: Term(Apply(function, (a, b)[::order]))
+    return replace(product, **terms)
+
+
+def _finish(writer: Writer, group: FusionGroup) -> Finish:
+    """What follows each sum of a group, or each part of one."""
+    node, total = group.anchor, Name(TOTAL, group.anchor.outputs[0].dtype)
+    if node.op.name.endswith("_partial_sums") and (parts := node.outputs[0].shape[0]) > 1:
+        place = PART * (node.outputs[0].size // parts) + I
+        return Finish(total, (), [(writer.array(node.outputs[0]), place, total)])
+    statements, stored = writer.compute(group.nodes, group, total)
+    return Finish(total, statements, [(writer.array(value), I, name) for value, name in stored])
+
+
+def _pooled(writer: Writer, group: FusionGroup) -> tuple[Finish, Pooled | None]:
+    """What follows a convolution, and the pooling that it does on its way out, if there is one."""
+    pool, dtype = group.pool, group.anchor.outputs[0].dtype
+    if pool is None:
+        return _finish(writer, group), None
+    total, top, tap = Name(TOTAL, dtype), Name("top", dtype), Name("winner", "int32")
+    statements, stored = writer.compute(group.before, group, total)
+    before = Finish(total, statements, [(writer.array(value), I, name) for value, name in stored])
+    of = writer.locals[id(writer.plan.root(pool.inputs[0]))]
+    image = Image.of(pool.outputs[0].shape, pool.attrs["data_format"])
+    statements, stored = writer.compute(group.nodes, group, Name("maximum", dtype), Cast(tap, "uint8", "int32"))
+    finish = Finish(Name("maximum", dtype), statements, [(writer.array(value), I, name) for value, name in stored])
+    return finish, Pooled(image, pool.attrs["kernel"], before, of, top, tap)
+
+
+def _term(node: Node) -> Expr:
+    """Term r of result o of a sum."""
+    if node.op.name.startswith("depthwise"):
+        return Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: RESULT})
+    source, dtype = node.inputs[0].dtype, node.outputs[0].dtype
+    _, place = reduced_place(node, RESULT, R)
+    return Element(0, place) if source == dtype else Cast(Element(0, place), dtype, source)
+
+
+def _of_partial_sums(group: FusionGroup, threads: int) -> Sharing:
+    """Division of the partial sums that a group begins with."""
+    side = threads // group.slices
+    return Sharing(group.size, group.anchor.inputs[0].shape[0], side, group.slices, terms_first=False)
