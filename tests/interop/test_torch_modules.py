@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Any) -> Any:
         share = torch.sigmoid(self.wide(F.hardswish(self.narrow(F.adaptive_avg_pool2d(x, 1)))))
-        return self.end((x * share).mean([2, 3]))
+        return self.end((F.avg_pool2d(F.max_pool2d(x, 2, 1), 3, stride=1, padding=1) * share).mean([2, 3]))
 
 
 def _pools(kind: Callable[..., Any], **options: Any) -> Any:
