@@ -20,6 +20,7 @@ from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, lanes, parallelism, strategy_pages, sweeps
 from support import oracles
 from support.command_line import minicnn
+from support.tolerances import DOUBLE, SUM
 
 PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
 
@@ -54,7 +55,7 @@ def test_what_is_expected_is_the_definition_in_float64(kernel: tuple[int, int]) 
     for direction in DIRECTIONS:
         (node,) = sweeps.step(replace(problem, dtype="float64"), direction).nodes
         right = node.op.reference(*(given[v.name] for v in node.inputs), xp=numpy_xp, **node.attrs)
-        np.testing.assert_allclose(found[direction], right, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found[direction], right, rtol=0, atol=DOUBLE)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch:cpu"])
@@ -147,7 +148,7 @@ def test_layers_of_a_network(candidate: str) -> None:
 def test_both_candidates_have_the_same_loss() -> None:
     pytest.importorskip("torch")
     ours, theirs = (breakdown.Layers(c, "squeezenet1_1", 48, 2, 5).loss() for c in ("numpy", "torch.nn:cpu"))
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours == pytest.approx(theirs, rel=SUM)
 
 
 @pytest.mark.usefixtures("in_this_process")
