@@ -103,7 +103,7 @@ def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None
     found = sweeps.point_of(workers, PROBLEM, 1, 1.0)["candidates"]
     assert found["failing"]["failure"] == "no memory"
     assert not found["failing"]["times"]
-    assert set(found["working"]["times"]) == set(STRATEGIES) - {"vendor"}
+    assert set(found["working"]["times"]) == {*STRATEGIES, "own kernel"} - {"vendor"}
     assert all(len(samples) == 1 for ways in found["working"]["times"].values() for samples in ways.values())
 
 
@@ -175,10 +175,10 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         with Path("out/convolution", f"{name}.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
-    ways = set(STRATEGIES) - {"vendor"}
+    ways = {*STRATEGIES, "own kernel"} - {"vendor"}
     points = [row for row in table("points") if row["sweep"] == "kernel size"]
     assert {row["strategy"] for row in points if row["at"] == "3"} == ways
-    assert {row["strategy"] for row in points if row["at"] == "1"} == ways - {"winograd2", "winograd4"}
+    assert {row["strategy"] for row in points if row["at"] == "1"} == ways - {"winograd2", "winograd4", "own kernel"}
     assert len(table("winners")) == 4 * 2 * 3
     (row,) = table("layers")
     assert 0 < float(row["convolution"]) < 100
