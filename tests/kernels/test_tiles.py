@@ -22,6 +22,7 @@ from minicnn.kernels import words
 from minicnn.kernels.products import product_of
 from minicnn.kernels.tiles import TileShape
 from minicnn.layers import Conv2D, Input, MaxPooling2D
+from minicnn.program import Program
 from minicnn.program.graph import Node
 from support.interpreted import interpreted
 from support.kernel_check import case_program, check_results, convolutions, products, reductions
@@ -152,13 +153,33 @@ def test_a_sum_of_infinities_and_nan_is_that_of_numpy() -> None:
         np.testing.assert_array_equal(interpreted(program, arrays, plain=Small())["y0"], expected)
 
 
+def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:
+    """As they are, and as columns."""
+    program, rng = Program(), np.random.default_rng(0)
+    x, index = program.input("x", (20, 6), "uint8"), program.input("index", (5,), "int32")
+    rows = ops.cast(ops.take(x, index), dtype="float32") * 0.5
+    program.outputs["y"] = ops.matmul(rows, program.input("w", (6, 3)), transpose_a=False, transpose_b=False)
+    program.outputs["g"] = ops.matmul(rows, program.input("d", (5, 3)), transpose_a=True, transpose_b=False)
+    arrays = {
+        "x": rng.integers(0, 9, (20, 6)).astype("uint8"), "index": np.array([3, 19, 0, 3, 7], "int32"),
+        "w": rng.normal(size=(6, 3)).astype("float32"), "d": rng.normal(size=(5, 3)).astype("float32"),
+    }  # fmt: skip
+    text = "".join(words.text(lowered(plan, launch, set())[0]) for plan in [plan_of(program.copy(), Small())]
+                   for launch in plan.launches)  # fmt: skip
+    assert "/ 6" not in text
+    results = interpreted(program, arrays, plain=Small())
+    gathered = arrays["x"][arrays["index"]] * 0.5
+    assert_close(results["y"], gathered @ arrays["w"], 6)
+    assert_close(results["g"], gathered.T @ arrays["d"], 5)
+
+
 def test_a_tile_reads_as_a_student_would_write_it() -> None:
     a, b = normal((4, 8), 0), normal((8, 4), 1)
     program, _ = case_program(Case(ops.matmul, (a, b), {"transpose_a": False, "transpose_b": False}), "float32")
     plan = plan_of(program, Small())
     text = words.text(lowered(plan, plan.launches[0], set())[0])
     for line in (
-        "left: 20 numbers of float32 in shared memory", "for step in 0 .. 1:", "wait for all threads of the block",
+        "left: 48 numbers of float32 in shared memory", "for step in 0 .. 1:", "wait for all threads of the block",
         "s1_1 += a1 * b1", "for k in 0 .. 3:",
     ):  # fmt: skip
         assert line in text, text
