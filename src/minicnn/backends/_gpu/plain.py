@@ -79,13 +79,23 @@ def _by_rows(writer: Writer, node: Node, product: Product) -> Product:
 
     That spares two divisions for each element of rows that are gathered.
     """
-    terms: dict[str, Callable[[Expr, Expr], Term]] = {}
-    for value, side, turned in zip(node.inputs, ("left", "right"), ("transpose_a", "transpose_b"), strict=False):
-        if turned in node.attrs and writer.inlined(value) is not None:
-            function = writer.matrix(value, value.shape[1])
-            order = -1 if node.attrs[turned] else 1
-            terms[side] = lambda a, b, function=function, order=order: Term(Apply(function, (a, b)[::order]))
-    return replace(product, **terms)
+    if not node.op.name.startswith("matmul"):
+        return product
+    turned = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    left, right = (
+        usual if writer.inlined(value) is None else _by_row(writer, value, turned=across)
+        for value, across, usual in zip(node.inputs, turned, (product.left, product.right), strict=True)
+    )
+    return replace(product, left=left, right=right)
+
+
+def _by_row(writer: Writer, value: Value, *, turned: bool) -> Callable[[Expr, Expr], Term]:
+    function = writer.matrix(value, value.shape[1])
+
+    def term(a: Expr, b: Expr) -> Term:
+        return Term(Apply(function, (b, a) if turned else (a, b)))
+
+    return term
 
 
 def _finish(writer: Writer, group: FusionGroup) -> Finish:
