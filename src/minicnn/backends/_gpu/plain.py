@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.operands import matrix, operand
@@ -80,16 +79,23 @@ def _by_rows(writer: Writer, node: Node, product: Product) -> Product:
 
     That spares two divisions for each element of rows that are gathered.
     """
+    if not node.op.name.startswith("matmul"):
+        return product
+    turned = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    left, right = (
+        usual if writer.inlined(value) is None else _by_row(writer, value, turned=across)
+        for value, across, usual in zip(node.inputs, turned, (product.left, product.right), strict=True)
+    )
+    return replace(product, left=left, right=right)
 
-    def element(value: Value, turned: bool) -> Callable[[Expr, Expr], Term]:
-        function = writer.matrix(value, value.shape[1])
-        return lambda a, b: Term(Apply(function, (b, a) if turned else (a, b)))
 
-    terms: dict[str, Any] = {}
-    for value, side, turned in zip(node.inputs, ("left", "right"), ("transpose_a", "transpose_b"), strict=False):
-        if turned in node.attrs and writer.inlined(value) is not None:
-            terms[side] = element(value, node.attrs[turned])
-    return replace(product, **terms)
+def _by_row(writer: Writer, value: Value, *, turned: bool) -> Callable[[Expr, Expr], Term]:
+    function = writer.matrix(value, value.shape[1])
+
+    def term(a: Expr, b: Expr) -> Term:
+        return Term(Apply(function, (b, a) if turned else (a, b)))
+
+    return term
 
 
 def _finish(writer: Writer, group: FusionGroup) -> Finish:

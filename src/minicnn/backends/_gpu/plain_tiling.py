@@ -42,7 +42,7 @@ class PlainTiles(Tiles):
 
     def _tile(self, product: Product, node: Node, *, split: bool = False) -> PlainTile:
         """The tile with the least modelled time."""
-        itemsize, gpu = ITEMSIZE[node.outputs[0].dtype], self.gpu
+        itemsize, gpu = max(4, ITEMSIZE[node.outputs[0].dtype]), self.gpu  # it computes in float32 at least
         best: PlainTile | None = None
         for sizes in SHAPES:
             shape = TileShape(*sizes)
