@@ -79,7 +79,6 @@ class CudaPython(Python):
     """
 
     types: ClassVar[Mapping[str, str]] = TYPES
-    IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
     names: ClassVar[Mapping[str, str]] = {"block": "number", "thread": "cuda.threadIdx.x", "row": "p[-1]"}
 
     def __init__(self, define: Callable[[str], str] | None = None) -> None:
