@@ -1,4 +1,4 @@
-"""The kernel of a launch as data, which people read and the interpreter runs; tiles are templates in it."""
+"""The kernel of a launch as data, which people read and the interpreter runs; what has a template is a node of it."""
 
 from __future__ import annotations
 
