@@ -110,7 +110,7 @@ class NeighbourWriter(Writer):
 
     def lanes(self, group: FusionGroup) -> int:
         """Number of neighbouring results that a thread has in a reduction over positions; 0 if they are no channels."""
-        node, tile = group.anchor, group.tile or group.anchor.attrs.get("tile")  # in a launch there may be fewer threads
+        node, tile = group.anchor, group.tile
         if not isinstance(tile, ReductionTile) or not self.plan.tiles.pipelined:
             return 0
         if tile.terms_first or tile.columns * tile.rows % 32:
