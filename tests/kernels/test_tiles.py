@@ -39,7 +39,6 @@ class Small(Tiles):
 
     gpu: Any = H200
     shape: TileShape = SHAPES[0]
-    plain: bool = True
 
     def _tile(self, node: Node) -> Tile:
         product = product_of(node)
@@ -73,13 +72,13 @@ class Small(Tiles):
 few = settings(max_examples=6)
 # The families of tiles of the CUDA engines, with few threads a block, for a GPU of two multiprocessors.
 LIMITS = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
-FAMILIES = Tiles(replace(H200, name="small", multiprocessors=2), limits=LIMITS, plain=True)
+FAMILIES = Tiles(replace(H200, name="small", multiprocessors=2), limits=LIMITS)
 
 
 def check(case: Case, tiles: Tiles | TileShape) -> None:
     """Compare what tiles make in the interpreter with the reference."""
     program, arrays = case_program(case, "float32")
-    results = interpreted(program, arrays, plain=tiles if isinstance(tiles, Tiles) else Small(shape=tiles))
+    results = interpreted(program, arrays, tiles=tiles if isinstance(tiles, Tiles) else Small(shape=tiles))
     check_results(case, arrays.values(), lambda k: results[f"y{k}"])
 
 
@@ -110,7 +109,7 @@ def test_a_convolution_pools_on_its_way_out(size: int | tuple[int, int]) -> None
     x[0, 2, 3, 1] = np.nan
     program, arrays = model.program(batch_size=3), {"x": x, **model.get_weights()}
     assert any(group.pool for group in plan_of(program.copy(), FAMILIES).groups)
-    (result,) = interpreted(program, arrays, fuse=True, plain=FAMILIES).values()
+    (result,) = interpreted(program, arrays, fuse=True, tiles=FAMILIES).values()
     assert_close(result, model.predict(x), 18, dtype="float32")
 
 
@@ -150,7 +149,7 @@ def test_a_sum_of_infinities_and_nan_is_that_of_numpy() -> None:
         program, arrays = case_program(Case(op, (x,), {"axes": (1,), "keepdims": False}), "float32")
         with np.errstate(invalid="ignore"):
             expected = {"sum": np.sum, "max": np.max}[op.name](x, axis=1)
-        np.testing.assert_array_equal(interpreted(program, arrays, plain=Small())["y0"], expected)
+        np.testing.assert_array_equal(interpreted(program, arrays, tiles=Small())["y0"], expected)
 
 
 def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:

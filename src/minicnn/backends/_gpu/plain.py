@@ -30,10 +30,11 @@ from minicnn.kernels.windows import Image, Windows
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 
-def is_plain(group: FusionGroup) -> bool:
+def is_plain(writer: Writer, group: FusionGroup) -> bool:
     """True if a group has a tile, or a sum that threads share, which the kernel language has."""
     families = ConvolutionTile | PlainTile | ProductTile | ReductionTile | WeightGradientTile
-    return group.slices > 1 or isinstance(group.tile, families)
+    # A thread that makes neighbours adds up all parts of each.
+    return isinstance(group.tile, families) or (group.slices > 1 and writer.width(group) == 1)
 
 
 def shared_bytes(statements: Sequence[Statement]) -> int:

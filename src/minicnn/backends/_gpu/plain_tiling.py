@@ -26,7 +26,6 @@ class PlainTiles(Tiles):
     """Tiles in the kernel language; rows are computed by elements."""
 
     byte_products: bool = False
-    plain: bool = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> PlainTile | None:
         """See `Tiles.convolution`; a pooling is a launch of its own."""
