@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -355,11 +356,13 @@ class Peers:
         with torch.cuda.graph(graph, stream=stream):
             loss = step()
 
-        def run() -> Any:
-            graph.replay()
-            return loss
+        # The graph reads weights and state where they are: the step keeps them there.
+        return partial(_replayed, graph, loss, step)
 
-        return run
+
+def _replayed(graph: Any, loss: Any, step: Callable[[], Any]) -> Any:
+    graph.replay()
+    return loss
 
 
 if __name__ == "__main__":

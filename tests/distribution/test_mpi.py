@@ -125,3 +125,9 @@ def test_the_command_trains_the_same_model_on_any_number_of_processes(tmp_path: 
         assert done.stdout.count("test accuracy") == 1
         made.add((out / "model.safetensors").read_bytes())
     assert len(made) == 1
+
+
+@pytest.mark.night("tests/distribution/test_mpi.py::test_a_rank_that_fails_ends_the_others")
+def test_fifty_jobs_end_with_status_0() -> None:
+    for _ in range(50):
+        assert mpiexec(2, "train", "numpy", "1", "dense").returncode == 0

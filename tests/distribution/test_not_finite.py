@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minicnn.backends.numpy import NumpyBackend
 from minicnn.callbacks import BackupAndRestore, LambdaCallback, TerminateOnNaN
 from minicnn.distribution import DataParallel, Pipeline, RankError
+from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.files import read_tensors
 from support.distributed import CLASSES, SHARDS, STAGES, data, digest, normalized, on_ranks, plain, trained_by
 from support.ranks import ThreadRanks
@@ -81,3 +83,21 @@ def test_terminate_on_nan_ends_without_an_error_on_several_ranks() -> None:
         return model.steps_taken
 
     assert on_ranks(2, work) == [3, 3]
+
+
+def test_the_first_of_several_steps_that_is_not_finite_is_named() -> None:
+    """Of steps that a backend takes at once: which one, and by whose samples."""
+    nan = np.nan
+    # Of each step the loss, and whether what this rank has added on two levels was finite.
+    rows = [[[1, 0, 0], [2, 0, 0], [nan, 0, nan], [nan, nan, nan]], [[1, 0, 0], [2, 0, 0], [nan, nan, nan], [nan] * 3]]
+
+    def work(distribution: DataParallel) -> str:
+        told = np.array(rows[distribution.rank], "float32")
+        results = {"loss": told[-1, 0], f"{ADDED}0.0.x": told[-1], FINITE: told, f"{ADDED}3.0.y": told[-1]}
+        distribution.check_each({**results, FINITE: told[:2]}, 5, NumpyBackend())
+        with pytest.raises(RankError) as error:
+            distribution.check_each(results, 5, NumpyBackend())
+        return str(error.value)
+
+    for told in on_ranks(2, work):
+        assert "Received in step 7: nan, from samples of rank 1. Look for NaN" in told

@@ -70,3 +70,9 @@ def test_a_restart_by_the_launcher_resumes_the_training(how: str, tmp_path: Path
         assert f"within timeout={timeout} seconds. Received by rank" in done.stderr
         assert "no answer from rank 1" in done.stderr
         assert time.monotonic() - start < 22 * timeout  # of two attempts
+
+
+@pytest.mark.night("tests/distribution/test_torchrun.py::test_weights_are_the_same_bits_on_any_number_of_ranks")
+def test_fifty_jobs_end_with_status_0() -> None:
+    for _ in range(50):
+        assert torchrun(2, "train", "numpy", "1", "dense").returncode == 0

@@ -14,6 +14,7 @@ from minicnn.callbacks import Callback
 from minicnn.data import Loader
 from minicnn.layers import BatchNormalization, Concatenate, Dense, Dropout, Input
 from support.model_cases import FAST, blobs, identity, linear, to_library
+from support.tolerances import DOUBLE, ELEMENT, SUM
 
 Array = np.ndarray[Any, Any]
 X, Y = blobs(13, 3, 2)
@@ -35,7 +36,7 @@ def test_arrays_come_back_as_they_were_given(backend: str, library: str) -> None
     found = model.predict(to_library(X, library), 5)
     assert library_of(found) == library
     weights = model.get_weights()
-    np.testing.assert_allclose(host(found), X @ weights["dense/kernel"] + weights["dense/bias"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(host(found), X @ weights["dense/kernel"] + weights["dense/bias"], rtol=SUM, atol=ELEMENT)
 
 
 def test_lists_give_numpy_arrays() -> None:
@@ -51,7 +52,7 @@ def test_the_batch_size_makes_no_difference(n: int, batch: int) -> None:
     model = linear(precision="float64")
     whole = model.predict(X, 13)
     assert whole.dtype == "float64"
-    np.testing.assert_allclose(model.predict(X[:n], batch), whole[:n], rtol=1e-12)
+    np.testing.assert_allclose(model.predict(X[:n], batch), whole[:n], rtol=DOUBLE)
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -122,7 +123,7 @@ def test_prediction_is_inference() -> None:
     before = model.get_weights()
     first, second = model.predict(X), model.predict(X)
     np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first, X / np.sqrt(1 + 1e-3), rtol=1e-6)
+    np.testing.assert_allclose(first, X / np.sqrt(1 + 1e-3), rtol=ELEMENT)
     for path, w in model.get_weights().items():
         np.testing.assert_array_equal(w, before[path])
 
@@ -178,12 +179,12 @@ def test_later_calls_see_new_weights_data_and_settings(backend: str) -> None:
     model.set_weights(weights | {"dense/bias": 0 * weights["dense/bias"]})
     first = model.predict(x, 13)
     np.testing.assert_array_equal(model.predict(2 * x, 13), 2 * first)
-    np.testing.assert_allclose(model.predict(x, 5), first, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(x, 5), first, rtol=SUM)
     turned = x[::-1]
-    np.testing.assert_allclose(model.predict(turned, 13), first[::-1], rtol=1e-5)
+    np.testing.assert_allclose(model.predict(turned, 13), first[::-1], rtol=SUM)
     model.set_weights({name: 2 * array for name, array in weights.items()} | {"dense/bias": 0 * first[0]})
     np.testing.assert_array_equal(model.predict(x, 13), 2 * first)
-    np.testing.assert_allclose(model.predict(x.astype(np.float64), 13), 2 * first, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(x.astype(np.float64), 13), 2 * first, rtol=SUM)
     with pytest.raises(ValueError, match=r"inputs of shape"):
         model.predict(x[:, :2], 13)
 

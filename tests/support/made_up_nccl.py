@@ -37,6 +37,7 @@ class MadeUp:
     def __init__(self, libnccl: str | None = "2.28") -> None:
         self.calls: list[str] = []
         self.destroyed = 0
+        self.failure: Exception | None = None  # of those who connect
         self.libnccl = libnccl
         self.core = self.bindings = self.nccl = self.NcclDataType = self
 
@@ -64,6 +65,8 @@ class MadeUp:
             def init(cls, nranks: int, rank: int, unique_id: UniqueId, config: None = None) -> Communicator:
                 assert isinstance(unique_id, UniqueId)
                 assert 0 <= rank < nranks
+                if library.failure is not None:
+                    raise library.failure
                 return cls()
 
             def destroy(self) -> None:

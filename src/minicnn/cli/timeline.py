@@ -53,7 +53,8 @@ def timeline(
         model.compile(SGD(0.01, momentum=0.9), loss, precision=precision, distribution=distribution)
         batch = batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 1
         rng = np.random.default_rng(0)
-        x = rng.random((batch, *model.inputs[0].shape[1:]), dtype=np.float32)
+        shape = [n or 1 for n in model.inputs[0].shape[1:]]
+        x = rng.random((batch, *shape), dtype=np.float32)
         found = model.timeline(x, rng.integers(0, classes, batch))
     if distribution is None or distribution.rank == 0:
         found.write(out)

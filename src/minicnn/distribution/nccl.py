@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import socket
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -99,6 +100,7 @@ class NcclCommunicator:
     def _connection(self, runtime: Runtime) -> Any:
         """NCCL's communicator; the first time all ranks wait for each other, within the deadline."""
         if self._connected is None:
+            self._check_devices(runtime)
             # The ranks know each other by another way already; NCCL needs a name in common.
             first = self.share(bytes(self._nccl.core.get_unique_id()) if self.rank == 0 else b"")[0]
             name = self._nccl.core.UniqueId.from_bytes(first)
@@ -110,9 +112,40 @@ class NcclCommunicator:
             begun = Worker().begin(connect)
             if isinstance(self.host, Ranks):
                 self.host.wait(begun.done)
-            self._connected = begun.result()
+            try:
+                self._connected = begun.result()
+            except Exception as error:
+                raise RuntimeError(
+                    f"NCCL connects ranks that have a GPU each, with some memory left on it. Received by rank "
+                    f"{self.rank}: {' '.join(str(error).split())[:300]}. Look at nvidia-smi for who else has memory "
+                    "there; NCCL_DEBUG=WARN tells more."
+                ) from error
             atexit.register(_at_exit, weakref.ref(self), runtime)
         return self._connected
+
+    def _check_devices(self, runtime: Runtime) -> None:
+        """Refuse ranks of which two have one GPU, or GPUs of different kinds, whose kernels have other bits.
+
+        Raises:
+            ValueError: If there are such; on all ranks.
+        """
+        kind = "" if runtime.gpu is None else runtime.gpu.name
+        told = [each.decode() for each in self.share("\n".join([kind, socket.gethostname(), runtime.bus]).encode())]
+        ranks_of: dict[str, list[int]] = {}
+        for rank, place in enumerate(told):
+            ranks_of.setdefault(place, []).append(rank)
+        doubled = [ranks for place, ranks in ranks_of.items() if len(ranks) > 1 and runtime.bus]
+        if doubled:
+            raise ValueError(
+                f"Each rank has a GPU of its own. Received: ranks {', '.join(map(str, doubled[0]))} on one. Start as "
+                "many processes as there are GPUs, and let each see its own (CUDA_VISIBLE_DEVICES) or all."
+            )
+        kinds = list(dict.fromkeys(place.partition("\n")[0] for place in told))
+        if len(kinds) > 1:
+            raise ValueError(
+                f"All ranks have GPUs of one kind, since bits differ between kinds. Received: {', '.join(kinds)}. "
+                "Leave the others out (CUDA_VISIBLE_DEVICES)."
+            )
 
     def captured(self, by: Captured) -> None:
         """Take note of what keeps graphs with collectives in them."""

@@ -10,7 +10,8 @@ from minicnn import ops
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
 from minicnn.ops.normalization import in_units
-from minicnn.program.graph import Node, Program, Value
+from minicnn.ops.primitive import Array, Namespace, Primitive
+from minicnn.program.graph import Node, Program, Spec, Value
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -79,6 +80,49 @@ def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = ()) 
     return program.replace(in_common(shard, by_shard)) if shard.count > 1 else 0
 
 
+def _refuse(
+    x: Array, centred: Array, variance: Array, scale: Array, offset: Array, *, axes: tuple[int, ...], epsilon: float,
+    unit: float, each: float, group: Group, xp: Namespace,
+) -> Array:  # fmt: skip
+    """Normalise by statistics of all shards, which are functions of x in its gradient; written out before it runs."""
+    raise NotImplementedError(_refuse.__doc__)
+
+
+_normalized = Primitive(_refuse)
+
+
+@_normalized.shape
+def _(x: Spec, *_: Spec, **attrs: object) -> Spec:
+    return x
+
+
+@_normalized.gradient
+def _(node: Node, dy: Value) -> list[Value | None]:
+    """As that of `minicnn.ops.normalize`, whose two sums over all shards go in one message."""
+    _, centred, variance, scale, offset = node.inputs
+    inverse = (1.0 / node.attrs["unit"]) / ops.sqrt(variance + in_units(node)[1])
+    u, axes, each = centred * inverse, node.attrs["axes"], node.attrs["each"]
+    own = [ops.sum(v, axes=axes, keepdims=True) for v in (dy, dy * u)]
+    of_dy, of_u = (total * each for total in ops.all_reduce(*own, group=node.attrs["group"]))
+    dx = (dy - of_dy - u * of_u) * (scale * inverse)
+    # Numbers of their own, as they are summed with those of other weights: the same would be copied there.
+    of_offset, of_scale = (ops.reshape(v * 1.0, shape=like.shape) for v, like in zip(own, (offset, scale), strict=True))
+    return [dx, None, None, of_scale, of_offset]
+
+
+def write_out(program: Program) -> None:
+    """Put operations that a backend has in the place of normalisations by statistics of all shards."""
+
+    def rule(node: Node) -> Sequence[Value] | None:
+        if node.op is not _normalized:
+            return None
+        _, centred, variance, scale, offset = node.inputs
+        small, epsilon = in_units(node)
+        return [centred * (small(scale) / ops.sqrt(variance + epsilon)) + offset]
+
+    program.replace(rule)
+
+
 def in_common(shard: Shard, by_shard: Collection[int] = ()) -> Callable[[Node], Sequence[Value] | None]:
     """The rule by which `synchronize` puts new nodes in the place of a normalisation."""
 
@@ -100,8 +144,12 @@ def in_common(shard: Shard, by_shard: Collection[int] = ()) -> Callable[[Node], 
         centred = x - mean
         small, epsilon = in_units(node)
         variance = mean_of(ops.square(small(centred)))
-        y = centred * (small(scale) / ops.sqrt(variance + epsilon)) + offset
-        return y, mean, variance
+        over = {a - x.ndim for a in normalize_axes("normalize", axes, x.ndim)}
+        alike = all(n == 1 or a - len(scale.shape) not in over for a, n in enumerate(scale.shape))
+        if not alike or scale.size != mean.size:
+            return centred * (small(scale) / ops.sqrt(variance + epsilon)) + offset, mean, variance
+        about = {"axes": axes, "epsilon": node.attrs["epsilon"], "unit": node.attrs["unit"], "each": each}
+        return _normalized(x, centred, variance, scale, offset, **about, group=shard.group), mean, variance
 
     return rule
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.backends.base import Array
-from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize
+from minicnn.distribution.passes import Shard, check_samples, reduce_totals, synchronize, write_out
 from minicnn.distribution.split import split_kernels, sum_parts
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
@@ -152,6 +152,7 @@ def trace_step(
         elif shard is not None:
             reduce_totals(program, shard, sum_of(loss), [])
             _penalize(program, shard, penalties)
+    write_out(program)
     if precision.products:
         shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact

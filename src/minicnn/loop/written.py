@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import minicnn
-from minicnn.distribution.passes import Shard
+from minicnn.distribution.passes import Shard, write_out
 from minicnn.layers.weight import Weight
 from minicnn.loop.held import held_weights
 from minicnn.loop.objective import read_logs
@@ -98,6 +98,7 @@ class WrittenStep:
         self.adopt(trace.declared)
         self.readers |= trace.finish(logs)
         program.tracing = None
+        write_out(program)
         if precision.products:
             shorten_images(program, precision.products)
             lower_precision(program, precision.products, keep=METRICS)

@@ -96,6 +96,7 @@ class EmulatedRuntime:
     gpu = H200
     captures = True
     piece = None
+    bus = ""
     advance, collect = ADVANCE, COLLECT
 
     def __init__(self) -> None:

@@ -108,6 +108,23 @@ def test_the_parts_of_a_cut_step_are_one_graph(monkeypatch: pytest.MonkeyPatch) 
     assert counts[1:] == [counts[1]] * 3
 
 
+def test_parts_of_a_cut_step_write_where_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied but the rows of each shard; statistics, weights and state are overwritten where they are."""
+    copied: list[tuple[int, ...]] = []
+
+    def capture(runtime: IdleRuntime, launches: list[Any]) -> Any:
+        copies = [one for one in launches if getattr(one, "func", None) == runtime.copy]
+        copied.extend(one.args[1].shape for one in copies)
+        return lambda: None
+
+    monkeypatch.setattr(IdleRuntime, "capture", capture)
+    monkeypatch.setattr(IdleBackend, "name", "cupy")
+    model = network(3)
+    model.compile("adam", "mse", distribution=DataParallel(2))
+    model.fit(X, Y, BATCH, verbose=0)
+    assert copied == [(BATCH // 2,)] * 2
+
+
 @pytest.mark.parametrize("data", ["arrays", "loader"])
 def test_a_step_of_fit_is_as_little_work_however_many_weights_there_are(data: str) -> None:
     few, many = (calls_of_fit(network(layers), data) for layers in (1, 9))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.operands import matrix, operand
@@ -79,12 +80,15 @@ def _by_rows(writer: Writer, node: Node, product: Product) -> Product:
 
     That spares two divisions for each element of rows that are gathered.
     """
-    terms: dict[str, Callable[[Expr, Expr], Term]] = {}
+
+    def element(value: Value, turned: bool) -> Callable[[Expr, Expr], Term]:
+        function = writer.matrix(value, value.shape[1])
+        return lambda a, b: Term(Apply(function, (b, a) if turned else (a, b)))
+
+    terms: dict[str, Any] = {}
     for value, side, turned in zip(node.inputs, ("left", "right"), ("transpose_a", "transpose_b"), strict=False):
         if turned in node.attrs and writer.inlined(value) is not None:
-            function = writer.matrix(value, value.shape[1])
-            order = -1 if node.attrs[turned] else 1
-            terms[side] = lambda a, b, function=function, order=order: Term(Apply(function, (a, b)[::order]))
+            terms[side] = element(value, node.attrs[turned])
     return replace(product, **terms)
 
 

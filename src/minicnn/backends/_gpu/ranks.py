@@ -176,7 +176,7 @@ class GraphStep(DeviceStep):
         distinct = list(dict.fromkeys(whole.values()))
         # NCCL's own sum needs no additions.
         trees = [_tree(group, spec) for spec in distinct] if group.deterministic else []
-        compiled = self._backend.compile_each(trees) or [None] * len(distinct)
+        compiled: Sequence[Any] = self._backend.compile_each(trees) or [None] * len(distinct)
         taken = {s: _Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
         return {specs: taken[spec] for specs, spec in whole.items()}
 
@@ -373,9 +373,12 @@ class GraphStep(DeviceStep):
         titles, lane = iter(self._tape[at].run.titles), "sums" if at in self._awaited else "computing"
         for launch in launches:
             first, last = (self._runtime.event(timed=True) for _ in range(2))
-            called = getattr(launch, "func", None)
+            called = launch.func if isinstance(launch, partial) else None
             between = called is not None and called == getattr(self._communicator, "enqueue", None)
-            name = launch.args[0] if between else "copy" if called == self._runtime.copy else next(titles)
+            if isinstance(launch, partial) and between:
+                name = str(launch.args[0])
+            else:
+                name = "copy" if called == self._runtime.copy else next(titles)
             named.append((name, lane, between, first, last))
             yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
 

@@ -54,6 +54,10 @@ class Runtime(Protocol):
     @property
     def gpu(self) -> Gpu | None: ...
     @property
+    def bus(self) -> str:
+        """Where the device is on its machine, however a process numbers it; empty in a simulator."""
+
+    @property
     def captures(self) -> bool: ...
     @property
     def piece(self) -> int | None: ...

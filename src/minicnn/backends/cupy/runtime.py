@@ -42,6 +42,10 @@ class CupyRuntime:
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
         self._beside: Stream = None  # which is made when it is needed
 
+    @property
+    def bus(self) -> str:
+        return str(self._device.pci_bus_id)
+
     @contextmanager
     def active(self) -> Iterator[None]:
         with explained():

@@ -44,6 +44,10 @@ class NumbaCudaRuntime:
     def __init__(self, device: Device) -> None:
         self.device, self.gpu = device, device.gpu
 
+    @property
+    def bus(self) -> str:
+        return "" if SIMULATED else str(self.device.core.pci_bus_id)
+
     @contextmanager
     def active(self) -> Iterator[None]:
         with explained(), self.device.active():
