@@ -85,5 +85,5 @@ class PythonWriter(Writer):
         self.locals = {}
         if group.anchor.op.name == "row_region":
             return region_text(self, group.anchor)
-        statements = (plain_tile if is_plain(self, group) else Writer.elements)(self, group, threads)
+        statements = plain_tile(self, group, threads) if is_plain(self, group) else self.elements(group, threads)
         return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(statements)}")
