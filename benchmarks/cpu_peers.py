@@ -1,9 +1,10 @@
 """Training on the CPU beside PyTorch and JAX, interleaved, after checking that all compute the same.
 
-    python benchmarks/cpu_peers.py [--json FILE] [--rounds N] [--threads N] [--candidates NUMBERS] [CASE ...]
+    python benchmarks/cpu_peers.py [--json FILE] [--rounds N] [--threads N] [--candidates NUMBERS] [--batch N] [CASE]
 
 Each candidate runs in a process of its own and is idle while another is timed. PyTorch runs at its best: images in
-float32 and normalised beforehand, channels last, also with malloc tuned so that it keeps its memory. minicnn runs
+float32 and normalised beforehand, channels last, also with malloc tuned so that it keeps its memory; on request with
+products in bfloat16, and through torch.compile, which needs a C++ compiler. minicnn runs
 through `fit` on uint8 images. Data are random bytes, which take the same time as real ones; cases are those of
 `minicnn.measure.cases`.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,10 @@ from minicnn import machine
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure import Comparison, Spread
-from minicnn.measure.cases import CASES
+from minicnn.measure.cases import CASES, Case
 from minicnn.measure.trainer import Trainer, Work
 from minicnn.measure.trainers import gradient_tolerance, trainer
+from minicnn.tolerance import tolerance
 
 TUNED_MALLOC = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456",
@@ -41,9 +44,18 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "torch channels-last": ("torch.nn:cpu", {"channels_last": True}),
     "torch channels-last, tuned malloc": ("torch.nn:cpu", {"channels_last": True}),
     "jax": ("jax.lax:cpu", {}),
+    "minicnn on numpy": ("numpy", {}),
+    "torch channels-last, tuned malloc, bfloat16": ("torch.nn:cpu", {"channels_last": True, "autocast": True}),
+    "torch channels-last, tuned malloc, compiled": ("torch.nn:cpu", {"channels_last": True, "compiled": True}),
 }
+OWN = ("numba", "numpy")  # trainers of minicnn's own
 TIMED, DEEP_TIMED = 40, 2  # steps that are timed, at most
 LOSS_RTOL = 2e-4
+
+
+def sized(name: str, batch: int) -> Case:
+    """A case, with another batch size unless that is 0."""
+    return replace(CASES[name], batch=batch or CASES[name].batch)
 
 
 def timed_steps(name: str) -> int:
@@ -57,17 +69,17 @@ def samples(name: str, count: int, _: Settings) -> Samples:
     return CASES[name].samples(count)
 
 
-def training(name: str, count: int = 0, *, scaled: bool = False) -> tuple[Settings, Work]:
+def training(name: str, count: int = 0, batch: int = 0, *, scaled: bool = False) -> tuple[Settings, Work]:
     """How a case is trained: on so many samples, or on those of the timed steps."""
-    case = CASES[name]
+    case = sized(name, batch)
     load = partial(samples, name, count or case.batch * timed_steps(name))
     return case.settings(name), Work(scaled=scaled, accuracy=False, network=case.options, load=load)
 
 
-def contender(candidate: str, name: str, threads: int, count: int = 0) -> Trainer:
+def contender(candidate: str, name: str, threads: int, count: int = 0, batch: int = 0) -> Trainer:
     """The trainer of a candidate; peers have images that are normalised beforehand, unless samples are counted."""
     kind, options = CANDIDATES[candidate]
-    settings, work = training(name, count, scaled=kind != "numba" and not count)
+    settings, work = training(name, count, batch, scaled=kind not in OWN and not count)
     return trainer(kind, settings, {"threads": threads} if kind == "numba" else options, work=work)
 
 
@@ -77,14 +89,16 @@ def environment(candidate: str, threads: int) -> dict[str, str]:
     return known | (TUNED_MALLOC if "malloc" in candidate else {})
 
 
-def measure(name: str, candidates: Sequence[str], rounds: int, threads: int) -> dict[str, Any]:
+def measure(name: str, candidates: Sequence[str], rounds: int, threads: int, batch: int = 0) -> dict[str, Any]:
     """Milliseconds of an epoch of each candidate: median and quartiles; rounds are interleaved."""
-    case = CASES[name]
+    case = sized(name, batch)
+    rounded = {candidate: tolerance("bfloat16")[0] for candidate in candidates if "bfloat16" in candidate}
     around = {candidate: environment(candidate, threads) for candidate in candidates}
-    with Comparison(candidates, contender, name, threads, environment=around, reference=None) as comparison:
+    with Comparison(candidates, contender, name, threads, 0, batch, environment=around, reference=None) as comparison:
         if not case.deep:  # many normalisations magnify rounding in gradients, not in losses
-            comparison.check(gradient_tolerance(*training(name)))
-        losses = comparison.check_losses("losses", rtols=[LOSS_RTOL])
+            comparison.check(gradient_tolerance(*training(name, batch=batch)), others=rounded)
+        others = {candidate: [rtol] for candidate, rtol in rounded.items()}
+        losses = comparison.check_losses("losses", rtols=[LOSS_RTOL], others=others)
         times = comparison.time("iteration" if timed_steps(name) == 1 else "seconds", rounds=rounds)
         if comparison.out:
             raise RuntimeError(f"{name}: all candidates compute the same. Received: {comparison.out}.")
@@ -101,7 +115,7 @@ def measure(name: str, candidates: Sequence[str], rounds: int, threads: int) -> 
 def table(path: Path) -> str:
     """Results of a file as a Markdown table."""
     results = json.loads(path.read_text("utf-8"))
-    names = list(CANDIDATES)
+    names = list(CANDIDATES)[:5]
     lines = [
         "| case | minicnn | " + " | ".join(c.replace("torch", "PyTorch") for c in names[1:4])
         + " | JAX | minicnn against the fastest PyTorch |",
@@ -110,7 +124,7 @@ def table(path: Path) -> str:
     for name in SHOWN:
         case, rows = CASES[name], results.get(name, {})
         cells = [f"{rows[c]['median_ms']:,.1f}" if c in rows else "" for c in names]
-        torch = [row["median_ms"] for c, row in rows.items() if c.startswith("torch")]
+        torch = [rows[c]["median_ms"] for c in names[1:4] if c in rows]
         if torch:
             what = "an epoch" if case.steps > 1 else "a step"
             ratio = min(torch) / rows["minicnn"]["median_ms"]
@@ -127,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=machine.cores())
     listed = ", ".join(f"{i} {c}" for i, c in enumerate(CANDIDATES))
     parser.add_argument("--candidates", default="0,1,2,3,4", help=f"numbers of candidates ({listed})")
+    parser.add_argument("--batch", type=int, default=0, help="samples of a step, where not those of the case")
     parser.add_argument("--table", type=Path, help="print the results of a file as a Markdown table, measure nothing")
     chosen = parser.parse_args(arguments)
     if chosen.table:
@@ -137,10 +152,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.rounds < 2:
         parser.error(f"quartiles need at least 2 rounds. Received: --rounds {chosen.rounds}.")
     results: dict[str, Any] = {"machine": machine.facts(), "threads": chosen.threads, "precision": "float32"}
+    results |= {"batch": chosen.batch} if chosen.batch else {}
     wanted = [list(CANDIDATES)[int(i)] for i in chosen.candidates.split(",")]
     for name in chosen.cases or SHOWN:
         each = [c for c in wanted if c != "jax" or not CASES[name].deep]
-        rows = results[name] = measure(name, each, chosen.rounds, chosen.threads)
+        rows = results[name] = measure(name, each, chosen.rounds, chosen.threads, chosen.batch)
         base = rows[each[0]]["median_ms"]
         print(f"{name}: ms per {'epoch' if CASES[name].steps > 1 else 'step'}, median (quartiles), ratio, loss")
         for c, row in rows.items():

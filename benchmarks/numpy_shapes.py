@@ -167,12 +167,14 @@ def main() -> None:
     for shape in shapes(chosen.batches):
         ms = measure(shape, chosen.rounds, chosen.threads, unfolded=chosen.unfolded)
         ratios = {name: sum(times) / sum(ms["torch"]) for name, times in ms.items() if name != "torch"}
-        rows.append({**shape._asdict(), "ms": ms, "ratio": ratios})
+        rounded = {name: [float(f"{t:.4g}") for t in each] for name, each in ms.items()}
+        rows.append({**shape._asdict(), "ms": rounded, "ratio": {k: round(v, 3) for k, v in ratios.items()}})
         times = "; ".join(f"{name} {' '.join(f'{t:.3f}' for t in each)}" for name, each in ms.items())
         print(*shape, "|", times, "|", " ".join(f"{ratio:.2f}" for ratio in ratios.values()), flush=True)
         if chosen.out:
-            stored = {"machine": machine.facts(), "threads": chosen.threads, "precision": "float32", "shapes": rows}
-            chosen.out.write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+            facts = {"machine": machine.facts(), "threads": chosen.threads, "precision": "float32"}
+            lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+            chosen.out.write_text(f'{json.dumps(facts, indent=1)[:-2]},\n "shapes": [\n{lines}\n ]\n}}\n', "utf-8")
     for name in rows[0]["ratio"]:
         every = sorted((row["ratio"][name], [row[k] for k in Shape._fields]) for row in rows)
         mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in every))

@@ -1,6 +1,5 @@
 """Settings of the documentation; build it with `sphinx-build -W -b html docs docs/_build`."""
 
-import contextlib
 import importlib
 import inspect
 import os
@@ -8,8 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from inspect import Signature
 from pathlib import Path
@@ -27,6 +25,10 @@ from sphinx.util.inspect import stringify_signature
 import minicnn
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import written  # noqa: E402
+
 LEVELS = 2  # of pages: those of a study are below the studies
 
 project = "minicnn"
@@ -141,38 +143,14 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
             yield source_page(path), {"title": title, "body": f"<h2>{title}</h2>{code}"}, "page.html"
 
 
-WRITTEN = {"read-a-training-step.md": "step.html", "gallery.md": "draw.html"}  # files that blocks of pages write
-
-
 def written_by_pages(app: Any, failed: Exception | None) -> None:
     """The files that the first blocks of pages write, put beside the pages, so that readers get just them."""
     if failed or app.builder.format != "html":
         return
-    for page, name in WRITTEN.items():
+    for page, name in written.FILES.items():
         source, file = ROOT / "docs" / page, Path(app.outdir) / name
-        if not is_current(file, [source, *(ROOT / "src").rglob("*.py")]):
-            file.write_text(written(source.read_text("utf-8"), name), "utf-8")
-
-
-def is_current(file: Path, sources: Iterable[Path]) -> bool:
-    """Whether a file is newer than all that it follows from: then no network needs to be trained for it."""
-    return file.exists() and file.stat().st_mtime > max(source.stat().st_mtime for source in sources)
-
-
-def written(text: str, name: str) -> str:
-    """The file of a name that the first blocks of a page write."""
-    here, namespace = Path.cwd(), {"__name__": "page"}
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
-                with contextlib.redirect_stdout(None):
-                    exec(block, namespace)
-                if Path(name).exists():
-                    return Path(name).read_text("utf-8")
-        finally:
-            os.chdir(here)
-    raise RuntimeError(f"A block of a page writes {name}. Received: none that does.")
+        if not written.is_current(file, [source, *(ROOT / "src").rglob("*.py")]):
+            file.write_text(written.made_by(source.read_text("utf-8"), name), "utf-8")
 
 
 def trained_in_a_tab(app: Any, failed: Exception | None) -> None:

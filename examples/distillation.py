@@ -1,7 +1,7 @@
 """Distillation (arXiv:1503.02531): a small network learns from what ResNet-18 thinks of each image.
 
 Run `python examples/distillation.py`. The teacher has seen six times as many images as the student is shown. The same
-small network, trained on the labels of these alone, is beside it.
+small network, trained on the labels of these alone, is beside it; with `--students 5` there are five such pairs.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from minicnn.schedules import CosineDecay
 LOSS = SparseCategoricalCrossentropy(from_logits=True)
 
 
-def student(backend: str) -> Sequential:
+def student(backend: str, seed: int) -> Sequential:
     """A network of 5,258 weights."""
     layers = [Rescaling(1 / 255), Conv2D(8, 3, activation="relu"), MaxPooling2D(), Conv2D(16, 3, activation="relu")]
     images = Input((28, 28, 1), dtype="uint8")
-    return Sequential([images, *layers, MaxPooling2D(), Flatten(), Dense(10)], backend=backend)
+    return Sequential([images, *layers, MaxPooling2D(), Flatten(), Dense(10)], backend=backend, seed=seed)
 
 
 class Distiller(Model):
@@ -56,20 +56,26 @@ def train(network: Model, x: Any, y: Any, rate: float, batch_size: int, epochs: 
 
 
 def main() -> None:
-    """Train teacher, student and the student alone as the command line says."""
-    args = options("Teach a small network.", 4, teacher=["resnet18", "two_convs"])
+    """Train teacher, students and students alone as the command line says."""
+    args = options("Teach a small network.", 4, teacher=["resnet18", "two_convs"], students=["1", "5"])
     images = digits(args)
     x, y = images.x_train[: args.samples], images.y_train[: args.samples]
     few = slice(max(1, args.samples // 6))
-    form: Any = {"num_classes": 10, "input_shape": (28, 28, 1), "preprocessing": [Rescaling(1 / 255)]}
-    teacher = zoo.get_model(args.teacher, input_dtype="uint8", backend=args.backend, **form)
-    alone, taught = student(args.backend), student(args.backend)
-    train(teacher, x, y, 1e-3, args.batch_size, args.epochs)
-    for network in (alone, Distiller(taught, teacher, backend=args.backend)):
-        train(network, x[few], y[few], 3e-3, max(1, args.batch_size // 4), 10 * args.epochs)
-    for name, network in ((args.teacher, teacher), ("the student, taught", taught), ("the student alone", alone)):
+
+    def measure(name: str, network: Model) -> None:
         right = np.argmax(network.predict(images.x_test, 500), axis=1) == images.y_test
         print(f"{name}: {network.count_params():,} weights, test accuracy {right.mean():.2%}")
+
+    form: Any = {"num_classes": 10, "input_shape": (28, 28, 1), "preprocessing": [Rescaling(1 / 255)]}
+    teacher = zoo.get_model(args.teacher, input_dtype="uint8", backend=args.backend, **form)
+    train(teacher, x, y, 1e-3, args.batch_size, args.epochs)
+    measure(args.teacher, teacher)
+    for seed in range(int(args.students)):
+        alone, taught = student(args.backend, seed), student(args.backend, seed)
+        for network in (alone, Distiller(taught, teacher, backend=args.backend, seed=seed)):
+            train(network, x[few], y[few], 3e-3, max(1, args.batch_size // 4), 10 * args.epochs)
+        measure("the student, taught", taught)
+        measure("the student alone", alone)
     unsure = np.sort(taught.predict(images.x_test, 500), axis=1)
     draw(args.picture, grid(images.x_test[np.argsort(unsure[:, -1] - unsure[:, -2])[:64]] / 255, 16))
 

@@ -106,7 +106,7 @@ def test_a_search_that_leads_astray_is_seen(chromium: Browser, tmp_path: Path) -
 
 
 def test_a_file_that_a_page_writes_is_written_anew_when_it_must_be(tmp_path: Path) -> None:
-    settings = script("docs/conf.py")
+    settings = script("docs/written.py")
     source, file = tmp_path / "page.md", tmp_path / "file.html"
     source.write_text("```python\n```\n", "utf-8")
     assert not settings.is_current(file, [source])

@@ -11,6 +11,7 @@ from minicnn import Sequential
 from minicnn.callbacks import EarlyStopping
 from minicnn.data import synthetic_digits
 from minicnn.layers import Conv2D, Dense, Dropout, Flatten, Input, MaxPooling2D, Rescaling
+from support.tolerances import STEP, SUM
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
@@ -36,7 +37,7 @@ def test_from_pixels_to_digits(backend: str, tmp_path: Path) -> None:
     assert found["accuracy"] > 0.6  # a guess is right in one of ten
     predictions = model.predict(x[2000:], 128)
     assert np.mean(predictions.argmax(axis=1) == y[2000:]) == pytest.approx(found["accuracy"])
-    np.testing.assert_allclose(predictions.sum(axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(predictions.sum(axis=1), 1.0, rtol=SUM)
     model.save(tmp_path / "digits.safetensors")
     again = Sequential.load(tmp_path / "digits.safetensors", backend="numpy")
-    np.testing.assert_allclose(again.predict(x[2000:], 128), predictions, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(again.predict(x[2000:], 128), predictions, rtol=STEP, atol=SUM)

@@ -15,6 +15,7 @@ from minicnn.backends import get_backend
 from minicnn.layers.activations import ACTIVATIONS
 from minicnn.program import Program, gradients
 from minicnn.tolerance import EPSILON, tolerance
+from support.tolerances import ELEMENT
 
 INF, NAN = math.inf, math.nan
 RTOL, _ = tolerance("float32", 4)
@@ -83,7 +84,7 @@ def test_log_cosh_of_small_differences_keeps_its_digits() -> None:
     program.outputs["loss"] = losses.LogCosh().call(zero, y)
     found = computed(get_backend("numpy"), program, {"y": d, "zero": 0 * d})["loss"]
     expected = [v * v / 2 if v < 1e-4 else math.log1p(2 * math.sinh(v / 2) ** 2) for v in d[:, 0].astype(float)]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=ELEMENT)
 
 
 # Functions ------------------------------------------------------------------------------------------------------

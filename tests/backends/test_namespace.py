@@ -15,6 +15,7 @@ from minicnn import Sequential
 from minicnn.backends import NamespaceBackend, get_backend
 from minicnn.layers import Conv2D, Dense, Dropout, Flatten, Input
 from support import copying
+from support.tolerances import SUM
 
 X = np.random.default_rng(0).random((12, 6, 6, 1), "float32")
 Y = np.arange(12) % 3
@@ -37,7 +38,7 @@ def trained(backend: Any) -> Any:
 def test_any_object_with_the_functions_is_a_namespace() -> None:
     expected = trained("numpy").predict(X)
     for backend in (NamespaceBackend("array_api_compat.numpy"), NamespaceBackend(copying.xp, COPYING)):
-        np.testing.assert_allclose(trained(backend).predict(X), expected, rtol=1e-5)
+        np.testing.assert_allclose(trained(backend).predict(X), expected, rtol=SUM)
 
 
 def test_predictions_are_arrays_of_the_namespace() -> None:
@@ -46,7 +47,7 @@ def test_predictions_are_arrays_of_the_namespace() -> None:
     predicted = trained(backend).predict(strict.asarray(X))
     assert backend.owns(predicted)
     assert not backend.owns(X)
-    np.testing.assert_allclose(backend.to_numpy(predicted), trained("numpy").predict(X), rtol=1e-5)
+    np.testing.assert_allclose(backend.to_numpy(predicted), trained("numpy").predict(X), rtol=SUM)
 
 
 def lazy(calls: list[str]) -> types.ModuleType:

@@ -11,6 +11,7 @@ from minicnn.distribution import DataParallel
 from support.campaign import FULL
 from support.distributed import MODELS, trained
 from support.launchers import MPIEXEC, jax_processes, mpiexec, results, torchrun
+from support.tolerances import STEP
 
 pytestmark = pytest.mark.no_cover
 
@@ -39,5 +40,5 @@ def test_any_number_of_ranks_leaves_the_same_bits(backend: str) -> None:
         made = results(start(ranks, "train", backend, EPOCHS, *names, "fast"), ranks)
         # The engine's own sums are in no tree.
         expected = trained("fast", backend, DataParallel(ranks), int(EPOCHS))[1]
-        assert made.pop("fast")[1] == pytest.approx(expected, rel=1e-4)
+        assert made.pop("fast")[1] == pytest.approx(expected, rel=STEP)
         assert made == alone

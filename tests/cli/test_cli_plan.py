@@ -43,6 +43,15 @@ def test_every_launch_is_within_the_limits_of_the_gpu(gpu: str, most: int) -> No
         assert launch["registers"] is None
 
 
+@pytest.mark.parametrize("gpu", ["m4pro", "rx7600", "arc-a770", "iris-xe"])
+def test_a_gpu_that_is_reached_through_webgpu_has_its_guarantees(gpu: str) -> None:
+    found = planned("platforms", "--gpu", gpu)
+    assert found["device"]["max_shared_bytes_per_block"] == 16 * 1024
+    assert all(launch["fits"] and launch["threads"] <= 256 for launch in found["launches"])
+    assert any(launch["shared_bytes"] > 0 for launch in found["launches"])
+    assert any("fitted to no GPU" in note for note in found["notes"])
+
+
 def test_two_gpus_are_compared() -> None:
     small, large = (planned("kernels", "--gpu", name, "--batch-size", "128") for name in ("rtx4060", "rtx4090"))
     assert small["totals"]["flops"] == large["totals"]["flops"] > 1e9

@@ -23,6 +23,7 @@ from support.gradcheck import check_gradients
 from support.interpreted import interpreted
 from support.numerics import assert_close
 from support.strategies import normal, seeds
+from support.tolerances import SUM
 
 Array = np.ndarray[Any, Any]
 
@@ -70,7 +71,7 @@ def test_the_reference_is_the_norm_of_each_window(pooling: Any, attrs: dict[str,
 def test_the_gradient_is_that_of_differences(pooling: Any, attrs: dict[str, Any], seed: int) -> None:
     x = normal((2, 4, 5, 3), seed)
     x += np.sign(x) * 0.1  # no difference crosses 0, where |x| has a corner
-    check_gradients(pooling.lp_pool2d, x, rtol=1e-5, **attrs)
+    check_gradients(pooling.lp_pool2d, x, rtol=SUM, **attrs)
 
 
 def test_bad_input_is_refused(pooling: Any) -> None:

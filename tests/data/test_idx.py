@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from minicnn.data import DataError, fashion_mnist, idx, mnist, read_idx
 from support.datafiles import IDX_NAMES, SHARED, digits, idx_bytes, idx_files, named_pipe, write_idx
+from support.tolerances import SUM
 
 REAL = {
     "mnist": (
@@ -37,8 +38,8 @@ def test_real_files(name):
     assert np.bincount(dataset.y_test).tolist() == test_counts
     counts = np.bincount(dataset.x_train.ravel(), minlength=256) / dataset.x_train.size
     levels = np.arange(256) / 255
-    assert np.isclose(counts @ levels, mean, atol=1e-5)
-    assert np.isclose(np.sqrt(counts @ levels**2 - (counts @ levels) ** 2), deviation, atol=1e-5)
+    assert np.isclose(counts @ levels, mean, atol=SUM)
+    assert np.isclose(np.sqrt(counts @ levels**2 - (counts @ levels) ** 2), deviation, atol=SUM)
     sums = {"mnist": idx.MNIST, "fashion_mnist": idx.FASHION_MNIST}[name].sha256
     for key in ("x_train", "y_train", "x_test", "y_test"):
         array = getattr(dataset, key)

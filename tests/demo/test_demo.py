@@ -26,6 +26,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.tolerance import tolerance
 from support.browser import CONTRAST, NO_ALTERNATIVE, OVERFLOW, Browser, browser, needs_browser
 from support.command_line import error_of, minicnn
+from support.tolerances import ELEMENT
 
 NAMES = [f"digit {k}" for k in range(10)]
 
@@ -87,7 +88,7 @@ def test_an_answer_is_what_the_model_predicts(port: int, saved: Path) -> None:
     assert status == 200
     scores = Model.load(saved).predict(image[None])[0]
     shares = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-    np.testing.assert_allclose(found["probabilities"], shares, atol=1e-6)
+    np.testing.assert_allclose(found["probabilities"], shares, atol=ELEMENT)
     assert found["target"] == scores.argmax()
     assert found["layer"] == "second"
     assert found["caption"].startswith("second: 16 maps of 10 x 10")

@@ -33,6 +33,7 @@ from support.distributed import (
     trained,
 )
 from support.ranks import ThreadRanks
+from support.tolerances import ELEMENT, LONG_SUM, LONG_TRAINING, STEP, SUM
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -77,7 +78,7 @@ def test_shards_compute_what_the_whole_batch_does(name: str, backend: str) -> No
                                  if name == "branched" else y[start : start + 12])  # fmt: skip
     first = whole.get_weights()
     for path, array in cut.get_weights().items():
-        np.testing.assert_allclose(array, first[path], rtol=2e-3, atol=2e-5, err_msg=path)
+        np.testing.assert_allclose(array, first[path], rtol=LONG_TRAINING, atol=LONG_SUM, err_msg=path)
 
 
 def test_shards_may_have_statistics_of_their_own() -> None:
@@ -95,7 +96,7 @@ def test_shards_may_have_statistics_of_their_own() -> None:
     halves = [made(synchronized, 1, rows) for synchronized, rows in ((True, slice(0, 8)), (False, slice(8, 16)))]
     alone, as_one = (made(synchronized, 2, slice(0, 16)) for synchronized in (False, True))
     for path, array in alone.items():
-        np.testing.assert_allclose(array, (halves[0][path] + halves[1][path]) / 2, rtol=1e-5, atol=1e-6, err_msg=path)
+        np.testing.assert_allclose(array, (halves[0][path] + halves[1][path]) / 2, rtol=SUM, atol=ELEMENT, err_msg=path)
     assert not np.allclose(alone["batch_normalization/moving_variance"], as_one["batch_normalization/moving_variance"])
 
 
@@ -108,7 +109,7 @@ def test_jax_takes_shards_one_after_the_other() -> None:
         model.compile("sgd", accumulate=accumulate)
         model.train_on_batch(x[:8], y[:8])
         made.append(model.get_weights()["dense/kernel"])
-    np.testing.assert_allclose(*made, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(*made, rtol=STEP, atol=ELEMENT)
 
 
 def test_sums_over_shards_are_not_rounded_in_mixed_precision() -> None:
@@ -314,7 +315,7 @@ def test_a_mask_that_samples_share_is_one_mask() -> None:
             model.train_on_batch(x, y)
         first = whole.get_weights()
         for path, array in cut.get_weights().items():
-            np.testing.assert_allclose(array, first[path], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(array, first[path], rtol=SUM, atol=ELEMENT)
 
 
 def test_arguments() -> None:

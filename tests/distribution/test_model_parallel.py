@@ -22,6 +22,7 @@ from minicnn.optimizers import SGD, Muon
 from minicnn.program.graph import Program
 from support.distributed import CLASSES, SHAPE, data, deep, digest, left_by
 from support.ranks import ThreadRanks
+from support.tolerances import LONG_SUM, LONG_TRAINING
 
 SHARDS = 4
 DENSE = {"dense.*kernel": (None, "model")}
@@ -37,7 +38,7 @@ def on_ranks(count: int, work: Any, **about: Any) -> list[Any]:
 
 def close(split: Model, whole: Model) -> None:
     for path, array in whole.get_weights().items():
-        np.testing.assert_allclose(split.get_weights()[path], array, rtol=2e-3, atol=2e-5, err_msg=path)
+        np.testing.assert_allclose(split.get_weights()[path], array, rtol=LONG_TRAINING, atol=LONG_SUM, err_msg=path)
 
 
 @pytest.mark.parametrize("about", [{"layout_map": None}, {"layout_map": DENSE}, {"layout_map": DENSE, "groups": 2}],

@@ -29,6 +29,7 @@ from support.distributed import CLASSES, chain, data, dense, digest, normalized,
 from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
 from support.made_up_nccl import Late, MadeUp
 from support.ranks import ThreadRanks
+from support.tolerances import TRAINING
 
 
 @pytest.mark.parametrize(("shards", "ranks"), [(1, 1), (2, 2), (3, 3), (5, 5), (8, 4), (12, 3)])
@@ -95,7 +96,7 @@ def same(backend: Any, nccl: Any, make: Callable[..., Any], shards: int, steps: 
             if shards > 1:
                 np.testing.assert_array_equal(array, alone[path], err_msg=path)
             else:
-                np.testing.assert_allclose(array, alone[path], rtol=5e-3, atol=1e-3, err_msg=path)
+                np.testing.assert_allclose(array, alone[path], rtol=5e-3, atol=TRAINING, err_msg=path)
 
 
 @pytest.mark.sampled(1)
@@ -221,7 +222,7 @@ def emulated(ranks: int, *names: str) -> Any:
 def test_two_emulated_gpus_compute_what_one_does() -> None:
     """Bit for bit in the tree; in the fast mode, which NCCL sums, but for rounding."""
     one, two = (emulated(ranks, "dense", "fast") for ranks in (1, 2))
-    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=1e-3)
+    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
     assert two == one
 
 
@@ -296,7 +297,7 @@ def test_two_gpus_compute_what_one_does(backend: str, names: list[str], two_gpus
     start = mpiexec if MPIEXEC and importlib.util.find_spec("mpi4py") and library != "torch" else torchrun
     one, two = (results(start(ranks, "train", backend, "2", *names, "fast", TIMEOUT="30"), ranks) for ranks in (1, 2))
     fast = one.pop("fast")[1], two.pop("fast")[1]
-    assert fast[1] == pytest.approx(fast[0], rel=1e-3)
+    assert fast[1] == pytest.approx(fast[0], rel=TRAINING)
     assert two == one
 
 

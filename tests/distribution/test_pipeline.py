@@ -21,11 +21,13 @@ from minicnn.optimizers import OPTIMIZERS, SGD, Adam
 from minicnn.program import Program
 from support.distributed import CLASSES, SHAPE, HalfBackend, branched, data, deep, digest, left_by, targets
 from support.ranks import ThreadRanks
+from support.tolerances import LONG_SUM, LONG_TRAINING
 
 CUTS, SHARDS = ["conv2d_1", "flatten", "dense_1"], 5
 
 
-made = partial(deep, {"kernel_regularizer": "l2"})
+# Without a bias in front of a normalisation, whose gradient is rounding: some optimizers step by its sign.
+made = partial(deep, {"kernel_regularizer": "l2", "use_bias": False})
 trained = partial(left_by, 12)  # and one of 2
 
 
@@ -69,7 +71,7 @@ def test_every_optimizer_trains_in_stages(name: str) -> None:
     for path, array in work(None)[1].items():
         # Where a gradient is near 0 these optimizers step by little more than its sign.
         tolerance = {"atol": 2e-2 if name in ("lion", "muon", "nadam") else 2e-3}
-        np.testing.assert_allclose(alone[1][path], array, rtol=2e-3, err_msg=path, **tolerance)
+        np.testing.assert_allclose(alone[1][path], array, rtol=LONG_TRAINING, err_msg=path, **tolerance)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
@@ -80,7 +82,7 @@ def test_stages_learn_what_the_whole_does(backend: str) -> None:
         for size in (15, 14):
             model.train_on_batch(x[:size], y[:size])
     for path, array in whole.get_weights().items():
-        np.testing.assert_allclose(cut.get_weights()[path], array, rtol=2e-3, atol=2e-5, err_msg=path)
+        np.testing.assert_allclose(cut.get_weights()[path], array, rtol=LONG_TRAINING, atol=LONG_SUM, err_msg=path)
 
 
 def test_what_crosses_in_mixed_precision() -> None:

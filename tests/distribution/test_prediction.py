@@ -31,6 +31,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.measure import local_ranks
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
+from support.tolerances import ELEMENT, TRAINING
 
 FREE = Interconnect("free", 0.0, 1e30)
 
@@ -133,7 +134,7 @@ def test_a_ring_crosses_the_link_of_a_host_once_and_the_fixed_tree_as_often_as_i
         one, four = (n.all_reduce(1e9, 4096, algorithm) for n in (alone, shared))
         assert four == pytest.approx(times * one, rel=0.05)
     near = shared.all_reduce(1e9, 4, "fixed")
-    assert near == pytest.approx(known()["nvlink"].all_reduce(1e9, 4), rel=1e-6)
+    assert near == pytest.approx(known()["nvlink"].all_reduce(1e9, 4), rel=ELEMENT)
     slower = Interconnect("", 0.0, 1e9, oversubscription=2.0)
     assert slower.all_reduce(1e6, 8) == pytest.approx(2 * alone.all_reduce(1e6, 8))
     twice = Interconnect("", 0.0, 1e9, ranks_per_host=4, links_per_host=2)
@@ -145,9 +146,9 @@ def test_ranks_of_a_host_that_sum_with_those_of_others_share_its_link() -> None:
     shared = Interconnect("", 0.0, 1e9, ranks_per_host=4, within="nvlink")
     alone = Interconnect("", 0.0, 1e9).all_reduce(1e9, 2)
     for algorithm in ("ring", "fixed"):
-        assert shared.all_reduce(1e9, 2, algorithm, stride=4) == pytest.approx(4 * alone, rel=1e-3)
+        assert shared.all_reduce(1e9, 2, algorithm, stride=4) == pytest.approx(4 * alone, rel=TRAINING)
         assert shared.all_reduce(1e9, 2, algorithm, stride=2) < alone / 50, "both are on one host"
-    assert shared.all_reduce(1e9, 4, "fixed", stride=2) == pytest.approx(4 * alone, rel=1e-3), (
+    assert shared.all_reduce(1e9, 4, "fixed", stride=2) == pytest.approx(4 * alone, rel=TRAINING), (
         "of four, 3/4 of two n each, 2/3 of it away"
     )
 
@@ -276,7 +277,7 @@ def test_stages_are_as_even_as_can_be(costs: list[int], parts: int) -> None:
     assert len(found) == parts
     assert sorted(set(found)) == found
     best = min(largest((*ends, len(costs))) for ends in combinations(range(1, len(costs)), parts - 1))
-    assert largest(found) == pytest.approx(best, abs=1e-6)
+    assert largest(found) == pytest.approx(best, abs=ELEMENT)
 
 
 @pytest.mark.parametrize("name", ["lenet5", "alexnet", "resnet18"])
@@ -355,12 +356,12 @@ def measured(rates: Rates, net: Interconnect) -> dict[str, Any]:
 def test_calibration_finds_what_was_measured() -> None:
     rates, net = Rates(2e10, 5e9, 3e-6), Interconnect("", 4e-6, 5e9)
     found = prediction.calibrate(measured(rates, net), local_ranks.trace)
-    assert found.rates.flops == pytest.approx(rates.flops, rel=1e-3)
+    assert found.rates.flops == pytest.approx(rates.flops, rel=TRAINING)
     assert found.network is not None
-    assert found.network.latency == pytest.approx(net.latency, rel=1e-6)
+    assert found.network.latency == pytest.approx(net.latency, rel=ELEMENT)
     assert [p.fitted for p in found.points] == 7 * [True] + [False]
     for point in found.points:
-        assert point.error == pytest.approx(0, abs=1e-3)
+        assert point.error == pytest.approx(0, abs=TRAINING)
 
 
 def test_a_network_slower_than_the_rates_is_slower_in_the_prediction() -> None:
@@ -397,8 +398,8 @@ def test_the_network_has_what_ranks_do_not_do_by_themselves() -> None:
     whole = [{**one, "seconds": [s + 1e-10 * one["bytes"] for s in one["seconds"]]} for one in given["all_reduce"]]
     found = prediction.calibrate({**given, "apart": apart, "all_reduce": whole}, local_ranks.trace)
     assert found.network is not None
-    assert found.network.bandwidth == pytest.approx(net.bandwidth, rel=1e-3)
-    assert all(p.error == pytest.approx(0, abs=1e-3) for p in found.points)
+    assert found.network.bandwidth == pytest.approx(net.bandwidth, rel=TRAINING)
+    assert all(p.error == pytest.approx(0, abs=TRAINING) for p in found.points)
 
 
 def test_without_an_all_reduce_there_is_no_network() -> None:

@@ -28,6 +28,7 @@ from minicnn.regularizers import L1, L1L2, L2, OrthogonalRegularizer
 from minicnn.utils import PyDataset
 from support.distributed import HalfBackend, digest
 from support.ranks import ThreadRanks
+from support.tolerances import SUM
 
 SHAPE, CLASSES, BATCH = (6, 5, 3), 4, 12
 CUT = 5  # 12 samples are shards of 3, 3, 2, 2 and 2
@@ -86,10 +87,10 @@ def test_penalties_count_once(cut: int) -> None:
     x, y = data()
     for _ in range(3):
         whole, parts = (model.train_on_batch(x, y) for model in models)
-        assert parts == pytest.approx(whole, rel=1e-5)
+        assert parts == pytest.approx(whole, rel=SUM)
     same(*models)
     whole, parts = (model.evaluate(x, y) for model in models)
-    assert parts == pytest.approx(whole, rel=1e-5)
+    assert parts == pytest.approx(whole, rel=SUM)
     plain = made(accumulate=cut)
     assert plain.evaluate(x, y) < parts  # penalties are a part of it
 
@@ -139,7 +140,7 @@ def test_draws_go_by_the_place_in_the_whole_batch(name: str) -> None:
     models = [made(DRAWING[name]), made(DRAWING[name], accumulate=CUT)]
     for _ in range(2):
         whole, parts = (model.train_on_batch(x, y) for model in models)
-        assert parts == pytest.approx(whole, rel=1e-5)
+        assert parts == pytest.approx(whole, rel=SUM)
     same(*models)
 
 
@@ -194,7 +195,7 @@ def test_metrics_are_sums_over_shards() -> None:
     )
     assert len(whole) == len(all_metrics()) + 1
     for name, value in whole.items():
-        np.testing.assert_allclose(parts[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(parts[name], value, rtol=SUM, err_msg=name)
 
 
 def test_metrics_are_the_same_on_all_ranks() -> None:

@@ -17,6 +17,7 @@ from minicnn.ops.primitive import REGISTRY
 from support.numerics import assert_close
 from support.onnx_runtime import call
 from support.strategies import WindowCase, conv_cases, normal, pool_cases, to_format
+from support.tolerances import SUM
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -88,7 +89,7 @@ def test_small_results_have_their_digits(op: Any) -> None:
         x = x[np.abs(x) < 6]
     (found,) = call(op, x)
     right = op.reference(x.astype("float64"), xp=np)
-    np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-37)
+    np.testing.assert_allclose(found, right, rtol=SUM, atol=1e-37)
 
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)])

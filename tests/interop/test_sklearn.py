@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.tolerances import ELEMENT, STEP, SUM
+
 pytest.importorskip("sklearn")
 
 from sklearn import config_context
@@ -90,8 +92,8 @@ def test_images_go_to_a_network_of_the_zoo() -> None:
     fitted = CNNClassifier("lenet5", epochs=1, random_state=1).fit(images, y)
     assert [layer.name for layer in fitted.model_.layers][:2] == ["conv1", "pool1"]
     assert fitted.predict_proba(images[:5]).shape == (5, 10)
-    np.testing.assert_allclose(fitted.predict_proba(images).sum(1), 1, rtol=1e-6)
-    np.testing.assert_allclose(np.exp(fitted.predict_log_proba(images)), fitted.predict_proba(images), rtol=1e-5)
+    np.testing.assert_allclose(fitted.predict_proba(images).sum(1), 1, rtol=ELEMENT)
+    np.testing.assert_allclose(np.exp(fitted.predict_log_proba(images)), fitted.predict_proba(images), rtol=SUM)
 
 
 def test_a_pickle_holds_the_model_as_data() -> None:
@@ -142,13 +144,13 @@ def test_weights_of_classes_and_samples_count() -> None:
     plain = CNNClassifier(epochs=15, random_state=0).fit(x, names)
     assert (weighted.predict(x) == "yes").mean() > (plain.predict(x) == "yes").mean() + 0.1
     same = CNNClassifier(epochs=15, random_state=0).fit(x, names, sample_weight=np.where(y, 20.0, 1.0))
-    np.testing.assert_allclose(same.predict_proba(x), weighted.predict_proba(x), rtol=1e-4)
+    np.testing.assert_allclose(same.predict_proba(x), weighted.predict_proba(x), rtol=STEP)
     few = np.flatnonzero((y == 0) | (np.arange(len(y)) % 10 == 0))
     balanced = CNNClassifier(class_weight="balanced", epochs=2, random_state=0)
     share = (y[few] == 1).mean()
     by_hand = clone(balanced).set_params(class_weight={"no": 0.5 / (1 - share), "yes": 0.5 / share})
     balanced.fit(x[few], names[few]), by_hand.fit(x[few], names[few])
-    np.testing.assert_allclose(balanced.predict_proba(x), by_hand.predict_proba(x), rtol=1e-5)
+    np.testing.assert_allclose(balanced.predict_proba(x), by_hand.predict_proba(x), rtol=SUM)
     with pytest.raises(ValueError, match=r"maps labels to weights\. Received: 'maybe'"):
         CNNClassifier(class_weight={"maybe": 1.0}).fit(x, names)
 

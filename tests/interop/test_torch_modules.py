@@ -11,6 +11,7 @@ import pytest
 from minicnn.interop import from_torch
 from minicnn.losses import MeanSquaredError
 from minicnn.optimizers import SGD
+from support.tolerances import ELEMENT, STEP, SUM
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -40,7 +41,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Any) -> Any:
         share = torch.sigmoid(self.wide(F.hardswish(self.narrow(F.adaptive_avg_pool2d(x, 1)))))
-        return self.end((x * share).mean([2, 3]))
+        return self.end((F.avg_pool2d(F.max_pool2d(x, 2, 1), 3, stride=1, padding=1) * share).mean([2, 3]))
 
 
 def _pools(kind: Callable[..., Any], **options: Any) -> Any:
@@ -86,7 +87,7 @@ def test_outputs_and_gradients_are_the_modules(name: str) -> None:
     x = np.random.default_rng(2).standard_normal((4, *shape))
     with torch.no_grad():
         expected = module.eval()(torch.tensor(x)).numpy()
-    np.testing.assert_allclose(model.predict(x.astype("float32")), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(x.astype("float32")), expected, rtol=STEP, atol=SUM)
 
     if name == "residual":  # its dropout draws other numbers than PyTorch's
         return
@@ -102,7 +103,7 @@ def test_outputs_and_gradients_are_the_modules(name: str) -> None:
     after, gradients = model.get_weights(), from_torch(module, shape).get_weights()
     for path, gradient in gradients.items():
         if "moving" not in path:
-            np.testing.assert_allclose(before[path] - after[path], gradient, rtol=1e-4, atol=1e-6, err_msg=path)
+            np.testing.assert_allclose(before[path] - after[path], gradient, rtol=STEP, atol=ELEMENT, err_msg=path)
 
 
 def test_layers_have_the_names_of_the_modules_and_one_used_twice_is_shared() -> None:
@@ -119,7 +120,7 @@ def test_layers_have_the_names_of_the_modules_and_one_used_twice_is_shared() -> 
     assert list(model.get_weights()) == ["body.0/kernel", "body.0/bias"]
     x = torch.ones(2, 3)
     with torch.no_grad():
-        np.testing.assert_allclose(model.predict(x.numpy()), module(x).numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model.predict(x.numpy()), module(x).numpy(), rtol=SUM, atol=ELEMENT)
 
 
 def test_a_pooling_on_images_of_two_sizes_reaches_over_each_border_as_it_must() -> None:
@@ -135,7 +136,7 @@ def test_a_pooling_on_images_of_two_sizes_reaches_over_each_border_as_it_must() 
     model = from_torch(module, (1, 7, 5), backend="numpy")
     assert (module.training, module.norm.training) == (True, False)
     with torch.no_grad():
-        np.testing.assert_allclose(model.predict(x.numpy()), module(x).numpy(), rtol=1e-5)
+        np.testing.assert_allclose(model.predict(x.numpy()), module(x).numpy(), rtol=SUM)
 
 
 def test_everything_without_a_counterpart_is_named_at_once() -> None:

@@ -27,6 +27,7 @@ from minicnn.layers import (
     SeparableConv2D,
 )
 from support.campaign import NIGHT
+from support.tolerances import ELEMENT, STEP, SUM
 
 NARROW = {"hidden_units": (24, 16), "dropout": 0.0}
 UNITS = {"units": (24, 16)}
@@ -116,7 +117,7 @@ def test_networks_of_the_zoo_compute_what_the_modules_do(name: str, tmp_path: Pa
     model = zoo.get_model(name, num_classes=CLASSES, input_shape=image, backend="torch", **options)
     state = module.state_dict()
     load_torch_weights(model, state)
-    np.testing.assert_allclose(model.predict(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(model.predict(x), expected, rtol=0, atol=SUM * np.abs(expected).max())
     for key, array in to_torch_weights(model, state).items():
         np.testing.assert_array_equal(array, state[key].numpy(), err_msg=key)
 
@@ -164,7 +165,7 @@ def test_layers_of_every_kind_and_both_orders_of_axes() -> None:
         ])  # fmt: skip
         load_torch_weights(model, module.state_dict())
         given = x.transpose(0, 2, 3, 1) if last else x
-        np.testing.assert_allclose(model.predict(given), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.predict(given), expected, rtol=STEP, atol=SUM)
 
 
 def small() -> Model:
@@ -243,7 +244,7 @@ def test_one_dimension_and_separable_kernels() -> None:
     x = np.random.default_rng(0).standard_normal((2, 8, 3)).astype("float32")
     with torch.no_grad():
         expected = theirs(torch.tensor(x).permute(0, 2, 1)).numpy()
-    np.testing.assert_allclose(line.predict(x), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(line.predict(x), expected, rtol=SUM, atol=ELEMENT)
 
     both = Sequential([Input((6, 5, 2)), SeparableConv2D(3, 3, depth_multiplier=2)])
     theirs = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, bias=False), nn.Conv2d(4, 3, 1))
@@ -251,4 +252,4 @@ def test_one_dimension_and_separable_kernels() -> None:
     x = np.random.default_rng(0).standard_normal((2, 6, 5, 2)).astype("float32")
     with torch.no_grad():
         expected = theirs(torch.tensor(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).numpy()
-    np.testing.assert_allclose(both.predict(x), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(both.predict(x), expected, rtol=SUM, atol=ELEMENT)

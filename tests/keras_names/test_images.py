@@ -11,6 +11,7 @@ import pytest
 from minicnn import keras
 from minicnn.keras import layers, utils
 from minicnn.keras.preprocessing.image import ImageDataGenerator
+from support.tolerances import STEP, SUM
 
 pytest.importorskip("PIL.Image")
 X = np.random.default_rng(0).random((10, 6, 8, 3), "float32")
@@ -143,7 +144,7 @@ def test_moved_images() -> None:
     image = np.random.default_rng(0).random((6, 6, 1), "float32")
     shifted = ImageDataGenerator(width_shift_range=0.4, fill_mode="wrap").random_transform(image, seed=2)
     assert (shifted != image).any()
-    np.testing.assert_allclose(shifted.sum(axis=(1, 2)), image.sum(axis=(1, 2)), rtol=1e-5)  # rows stay
+    np.testing.assert_allclose(shifted.sum(axis=(1, 2)), image.sum(axis=(1, 2)), rtol=SUM)  # rows stay
     mirrored = {ImageDataGenerator(horizontal_flip=True).random_transform(image, seed=s).tobytes() for s in range(9)}
     assert mirrored == {image.tobytes(), image[:, ::-1].tobytes()}
     upside_down = {ImageDataGenerator(vertical_flip=True).random_transform(image, seed=s).tobytes() for s in range(9)}
@@ -164,10 +165,10 @@ def test_standardized_images() -> None:
         generator.flow(X)[0]
     generator.fit(X)
     (x,) = generator.flow(X, batch_size=10)
-    np.testing.assert_allclose(x.mean(axis=(0, 1, 2)), 0, atol=1e-5)
-    np.testing.assert_allclose(x.std(axis=(0, 1, 2)), 1, rtol=1e-4)
+    np.testing.assert_allclose(x.mean(axis=(0, 1, 2)), 0, atol=SUM)
+    np.testing.assert_allclose(x.std(axis=(0, 1, 2)), 1, rtol=STEP)
     (x,) = ImageDataGenerator(samplewise_center=True, samplewise_std_normalization=True).flow(X, batch_size=10)
-    np.testing.assert_allclose(x.mean(axis=(1, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(x.mean(axis=(1, 2, 3)), 0, atol=SUM)
     (x,) = ImageDataGenerator(preprocessing_function=lambda image: image + 1).flow(X, batch_size=10, shuffle=False)
     np.testing.assert_allclose(x, X + 1)
     with pytest.raises(TypeError, match="whitens no images"):

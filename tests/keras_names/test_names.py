@@ -18,6 +18,7 @@ from minicnn import keras
 from minicnn.keras import backend as K  # noqa: N812  as everybody writes it
 from minicnn.keras import layers
 from support.keras_files import archive, small
+from support.tolerances import SUM
 
 X = np.random.default_rng(0).random((6, 8, 8, 3), "float32")
 Y = np.asarray([0, 1, 2, 0, 1, 2])
@@ -171,8 +172,8 @@ def test_metrics_that_are_means_of_losses() -> None:
     logs = model.evaluate(X, y, return_dict=True)
     p = model.predict(X)
     assert list(logs) == ["loss", "squares", "cosine_similarity", "categorical_crossentropy"]
-    assert logs["squares"] == pytest.approx(np.mean((y - p) ** 2), rel=1e-5)
-    assert logs["cosine_similarity"] == pytest.approx(np.mean((y * p).sum(-1) / np.linalg.norm(p, axis=-1)), rel=1e-5)
+    assert logs["squares"] == pytest.approx(np.mean((y - p) ** 2), rel=SUM)
+    assert logs["cosine_similarity"] == pytest.approx(np.mean((y * p).sum(-1) / np.linalg.norm(p, axis=-1)), rel=SUM)
 
 
 def test_inputs() -> None:

@@ -10,6 +10,7 @@ import pytest
 from minicnn import keras
 from minicnn.keras import layers, ops
 from support.numerics import assert_close
+from support.tolerances import SUM
 from support.written_steps import LABELS, SAMPLES
 
 
@@ -62,7 +63,7 @@ def test_a_train_step_of_the_guides_does_what_fit_does(kind: Any) -> None:
     expected, found = (m.fit(SAMPLES, LABELS, 16, 2, 0, validation_data=(SAMPLES, LABELS)).history for m in models)
     assert set(found) == set(expected)
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found[name], values, rtol=SUM, err_msg=name)
     for path, array in models[0].get_weights().items():
         assert_close(models[1].get_weights()[path], array)
 
@@ -159,4 +160,4 @@ def test_a_loss_is_called_on_arrays_too() -> None:
     y_true, y_pred = np.array([[0.0], [1.0]]), np.array([[0.5], [0.5]])
     assert keras.losses.MeanSquaredError()(y_true, y_pred) == pytest.approx(0.25)
     labels = keras.losses.SparseCategoricalCrossentropy()(np.array([1, 0]), np.array([[0.5, 0.5], [0.25, 0.75]]))
-    assert labels == pytest.approx(-np.mean(np.log([0.5, 0.25])), rel=1e-5)
+    assert labels == pytest.approx(-np.mean(np.log([0.5, 0.25])), rel=SUM)

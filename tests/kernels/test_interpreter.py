@@ -27,6 +27,7 @@ from minicnn.kernels.statements import (
 )  # fmt: skip
 from minicnn.program import Program
 from support.interpreted import interpreted
+from support.tolerances import ELEMENT
 
 BLOCK, THREAD = Name("block"), Name("thread")
 X, Y = Array("x", "float32", 8), Array("y", "float32", 8, written=True)
@@ -185,5 +186,5 @@ def test_scalar_functions_and_random_numbers() -> None:
     given = {"x": x, "step": np.asarray(2, "int32")}
     expected = get_backend("numpy").compile(program.copy())(given)
     results = interpreted(program, given, fuse=True)
-    np.testing.assert_allclose(results["y"], expected["y"], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(results["y"], expected["y"], rtol=ELEMENT, atol=1e-7)
     np.testing.assert_array_equal(results["u"], expected["u"])

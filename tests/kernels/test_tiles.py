@@ -22,6 +22,7 @@ from minicnn.kernels import words
 from minicnn.kernels.products import product_of
 from minicnn.kernels.tiles import TileShape
 from minicnn.layers import Conv2D, Input, MaxPooling2D
+from minicnn.program import Program
 from minicnn.program.graph import Node
 from support.interpreted import interpreted
 from support.kernel_check import case_program, check_results, convolutions, products, reductions
@@ -38,7 +39,6 @@ class Small(Tiles):
 
     gpu: Any = H200
     shape: TileShape = SHAPES[0]
-    plain: bool = True
 
     def _tile(self, node: Node) -> Tile:
         product = product_of(node)
@@ -72,13 +72,13 @@ class Small(Tiles):
 few = settings(max_examples=6)
 # The families of tiles of the CUDA engines, with few threads a block, for a GPU of two multiprocessors.
 LIMITS = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
-FAMILIES = Tiles(replace(H200, name="small", multiprocessors=2), limits=LIMITS, plain=True)
+FAMILIES = Tiles(replace(H200, name="small", multiprocessors=2), limits=LIMITS)
 
 
 def check(case: Case, tiles: Tiles | TileShape) -> None:
     """Compare what tiles make in the interpreter with the reference."""
     program, arrays = case_program(case, "float32")
-    results = interpreted(program, arrays, plain=tiles if isinstance(tiles, Tiles) else Small(shape=tiles))
+    results = interpreted(program, arrays, tiles=tiles if isinstance(tiles, Tiles) else Small(shape=tiles))
     check_results(case, arrays.values(), lambda k: results[f"y{k}"])
 
 
@@ -109,7 +109,7 @@ def test_a_convolution_pools_on_its_way_out(size: int | tuple[int, int]) -> None
     x[0, 2, 3, 1] = np.nan
     program, arrays = model.program(batch_size=3), {"x": x, **model.get_weights()}
     assert any(group.pool for group in plan_of(program.copy(), FAMILIES).groups)
-    (result,) = interpreted(program, arrays, fuse=True, plain=FAMILIES).values()
+    (result,) = interpreted(program, arrays, fuse=True, tiles=FAMILIES).values()
     assert_close(result, model.predict(x), 18, dtype="float32")
 
 
@@ -149,7 +149,27 @@ def test_a_sum_of_infinities_and_nan_is_that_of_numpy() -> None:
         program, arrays = case_program(Case(op, (x,), {"axes": (1,), "keepdims": False}), "float32")
         with np.errstate(invalid="ignore"):
             expected = {"sum": np.sum, "max": np.max}[op.name](x, axis=1)
-        np.testing.assert_array_equal(interpreted(program, arrays, plain=Small())["y0"], expected)
+        np.testing.assert_array_equal(interpreted(program, arrays, tiles=Small())["y0"], expected)
+
+
+def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:
+    """As they are, and as columns."""
+    program, rng = Program(), np.random.default_rng(0)
+    x, index = program.input("x", (20, 6), "uint8"), program.input("index", (5,), "int32")
+    rows = ops.cast(ops.take(x, index), dtype="float32") * 0.5
+    program.outputs["y"] = ops.matmul(rows, program.input("w", (6, 3)), transpose_a=False, transpose_b=False)
+    program.outputs["g"] = ops.matmul(rows, program.input("d", (5, 3)), transpose_a=True, transpose_b=False)
+    arrays = {
+        "x": rng.integers(0, 9, (20, 6)).astype("uint8"), "index": np.array([3, 19, 0, 3, 7], "int32"),
+        "w": rng.normal(size=(6, 3)).astype("float32"), "d": rng.normal(size=(5, 3)).astype("float32"),
+    }  # fmt: skip
+    text = "".join(words.text(lowered(plan, launch, set())[0]) for plan in [plan_of(program.copy(), Small())]
+                   for launch in plan.launches)  # fmt: skip
+    assert "/ 6" not in text
+    results = interpreted(program, arrays, plain=Small())
+    gathered = arrays["x"][arrays["index"]] * 0.5
+    assert_close(results["y"], gathered @ arrays["w"], 6)
+    assert_close(results["g"], gathered.T @ arrays["d"], 5)
 
 
 def test_a_tile_reads_as_a_student_would_write_it() -> None:
@@ -158,7 +178,7 @@ def test_a_tile_reads_as_a_student_would_write_it() -> None:
     plan = plan_of(program, Small())
     text = words.text(lowered(plan, plan.launches[0], set())[0])
     for line in (
-        "left: 20 numbers of float32 in shared memory", "for step in 0 .. 1:", "wait for all threads of the block",
+        "left: 48 numbers of float32 in shared memory", "for step in 0 .. 1:", "wait for all threads of the block",
         "s1_1 += a1 * b1", "for k in 0 .. 3:",
     ):  # fmt: skip
         assert line in text, text

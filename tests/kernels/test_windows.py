@@ -22,6 +22,7 @@ from support.interpreted import interpreted
 from support.kernel_check import case_program, check_results, convolutions, shape_of
 from support.plans import plan_of
 from support.strategies import normal, seeds
+from support.tolerances import SUM
 
 few = settings(max_examples=max(8, settings().max_examples // 4))  # threads take their time
 DTYPES = st.sampled_from(["float32", "float64"])
@@ -87,7 +88,7 @@ def test_gradients_of_max_pooling(drawn: dict[str, Any], dtype: str, fuse: bool)
     expected = ops.max_pool2d.reference(x, xp=xp, **drawn["attrs"])
     np.testing.assert_array_equal(results["y"], expected)
     found = ops.max_pool2d_gradient.reference(dy, x, expected, xp=xp, **drawn["attrs"])
-    np.testing.assert_allclose(results["dx"], found, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(results["dx"], found, rtol=SUM, atol=SUM)
 
 
 def neighbours(node: Node, arrays: list[np.ndarray[Any, Any]], width: int) -> np.ndarray[Any, Any]:

@@ -18,6 +18,7 @@ from minicnn.program import Program, gradients
 from support.layer_check import run_layer, run_layer_check
 from support.numerics import assert_close
 from support.strategies import normal, seeds
+from support.tolerances import ELEMENT
 
 X = np.asarray([[-3.0, -1.0, -0.25, 0.0, 0.5, 2.0, 7.0]])
 
@@ -59,7 +60,7 @@ def test_all_names_are_tested() -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_by_name(name: str) -> None:
     assert_close(run_layer(Activation(name), X), BY_NAME[name], terms=4)
-    run_layer_check(Activation(name), (2, 3), output=(2, 3), rtol=1e-6)
+    run_layer_check(Activation(name), (2, 3), output=(2, 3), rtol=ELEMENT)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_by_name(name: str) -> None:
 )
 def test_layers_by_hand(layer: Any, expected: Any) -> None:
     assert_close(run_layer(layer, X), np.asarray(expected), terms=4)
-    run_layer_check(layer, (3, 2), output=(3, 2), rtol=1e-6)
+    run_layer_check(layer, (3, 2), output=(3, 2), rtol=ELEMENT)
 
 
 def test_plain_relus_are_one_primitive() -> None:

@@ -32,6 +32,7 @@ from support.model_cases import FAST
 from support.model_cases import run as run_ops
 from support.plans import plan_of
 from support.strategies import normal
+from support.tolerances import DOUBLE, ELEMENT, STEP, SUM, TRAINING
 
 X = (np.random.default_rng(0).random((40, 5, 6, 2)) * 255).astype("float32")
 RANDOM: list[Any] = [
@@ -79,7 +80,7 @@ def test_engines_have_kernels_for_all_of_it(layer: Any) -> None:
         model = Sequential([Input((5, 6, 2)), layer, GlobalAveragePooling2D(), Dense(1)], backend=backend)
         model.compile(SGD(0.0), "mae")
         made.append(model.train_on_batch(X, np.zeros((len(X), 1))))
-    assert made[0] == pytest.approx(made[1], rel=1e-3)
+    assert made[0] == pytest.approx(made[1], rel=TRAINING)
     plan = plan_of(model.program("train", batch_size=len(X)))
     assert not [group for group in plan.groups if group.reference]
 
@@ -119,7 +120,7 @@ def test_shifts_by_whole_pixels(mode: str, interpolation: str, shift: int) -> No
     x = np.arange(5.0).reshape(1, 1, 5, 1)
     layer = RandomTranslation(0.0, (shift / 5, shift / 5), mode, interpolation, fill_value=-7.0)
     found = run_layer(layer, x, training=True).ravel()
-    np.testing.assert_allclose(found, BEYOND[mode][3 - shift : 8 - shift], atol=1e-12)
+    np.testing.assert_allclose(found, BEYOND[mode][3 - shift : 8 - shift], atol=DOUBLE)
 
 
 def test_shifts_by_half_a_pixel_and_far_ones() -> None:
@@ -134,7 +135,7 @@ def test_shifts_by_half_a_pixel_and_far_ones() -> None:
 def test_turns_of_whole_quarters(turns: float) -> None:
     x = normal((2, 5, 5, 3), 0)
     found = run_layer(RandomRotation((turns, turns)), x, training=True)
-    np.testing.assert_allclose(found, np.rot90(x, round(4 * turns), axes=(1, 2)), atol=1e-5)
+    np.testing.assert_allclose(found, np.rot90(x, round(4 * turns), axes=(1, 2)), atol=SUM)
 
 
 def test_sine_and_cosine() -> None:
@@ -154,12 +155,12 @@ def test_zoom_by_hand() -> None:
 
 def test_brightness_and_contrast() -> None:
     bright = run_layer(RandomBrightness((0.2, 0.2)), X, training=True)
-    np.testing.assert_allclose(bright, np.clip(X + 51, 0, 255), rtol=1e-6)
+    np.testing.assert_allclose(bright, np.clip(X + 51, 0, 255), rtol=ELEMENT)
     x = normal((50, 4, 4, 2), 0)
     made = run_layer(RandomContrast(0.5, (-1e9, 1e9)), x, training=True)
     mean = x.mean(axis=(1, 2), keepdims=True)
     scale = (made - mean) / (x - mean)
-    np.testing.assert_allclose(scale, np.broadcast_to(scale[:, :1, :1, :1], x.shape), rtol=1e-6)
+    np.testing.assert_allclose(scale, np.broadcast_to(scale[:, :1, :1, :1], x.shape), rtol=ELEMENT)
     assert 0.5 <= scale.min() < 0.6
     assert 1.4 < scale.max() <= 1.5
 
@@ -170,9 +171,9 @@ def test_resizing_against_torch(size: tuple[int, int]) -> None:
     x = normal((2, 5, 6, 3), 0)
     given = torch.tensor(x.transpose(0, 3, 1, 2))
     expected = torch.nn.functional.interpolate(given, size, mode="bilinear").numpy().transpose(0, 2, 3, 1)
-    np.testing.assert_allclose(run_layer(Resizing(*size), x), expected, atol=1e-12)
+    np.testing.assert_allclose(run_layer(Resizing(*size), x), expected, atol=DOUBLE)
     expected = torch.nn.functional.interpolate(given, size, mode="nearest-exact").numpy().transpose(0, 2, 3, 1)
-    np.testing.assert_allclose(run_layer(Resizing(*size, "nearest"), x), expected, atol=1e-12)
+    np.testing.assert_allclose(run_layer(Resizing(*size, "nearest"), x), expected, atol=DOUBLE)
     run_layer_check(Resizing(*size), (5, 6, 2), output=(*size, 2))
 
 
@@ -208,7 +209,7 @@ def test_gradients_of_a_layer_before_it(layer: Any) -> None:
             moved[channel] += sign * step
             nudged.set_weights({"bias/bias": moved})
             losses.append(nudged.train_on_batch(x, y))
-        assert found[channel] == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-4, abs=1e-6)
+        assert found[channel] == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=STEP, abs=ELEMENT)
 
 
 class Bias(Layer):

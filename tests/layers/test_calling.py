@@ -13,6 +13,7 @@ from minicnn import Model, Sequential, saving
 from minicnn.layers import Add, CategoryEncoding, Dense, Dropout, Input, Layer, RandomFlip, Rescaling
 from minicnn.layers.graph import Graph
 from minicnn.layers.serialization import graph_from_config, graph_to_config
+from support.tolerances import ELEMENT
 
 X = np.random.default_rng(0).random((4, 5), "float32")
 
@@ -73,12 +74,12 @@ def test_random_layers_draw_anew_and_dropout_needs_training() -> None:
 
 
 def test_arguments_by_place_and_by_name() -> None:
-    np.testing.assert_allclose(Two()(X, X, scale=2.0), 4 * X, rtol=1e-6)
+    np.testing.assert_allclose(Two()(X, X, scale=2.0), 4 * X, rtol=ELEMENT)
     a, b = Input((5,)), Input((5,))
     for output in (Two()(a, b, scale=3.0, mask=b), Two()(a, mask=b, scale=3.0, b=b)):
         model = Model([a, b], output, backend="numpy")
         for one in (model, copy.deepcopy(model)):
-            np.testing.assert_allclose(one.predict([X, X]), 7 * X, rtol=1e-6)
+            np.testing.assert_allclose(one.predict([X, X]), 7 * X, rtol=ELEMENT)
 
 
 def test_arguments_within_a_layer() -> None:
@@ -90,7 +91,7 @@ def test_arguments_within_a_layer() -> None:
         def call(self, inputs: Any) -> Any:
             return self.two(inputs, inputs * 2.0, mask=None)
 
-    np.testing.assert_allclose(Outer()(X), 3 * X, rtol=1e-6)
+    np.testing.assert_allclose(Outer()(X), 3 * X, rtol=ELEMENT)
 
 
 def test_a_call_of_several_arguments_is_saved(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from minicnn.saving import load_model
 from minicnn.utils import PyDataset
 from support.layer_check import check_config, run_layer, run_layer_check
 from support.strategies import normal
+from support.tolerances import ELEMENT, STEP, SUM
 
 X = 3 * normal((20, 4, 5), 0) + 7
 
@@ -25,14 +26,14 @@ def test_adapt(axis: Any, rest: Any, tmp_path: Any) -> None:
     layer.adapt(X)
     expected = (X - X.mean(axis=rest, keepdims=True)) / X.std(axis=rest, keepdims=True)
     model = Sequential([Input((4, 5)), layer], backend="numpy")
-    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=STEP, atol=SUM)
     model.save(tmp_path / "m")
     np.testing.assert_array_equal(load_model(tmp_path / "m").predict(X), model.predict(X))
     layer.adapt(2 * X)  # a model takes it up at once
-    np.testing.assert_allclose(model.predict(2 * X), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(2 * X), expected, rtol=STEP, atol=SUM)
     assert model.count_params(trainable=True) == 0
     layer = Normalization(axis, X.mean(axis=rest), X.var(axis=rest), invert=True)
-    np.testing.assert_allclose(run_layer(layer, expected), X, rtol=1e-6)
+    np.testing.assert_allclose(run_layer(layer, expected), X, rtol=ELEMENT)
     check_config(layer, [(4, 5)])
 
 
@@ -46,10 +47,10 @@ def test_a_constant_feature_keeps_its_scale(value: float, dtype: str) -> None:
     mean, variance = layer.get_weights()
     assert mean[0] == x[0, 0]
     assert variance[0] == 0.0
-    assert variance[1] == pytest.approx(x[:, 1].astype("float64").var(), rel=1e-6)
+    assert variance[1] == pytest.approx(x[:, 1].astype("float64").var(), rel=ELEMENT)
     model = Sequential([Input((5,)), layer], backend="numpy")
     found = model.predict(np.asarray([[mean[0] + 1, 1, mean[0], mean[0] - 2, mean[0]]]))
-    np.testing.assert_allclose(found[0], [1, (1 - mean[1]) / variance[1] ** 0.5, 0, -2, 0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found[0], [1, (1 - mean[1]) / variance[1] ** 0.5, 0, -2, 0], rtol=ELEMENT, atol=ELEMENT)
     given = Normalization(mean=[3.0, 4.0], variance=[0.0, 4.0])
     np.testing.assert_array_equal(run_layer(given, np.asarray([[4.0, 8.0]])), [[1.0, 2.0]])
 
@@ -76,7 +77,7 @@ def test_adapt_to_loaders(loader: Any) -> None:
     whole.adapt(x)
     parts.adapt(loader(x, np.zeros(len(x))))
     for one, other in zip(whole.get_weights(), parts.get_weights(), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-6)
+        np.testing.assert_allclose(other, one, rtol=ELEMENT)
 
 
 class Halves(PyDataset):
@@ -126,7 +127,7 @@ def test_training_leaves_the_statistics() -> None:
     model = Sequential([Input((5,)), layer, Dense(1)], backend="numpy")
     model.compile("sgd", "mse")
     model.fit(X[:, 0], X[:, 0, 0], verbose=0)
-    np.testing.assert_allclose(model.get_weights()["normalization/mean"], X[:, 0].mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(model.get_weights()["normalization/mean"], X[:, 0].mean(axis=0), rtol=SUM)
 
 
 def test_shapes_and_gradients() -> None:

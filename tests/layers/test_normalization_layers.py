@@ -20,6 +20,7 @@ from minicnn.layers.functional import Functional
 from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from support.numerics import assert_close
 from support.strategies import normal, seeds
+from support.tolerances import ELEMENT
 
 STATISTICS = ("moving_mean", "moving_variance")
 BATCH = {"gamma": (2,), "beta": (2,), "moving_mean": (2,), "moving_variance": (2,)}
@@ -39,7 +40,7 @@ BATCH = {"gamma": (2,), "beta": (2,), "moving_mean": (2,), "moving_variance": (2
 )
 def test_batch_normalization(layer: Any, shape: Any, names: Any, training: bool) -> None:
     weights = dict.fromkeys((*names, *STATISTICS), (2,))
-    run_layer_check(layer, shape, output=shape, weights=weights, statistics=STATISTICS, training=training, rtol=1e-6)
+    run_layer_check(layer, shape, output=shape, weights=weights, statistics=STATISTICS, training=training, rtol=ELEMENT)
 
 
 @given(
@@ -109,7 +110,7 @@ def test_the_first_statistics_are_kerass() -> None:
     ],
 )
 def test_other_normalizations(layer: Any, shape: Any, weights: Any) -> None:
-    run_layer_check(layer, shape, output=shape, weights=weights, rtol=1e-6)
+    run_layer_check(layer, shape, output=shape, weights=weights, rtol=ELEMENT)
 
 
 @given(seed=seeds, axes=st.sampled_from([(-1,), (1,), (2,), (1, 2), (3, 1), (-3, -2, -1)]))

@@ -17,6 +17,7 @@ from minicnn.layers import (
 from support.layer_check import run, run_layer, run_layer_check
 from support.numerics import assert_close
 from support.strategies import normal
+from support.tolerances import ELEMENT
 
 
 @pytest.mark.parametrize("padding", ["valid", "same", "causal"])
@@ -51,7 +52,7 @@ def test_convolution_by_loops(padding: str, strides: int, dilation: int, groups:
     ],
 )
 def test_shapes_gradients_and_configuration(layer: Any, output: Any, weights: Any) -> None:
-    run_layer_check(layer, (6, 2), output=output, weights=weights, rtol=1e-6)
+    run_layer_check(layer, (6, 2), output=output, weights=weights, rtol=ELEMENT)
 
 
 @pytest.mark.parametrize(

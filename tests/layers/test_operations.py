@@ -13,6 +13,7 @@ from minicnn import Model, ops
 from minicnn.layers import Conv2D, Dense, GlobalAveragePooling2D, Input, Rescaling
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.models import clone_model
+from support.tolerances import ELEMENT, SUM
 
 RNG = np.random.default_rng(0)
 A, B = RNG.random((5, 4)).astype("float32"), 1 + RNG.random((5, 4)).astype("float32")
@@ -46,7 +47,7 @@ def test_what_they_compute(number: int) -> None:
     make, expected = CASES[number]
     a, b = Input((4,)), Input((4,))
     model = Model([a, b], make(a, b), backend="numpy")
-    np.testing.assert_allclose(model([A, B]), expected(A, B), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model([A, B]), expected(A, B), rtol=SUM, atol=ELEMENT)
     config = json.loads(json.dumps(model.get_config()))
     for again in (Model.from_config(config), clone_model(model)):
         np.testing.assert_array_equal(again([A, B]), model([A, B]))

@@ -16,6 +16,7 @@ from minicnn.ops.draws import normal as normal_of
 from support.layer_check import assert_formats_agree, run, run_layer, run_layer_check
 from support.model_cases import run as run_ops
 from support.strategies import normal, seeds
+from support.tolerances import DOUBLE, ELEMENT
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -39,7 +40,7 @@ def test_what_is_kept_is_divided_by_the_share_kept(rate: float, seed: int) -> No
     x = normal((20, 30), seed)
     y = run_layer(Dropout(rate), x, training=True, seed=seed)
     kept = y != 0
-    np.testing.assert_allclose(y[kept], x[kept] / (1 - rate), rtol=1e-12)
+    np.testing.assert_allclose(y[kept], x[kept] / (1 - rate), rtol=DOUBLE)
     deviation = np.sqrt(rate * (1 - rate) / x.size)
     assert abs(kept.mean() - (1 - rate)) <= 6 * deviation
 
@@ -127,7 +128,7 @@ def test_normal_is_the_inverse_of_the_distribution_at_both_ends() -> None:
     u = np.asarray([0.0, 2.0**-24, 1e-3, 0.07, 0.08, 0.3, 0.5, 0.92, 0.93, 1 - 2.0**-24])
     found = run_ops(normal_of, u)
     expected = [statistics.NormalDist().inv_cdf(max(p, 2.0**-25)) for p in u]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found, expected, rtol=ELEMENT, atol=1e-7)
 
 
 @pytest.mark.parametrize("stddev", [-1.0, "a", None])

@@ -23,6 +23,7 @@ from minicnn.saving import load_model
 from support.gradcheck import check_gradients
 from support.model_cases import run
 from support.strategies import away_from_zero, normal
+from support.tolerances import ELEMENT, STEP, SUM
 
 W = away_from_zero((3, 4), 1)
 UNIT = W / np.linalg.norm(W, axis=1, keepdims=True)
@@ -40,7 +41,7 @@ UNIT = W / np.linalg.norm(W, axis=1, keepdims=True)
 )
 def test_regularizers(regularizer: Any, expected: float) -> None:
     assert run(regularizer, W) == pytest.approx(expected)
-    check_gradients(regularizer, W, rtol=1e-6)
+    check_gradients(regularizer, W, rtol=ELEMENT)
 
 
 NORMS = np.linalg.norm(W, axis=0)
@@ -56,14 +57,14 @@ NORMS = np.linalg.norm(W, axis=0)
     ],
 )
 def test_norms(constraint: Any, norms: Any) -> None:
-    np.testing.assert_allclose(run(constraint, W), W * norms / NORMS, rtol=1e-6)
+    np.testing.assert_allclose(run(constraint, W), W * norms / NORMS, rtol=ELEMENT)
 
 
 def test_other_constraints() -> None:
     np.testing.assert_array_equal(run(NonNeg(), W), np.maximum(W, 0))
     filters = normal((3, 3, 2, 4), 0)
     sizes = np.linalg.norm(run(UnitNorm([0, 1, 2]), filters).reshape(-1, 4), axis=0)
-    np.testing.assert_allclose(sizes, 1, rtol=1e-5)
+    np.testing.assert_allclose(sizes, 1, rtol=SUM)
 
 
 def test_penalties_are_in_the_loss_and_in_the_gradient() -> None:
@@ -98,7 +99,7 @@ def test_constraints_hold_after_each_step() -> None:
     model.fit(normal((8, 3), 0), normal((8, 2), 1), verbose=0)
     found = model.get_weights()
     assert found["dense/kernel"].min() == 0
-    assert np.linalg.norm(found["dense/bias"]) == pytest.approx(1, rel=1e-4)
+    assert np.linalg.norm(found["dense/bias"]) == pytest.approx(1, rel=STEP)
 
 
 @pytest.mark.parametrize(

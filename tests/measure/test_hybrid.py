@@ -18,6 +18,7 @@ from minicnn.measure.hybrid import Hybrid, cut
 from minicnn.optimizers import SGD
 from minicnn.program.graph import Node
 from minicnn.zoo import get_model
+from support.tolerances import STEP, TRAINING
 
 
 def model_on(backend: Any) -> Sequential:
@@ -43,13 +44,13 @@ def test_two_backends_train_as_one(library: str, backend: str) -> None:
         history = model.fit(x, y, batch_size=16, epochs=3, verbose=0).history
         found.append((history, model.evaluate(x, y, verbose=0), model.predict(x[:7]), model.get_weights()))
     (losses, score, outputs, weights), (ours, our_score, our_outputs, our_weights) = found
-    assert ours["loss"] == pytest.approx(losses["loss"], rel=1e-4)
+    assert ours["loss"] == pytest.approx(losses["loss"], rel=STEP)
     assert ours["accuracy"] == losses["accuracy"]
-    assert our_score == pytest.approx(score, rel=1e-4)
-    np.testing.assert_allclose(our_outputs, outputs, rtol=1e-3, atol=1e-4)
+    assert our_score == pytest.approx(score, rel=STEP)
+    np.testing.assert_allclose(our_outputs, outputs, rtol=TRAINING, atol=STEP)
     assert our_weights.keys() == weights.keys()
     for name, array in weights.items():
-        np.testing.assert_allclose(our_weights[name], array, rtol=1e-3, atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(our_weights[name], array, rtol=TRAINING, atol=2e-4, err_msg=name)
 
 
 def forward(node: Node) -> bool:

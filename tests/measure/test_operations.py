@@ -20,6 +20,7 @@ from minicnn.measure.trainers import gradient_tolerance, settings_of, trainer
 from minicnn.models import Model
 from support.numba_check import without_jit
 from support.small_training import compiled, digits
+from support.tolerances import ELEMENT, STEP, SUM
 
 SETTINGS = settings_of("platforms", "synthetic_digits", samples=40, batch_size=16, epochs=1)
 
@@ -63,7 +64,7 @@ def test_a_step_that_is_merged_has_times_of_nodes_apart_only(name: str, monkeypa
     assert len(made[name]) == len(made["numpy"]) == 3 * len(program.nodes)
     for one, other in zip(made[name], made["numpy"], strict=True):
         for key, array in other.items():
-            np.testing.assert_allclose(one[key], array, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(one[key], array, rtol=STEP, atol=ELEMENT)
 
 
 def recorded(backend: Any, results: list[Any]) -> Any:
@@ -136,9 +137,9 @@ def test_candidates_compute_the_same_and_go_on_as_if_nobody_had_looked(network: 
     train = "train_whole" if network == "mlp" else "train_epoch"
     rows = {n: getattr(t, train)(*([2] if network == "mlp" else [])) for n, t in trainers.items()}
     losses = [row["loss"] for row in rows.values()]
-    assert losses == pytest.approx([losses[0]] * len(names), rel=1e-4)
+    assert losses == pytest.approx([losses[0]] * len(names), rel=STEP)
     tests = [t.evaluate("test") for t in trainers.values()]
-    assert [t["loss"] for t in tests] == pytest.approx([tests[0]["loss"]] * len(names), rel=1e-4)
+    assert [t["loss"] for t in tests] == pytest.approx([tests[0]["loss"]] * len(names), rel=STEP)
     assert len({t["accuracy"] for t in tests}) == 1
     assert all(row["time_s"] > 0 and row["peak_mb"] >= row["process_mb"] > 10 for row in rows.values())
 
@@ -148,7 +149,7 @@ def check_forward(model: Any, *peers: Any) -> None:
     expected = model.model.evaluate(*model.data, len(model.data[1]), return_dict=True)
     for peer in peers:
         loss, hits = peer._forward(3)
-        assert loss == pytest.approx(expected["loss"], rel=1e-4)
+        assert loss == pytest.approx(expected["loss"], rel=STEP)
         assert hits == round(expected["accuracy"] * len(model.data[1]))
     assert all(t.forward() > 0 for t in (model, *peers))
 
@@ -158,7 +159,7 @@ def test_a_loader_with_workers_gives_the_same() -> None:
     with Worker("torch.nn-loader:cpu", trainer, "torch.nn-loader:cpu", SETTINGS, {"workers": 1}) as worker:
         found = worker.call("train_epoch")
     alone = trainer("torch.nn-loader:cpu", SETTINGS).train_epoch()
-    assert found["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    assert found["loss"] == pytest.approx(alone["loss"], rel=SUM)
 
 
 def test_a_probe_leaves_no_trace() -> None:
@@ -217,7 +218,7 @@ def test_a_step_of_the_study_mlp_does_what_the_published_one_does() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     for peer in (trainer(name, settings, work=ours.work) for name in ("torch.nn:cpu", "jax.lax:cpu")):
-        assert peer.train_whole(2)["loss"] == pytest.approx(row["loss"], rel=1e-5)
+        assert peer.train_whole(2)["loss"] == pytest.approx(row["loss"], rel=SUM)
         assert peer.evaluate("val")["accuracy"] == ours.evaluate("val")["accuracy"]
 
 
@@ -250,7 +251,7 @@ def test_frozen_layers_keep_their_weights_and_normalised_pixels_have_mean_0_and_
     pixels = samples["x_train"].astype(np.float64) / 255
     scaled = ((samples["x_test"] / 255 - pixels.mean()) / pixels.std()).astype(np.float32)
     plain = job.make_model(settings, replace(samples, arrays={**samples.arrays, "x_train": scaled}), backend)
-    np.testing.assert_allclose(model.predict(samples["x_test"]), plain.predict(scaled), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(samples["x_test"]), plain.predict(scaled), rtol=STEP, atol=SUM)
     before = model.get_weights()
     model.fit(samples["x_train"], samples["y_train"], 32, 1, 0)
     changed = {path for path, weight in model.get_weights().items() if (weight != before[path]).any()}

@@ -25,6 +25,7 @@ from minicnn.measure.markdown import files_of, to_page
 from minicnn.measure.page import Claim, Figure, Section, Words, claimed, span
 from minicnn.measure.report import Chapter, to_html_page
 from minicnn.measure.tables import to_csv, to_html, to_json, to_markdown
+from support.tolerances import ELEMENT
 
 WHY = "not on this machine: no GPU | <none>"
 TABLE = Table(
@@ -163,7 +164,7 @@ def test_marks_answer_with_value_spread_and_ratio_to_the_best() -> None:
     assert [spot.text for spot in spots] == ["b: 1 s", "a: 2 s, quartiles 1 s and 3 s of 9; 2 times the best"]
     assert all((spot.left, spot.width) == (0, 1) for spot in spots), "a row answers over all its width"
     first, second = spots
-    assert first.top + first.height == pytest.approx(second.top, abs=1e-6), "rows meet, and are as high as drawn"
+    assert first.top + first.height == pytest.approx(second.top, abs=ELEMENT), "rows meet, and are as high as drawn"
     assert 0 < first.top < second.top + second.height < 1
     assert svg.startswith("<svg")
     texts = {spot.text: spot for spot in drawing_of(figure, [panel_of_lines])[1]}

@@ -9,6 +9,7 @@ import pytest
 
 from minicnn.measure import CandidateError, Comparison, Worker
 from support.rivals import Rival
+from support.tolerances import STEP
 
 
 def test_calls_go_to_another_process_and_results_come_back() -> None:
@@ -45,7 +46,7 @@ def test_an_object_that_cannot_be_made_says_why() -> None:
 def test_who_computes_something_else_is_refused_and_not_timed() -> None:
     names = ["right", "numpy", "kinked", "wrong", "mad", "nan", "broken", "absent"]
     with Comparison(names, Rival) as comparison:
-        comparison.check(rtol=1e-4)
+        comparison.check(rtol=STEP)
         assert comparison.names == ["right", "numpy", "kinked"]
         assert {n for n, why in comparison.out.items() if why.startswith("refused")} == {"wrong", "mad", "nan"}
         assert comparison.out["wrong"].startswith(

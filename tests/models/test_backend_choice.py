@@ -12,6 +12,7 @@ from minicnn.data import Loader
 from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
+from support.tolerances import STEP, SUM
 
 X, Y = blobs(12, 3, 2)
 LIBRARIES = ["numpy", "torch", "jax", "array_api_strict"]
@@ -110,7 +111,7 @@ def test_two_backends_side_by_side() -> None:
     for name, model in models.items():
         assert model.backend.name == name
         assert_same_weights(model.get_weights(), alone[name])
-        np.testing.assert_allclose(model.predict(X), models["numpy"].predict(X), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.predict(X), models["numpy"].predict(X), rtol=STEP, atol=SUM)
 
 
 def test_one_graph_two_models() -> None:

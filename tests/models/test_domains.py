@@ -17,6 +17,7 @@ from minicnn.losses import BinaryCrossentropy, CategoricalCrossentropy, SparseCa
 from minicnn.optimizers import SGD
 from minicnn.schedules import ExponentialDecay, Schedule
 from support.model_cases import FAST, assert_same_weights, blobs, linear, to_library
+from support.tolerances import ELEMENT, SUM, TRAINING
 
 X, Y = blobs(12, 4, 3)
 
@@ -68,11 +69,11 @@ def test_soft_targets_are_within() -> None:
     model, y = network(BinaryCrossentropy(from_logits=True), 1), np.linspace(0, 1, 12)
     z = model.predict(X)[:, 0]
     found = model.fit(X, y, batch_size=12, verbose=0).history["loss"]
-    assert found == pytest.approx([np.mean(np.logaddexp(0, z) - y * z)], rel=1e-5)
+    assert found == pytest.approx([np.mean(np.logaddexp(0, z) - y * z)], rel=SUM)
     model, thirds = network(CategoricalCrossentropy(from_logits=True), 3), np.full((12, 3), 1 / 3, "float16")
     z = model.predict(X)
     found = model.fit(X, thirds, batch_size=12, verbose=0).history["loss"]
-    assert found == pytest.approx([np.mean(np.logaddexp.reduce(z, 1) - z.mean(1))], rel=1e-3)  # float16 has 11 bits
+    assert found == pytest.approx([np.mean(np.logaddexp.reduce(z, 1) - z.mean(1))], rel=TRAINING)  # float16 has 11 bits
 
 
 @pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
@@ -177,12 +178,12 @@ def test_predictions_are_in_the_order_of_the_data() -> None:
     with pytest.raises(ValueError, match=r"in the order of the data\. Received: a loader that shuffles\. Make it with"):
         model.predict(Loader(X, Y, batch_size=5))
     found = model.predict(Loader(X, Y, batch_size=5, shuffle=False))
-    np.testing.assert_allclose(found, model.predict(X), rtol=1e-6)
+    np.testing.assert_allclose(found, model.predict(X), rtol=ELEMENT)
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.from_numpy(X))
     with pytest.raises(ValueError, match="a loader that shuffles"):
         model.predict(torch.utils.data.DataLoader(data, 4, shuffle=True))
-    np.testing.assert_allclose(model.predict(torch.utils.data.DataLoader(data, 4)), found, rtol=1e-6)
+    np.testing.assert_allclose(model.predict(torch.utils.data.DataLoader(data, 4)), found, rtol=ELEMENT)
 
 
 # What evaluate gives ----------------------------------------------------------------------------

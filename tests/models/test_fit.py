@@ -28,6 +28,7 @@ from support.model_cases import (
     to_library,
     two_layers,
 )
+from support.tolerances import DOUBLE, ELEMENT, STEP, SUM
 
 Array = np.ndarray[Any, Any]
 FEATURES, UNITS, CLASSES = 5, 7, 3
@@ -119,7 +120,7 @@ def test_as_a_loop_written_by_hand(batch: int, last_batch: Any, shuffle: bool, s
     for name, values in expected.items():
         np.testing.assert_allclose(history.history[name], values, rtol=1e-9)
     for path, w in model.get_weights().items():
-        np.testing.assert_allclose(w, hand.weights[path], rtol=1e-9, atol=1e-12, err_msg=path)
+        np.testing.assert_allclose(w, hand.weights[path], rtol=1e-9, atol=DOUBLE, err_msg=path)
 
 
 @pytest.mark.parametrize("backend", [*FAST, "array_api_strict"])
@@ -128,10 +129,10 @@ def test_every_backend_follows_the_loop(backend: str) -> None:
     hand = HandWritten(model.get_weights())
     expected = hand.fit(X, Y, 8, 3)
     history = model.fit(X, Y, 8, 3, 0)
-    np.testing.assert_allclose(history.history["loss"], expected["loss"], rtol=1e-5)
-    np.testing.assert_allclose(history.history["accuracy"], expected["accuracy"], rtol=1e-6)
+    np.testing.assert_allclose(history.history["loss"], expected["loss"], rtol=SUM)
+    np.testing.assert_allclose(history.history["accuracy"], expected["accuracy"], rtol=ELEMENT)
     for path, w in model.get_weights().items():
-        np.testing.assert_allclose(w, hand.weights[path], rtol=1e-4, atol=1e-5, err_msg=path)
+        np.testing.assert_allclose(w, hand.weights[path], rtol=STEP, atol=SUM, err_msg=path)
 
 
 # Batches ----------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ def test_a_torch_data_loader(backend: str) -> None:
     model.fit(torch.utils.data.DataLoader(data, batch_size=8), epochs=1, verbose=0)
     expected.fit(X, Y, 8, 1, 0, shuffle=False)
     for path, w in expected.get_weights().items():  # not gathered from a whole: JAX may fuse another way
-        np.testing.assert_allclose(model.get_weights()[path], w, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model.get_weights()[path], w, rtol=SUM, atol=ELEMENT)
 
 
 def test_a_loader_is_told_the_epoch() -> None:
@@ -424,7 +425,7 @@ def test_class_weights_are_not_for_validation() -> None:
         model.compile(SGD(0.0), SparseCategoricalCrossentropy(from_logits=True))
         histories.append(model.fit(X, Y, 8, 1, 0, validation_split=0.3, **options).history)
     plain, weighted = histories
-    assert weighted["loss"][0] == pytest.approx(100 * plain["loss"][0], rel=1e-5)
+    assert weighted["loss"][0] == pytest.approx(100 * plain["loss"][0], rel=SUM)
     assert weighted["val_loss"] == plain["val_loss"]
 
 
@@ -491,7 +492,7 @@ def test_logs_during_an_epoch_are_averages_so_far() -> None:
     assert len(losses.losses) == 2
     assert history.history["loss"] == [pytest.approx(np.mean(losses.losses))]
     hand = HandWritten(network().get_weights())
-    assert losses.losses[0] == pytest.approx(hand.losses(X[:8], Y[:8]).mean(), rel=1e-5)
+    assert losses.losses[0] == pytest.approx(hand.losses(X[:8], Y[:8]).mean(), rel=SUM)
 
 
 def test_train_on_batch_is_a_step_of_fit() -> None:

@@ -16,6 +16,7 @@ from minicnn.backends import get_backend
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, GlobalAveragePooling2D, Input, Rescaling
 from support.model_cases import FAST, assert_same_weights, blobs, to_library
 from support.small_training import compiled, digits
+from support.tolerances import ELEMENT, SUM
 
 ALL = [*FAST, "numba"]
 X, Y = blobs(40, 5, 3)
@@ -245,7 +246,7 @@ def test_predictions_of_no_samples_have_no_rows(backend: str) -> None:
             assert found.shape == (0, 3)
             assert "float32" in str(found.dtype)
     assert isinstance(model.predict(given), type(given))
-    np.testing.assert_allclose(model.predict([(X[:4],), (X[:0],), (X[4:6],)]), model.predict(X[:6]), rtol=1e-6)
+    np.testing.assert_allclose(model.predict([(X[:4],), (X[:0],), (X[4:6],)]), model.predict(X[:6]), rtol=ELEMENT)
     assert model.predict([(X[:0],)]).shape == (0, 3)
 
 
@@ -280,7 +281,7 @@ def test_an_input_of_integers_takes_whole_numbers_of_any_type(library: str) -> N
     expected = model.predict(images)
     for dtype in ("float32", "float64", "int16"):
         found = model.predict(to_library(images.astype(dtype), "numpy" if dtype == "float64" else library))
-        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=SUM, atol=ELEMENT)
     scaled = to_library((images / 255).astype("float32"), library)
     match = (
         r"declared as uint8 takes whole numbers, .* Received: float32 with fractions, from 0\.?\d* to [01]\.?\d*\. "
@@ -331,9 +332,9 @@ def test_arrays_that_numpy_does_not_read_by_itself(form: str, backend: str) -> N
         model.fit(*given, verbose=0, shuffle=False)
         model.train_on_batch(*given)
         results.append([model.evaluate(*given), to_host(model.predict(given[0])), to_host(model(given[0]))])
-    np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-6)
+    np.testing.assert_allclose(results[1][0], results[0][0], rtol=ELEMENT)
     for ours, theirs in zip(results[1][1:], results[0][1:], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=ELEMENT)
 
 
 def to_host(array: Any) -> Any:

@@ -12,6 +12,7 @@ from minicnn import Layer, Model, Sequential
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Dropout, GlobalAveragePooling2D, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import assert_same_weights, blobs
+from support.tolerances import ELEMENT, SUM
 
 X, Y = blobs(16, 4, 3)
 
@@ -59,7 +60,7 @@ def test_frozen_normalisation_is_that_of_inference() -> None:
     model.compile("sgd", "mse")
     target = np.ones((16, 2))
     assert model.train_on_batch(X, target, return_dict=True)["loss"] == pytest.approx(
-        np.mean((first(model) - target) ** 2), rel=1e-5
+        np.mean((first(model) - target) ** 2), rel=SUM
     )
 
 
@@ -223,5 +224,5 @@ def test_what_is_left_is_trained_as_before() -> None:
         model.compile("sgd", "sparse_categorical_crossentropy")
         model.train_on_batch(x, y)
         steps.append(model.get_weights())
-    np.testing.assert_allclose(steps[1]["dense/kernel"], steps[0]["dense/kernel"], rtol=1e-6)
+    np.testing.assert_allclose(steps[1]["dense/kernel"], steps[0]["dense/kernel"], rtol=ELEMENT)
     assert np.any(steps[1]["conv2d/kernel"] != steps[0]["conv2d/kernel"])

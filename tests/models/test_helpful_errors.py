@@ -18,6 +18,7 @@ from minicnn.losses import Loss
 from minicnn.optimizers import Adam
 from minicnn.regularizers import L1, L2
 from support.model_cases import FAST, linear
+from support.tolerances import ELEMENT
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.random((8, 4)).astype("float32"), RNG.random((8, 3)).astype("float32")
@@ -112,7 +113,9 @@ def test_comparisons_are_operators() -> None:
         return ops.where(x > 0.5, x, 0.0) + ops.where(x <= 0.5, 1.0 - x, 0.0) + ops.where(x < 0.1, x, 0.0) / x
 
     expected = np.where(X > 0.5, X, 1 - X) + (X < 0.1)
-    np.testing.assert_allclose(Sequential([Input((4,)), Lambda(cut)], backend="numpy").predict(X), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        Sequential([Input((4,)), Lambda(cut)], backend="numpy").predict(X), expected, rtol=ELEMENT
+    )
     x = Input((4,))
     symbolic = ops.where(x >= 0.5, x, 0.0)
     assert symbolic.shape == (None, 4)

@@ -37,6 +37,7 @@ from support.gradcheck import check_gradients
 from support.model_cases import identity, run
 from support.numerics import assert_close
 from support.strategies import away_from_zero, normal, seeds
+from support.tolerances import ELEMENT, SUM, TRAINING
 
 Array = np.ndarray[Any, Any]
 
@@ -117,7 +118,7 @@ def test_focal_losses(shape: tuple[int, ...], seed: int, gamma: float, from_logi
     categorical = CategoricalFocalCrossentropy(gamma=gamma, from_logits=from_logits)
     assert_close(run(categorical.call, target, logits if from_logits else 3 * p), expected, 2 * TERMS)
     for loss in (binary, categorical):
-        check_gradients(loss.call, target, logits if from_logits else p, wrt=[1], rtol=1e-5)
+        check_gradients(loss.call, target, logits if from_logits else p, wrt=[1], rtol=SUM)
 
 
 @given(shape=rows, seed=seeds)
@@ -136,7 +137,7 @@ def test_losses_of_likeness(shape: tuple[int, ...], seed: int) -> None:
     }  # fmt: skip
     for loss, values in expected.items():
         assert_close(run(loss.call, t, p), values, 4 * TERMS)
-        check_gradients(loss.call, t, p, wrt=[1], rtol=1e-5)
+        check_gradients(loss.call, t, p, wrt=[1], rtol=SUM)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_rows_of_zeros_are_unlikely_and_have_no_gradient(loss: Loss) -> None:
     given = {"t": np.eye(3, dtype="float32")[:2], "p": np.asarray([[0, 0, 0], [1, 2, 1]], "float32")}
     found = get_backend("numpy").compile(program)(given)
     unlikely = -np.log(1e-7) * (0.25 if isinstance(loss, CategoricalFocalCrossentropy) else 1)
-    np.testing.assert_allclose(found["loss"][0], unlikely, rtol=1e-5)
+    np.testing.assert_allclose(found["loss"][0], unlikely, rtol=SUM)
     np.testing.assert_array_equal(found["gradient"][0], 0)
     assert np.isfinite(found["gradient"][1]).all()
     assert found["gradient"][1].any()
@@ -208,9 +209,9 @@ def test_gradients_of_crossentropies(shape: tuple[int, ...], seed: int, smoothin
     predictions = normal(shape, seed) if from_logits else distribution(shape, seed)
     labels, target = class_numbers(shape, seed), distribution(shape, seed + 1)
     sparse = SparseCategoricalCrossentropy(from_logits, label_smoothing=smoothing)
-    check_gradients(sparse.call, labels, predictions, rtol=1e-6)
-    check_gradients(CategoricalCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=1e-6)
-    check_gradients(BinaryCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=1e-6)
+    check_gradients(sparse.call, labels, predictions, rtol=ELEMENT)
+    check_gradients(CategoricalCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=ELEMENT)
+    check_gradients(BinaryCrossentropy(from_logits, smoothing).call, target, predictions, wrt=[1], rtol=ELEMENT)
 
 
 @given(shape=rows, seed=seeds)
@@ -219,7 +220,7 @@ def test_gradients_of_regression_losses(shape: tuple[int, ...], seed: int) -> No
     predictions = target + away_from_zero(shape, seed + 1)
     for loss in (MeanSquaredError(), MeanAbsoluteError(), Huber(100.0)):
         check_gradients(loss.call, target, predictions, wrt=[1])
-    check_gradients(Huber(1e-3).call, target, predictions, wrt=[1], rtol=1e-6)
+    check_gradients(Huber(1e-3).call, target, predictions, wrt=[1], rtol=ELEMENT)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
@@ -230,13 +231,13 @@ def test_extreme_logits(backend: str, size: float) -> None:
     # -log softmax: 0 for the sure and right, the distance of the logits for the sure and wrong.
     expected = np.asarray([0.0, 2 * size], "float32")
     crossentropy = run(SparseCategoricalCrossentropy(from_logits=True).call, labels, logits, backend=backend)
-    np.testing.assert_allclose(crossentropy, expected, rtol=1e-6)
+    np.testing.assert_allclose(crossentropy, expected, rtol=ELEMENT)
     dense = CategoricalCrossentropy(from_logits=True).call
     one = np.asarray([[1, 0], [1, 0]], "float32")
     # 0 times minus infinity must not appear.
-    np.testing.assert_allclose(run(dense, one, logits, backend=backend), expected, rtol=1e-6)
+    np.testing.assert_allclose(run(dense, one, logits, backend=backend), expected, rtol=ELEMENT)
     binary = run(BinaryCrossentropy(from_logits=True).call, one, logits, backend=backend)
-    np.testing.assert_allclose(binary, [0.0, size], rtol=1e-6, atol=1e-40)
+    np.testing.assert_allclose(binary, [0.0, size], rtol=ELEMENT, atol=1e-40)
 
 
 def test_certain_probabilities_are_clipped() -> None:
@@ -245,7 +246,7 @@ def test_certain_probabilities_are_clipped() -> None:
     sure = np.asarray([[1.0, 0.0], [0.0, 1.0]], "float32")
     labels = np.asarray([0, 0], "int32")
     sparse = run(SparseCategoricalCrossentropy().call, labels, sure)
-    np.testing.assert_allclose(sparse, [2.0**-23, most], rtol=1e-3)
+    np.testing.assert_allclose(sparse, [2.0**-23, most], rtol=TRAINING)
     binary = run(BinaryCrossentropy().call, sure, sure[::-1].copy())
     assert np.isfinite(binary).all()
     np.testing.assert_allclose(binary, most, rtol=0.02)
@@ -402,4 +403,4 @@ def test_predictions_that_are_no_distribution_are_divided_by_their_sum(loss: str
     model.layers[0].set_weights([np.zeros((1, 2), "float32"), np.array([6.0, 2.0], "float32")])
     model.compile("sgd", loss)
     found = model.evaluate(x, np.eye(2)[y] if loss.startswith("cat") else y)
-    assert found == pytest.approx(-np.log([0.75, 0.25]).mean(), rel=1e-6)
+    assert found == pytest.approx(-np.log([0.75, 0.25]).mean(), rel=ELEMENT)

@@ -14,6 +14,7 @@ from minicnn import Layer, Model, Sequential, layers, regularizers
 from minicnn.layers import Add, BatchNormalization, Conv2D, Dense, Flatten, Input
 from minicnn.models import clone_model
 from support.model_cases import FAST, assert_same_weights, blobs, two_layers
+from support.tolerances import ELEMENT
 
 X, Y = blobs(16, 4, 3)
 
@@ -78,7 +79,7 @@ def test_features_by_the_name_of_a_layer() -> None:
     model.fit(X, targets(3), verbose=0)
     features = Model(model.inputs, model.get_layer("batch_normalization").output, backend="numpy")
     rest = Model(model.get_layer("dense_1").input, model.output, backend="numpy")
-    np.testing.assert_allclose(rest.predict(features.predict(X)), model.predict(X), rtol=1e-6)
+    np.testing.assert_allclose(rest.predict(features.predict(X)), model.predict(X), rtol=ELEMENT)
     for again in (copy.deepcopy(rest), pickle.loads(pickle.dumps(rest))):
         np.testing.assert_array_equal(again.predict(features.predict(X)), rest.predict(features.predict(X)))
     twin = copy.deepcopy(model)

@@ -30,6 +30,7 @@ from minicnn.metrics import (
 )
 from support.model_cases import identity, measure
 from support.strategies import seeds
+from support.tolerances import DOUBLE
 
 Array = np.ndarray[Any, Any]
 sizes = st.tuples(st.integers(1, 12), st.integers(2, 6))
@@ -170,7 +171,7 @@ def test_f1_score(size: tuple[int, int], seed: int, threshold: float | None) -> 
     positive = np.eye(k)[p.argmax(axis=1)] if threshold is None else (p > threshold).astype(float)
     tp, found, true = ((w[:, None] * v).sum(axis=0) for v in (positive * hot, positive, hot))
     each = np.where(found + true > 0, 2 * tp / np.maximum(found + true, 1e-30), 0.0)
-    np.testing.assert_allclose(measure(F1Score(threshold=threshold), hot, p, w), each, atol=1e-12)
+    np.testing.assert_allclose(measure(F1Score(threshold=threshold), hot, p, w), each, atol=DOUBLE)
     assert measure(F1Score("macro", threshold), y, p, w) == pytest.approx(each.mean())
     assert measure(F1Score("weighted", threshold), y, p, w) == pytest.approx(np.average(each, weights=true))
     assert measure(F1Score("micro", threshold), y, p, w) == pytest.approx(2 * tp.sum() / (found + true).sum())
@@ -305,7 +306,7 @@ def test_partial_batches_add_up(n: int, batch: int, seed: int, weighted: bool) -
     whole = model.evaluate(p, y, n, sample_weight=w, return_dict=True)
     assert list(found) == ["loss", "accuracy", "top_k_categorical_accuracy", "confusion_matrix", "mse"]
     for name, value in whole.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=DOUBLE, err_msg=name)
     hits = np.argmax(p, axis=1) == y.argmax(axis=1)
     assert found["accuracy"] == pytest.approx(np.average(hits, weights=w))
     assert found["confusion_matrix"].sum() == pytest.approx(n if w is None else w.sum())

@@ -32,6 +32,7 @@ from minicnn.schedules import CosineDecay, ExponentialDecay, Schedule
 from support.model_cases import FAST, MeanOutput, Watch, run
 from support.numerics import assert_close
 from support.strategies import normal, seeds
+from support.tolerances import ELEMENT, SUM
 
 Array = np.ndarray[Any, Any]
 State = dict[str, Array]
@@ -334,11 +335,11 @@ def test_the_rate_of_step_k_is_that_of_the_schedule(backend: str) -> None:
     model.train_on_batch(x, y)
     kernel.append(model.get_weights()["dense/kernel"].item())
     expected = [schedule(k) for k in range(9)]  # the gradient is 1
-    np.testing.assert_allclose(-np.diff(kernel), expected, rtol=1e-5)
+    np.testing.assert_allclose(-np.diff(kernel), expected, rtol=SUM)
     model.compile(SGD(schedule), MeanOutput())  # and starts anew
     before = model.get_weights()["dense/kernel"].item()
     model.train_on_batch(x, y)
-    assert before - model.get_weights()["dense/kernel"].item() == pytest.approx(schedule(0), rel=1e-5)
+    assert before - model.get_weights()["dense/kernel"].item() == pytest.approx(schedule(0), rel=SUM)
 
 
 def test_the_rate_may_be_changed_between_steps() -> None:
@@ -351,7 +352,7 @@ def test_the_rate_may_be_changed_between_steps() -> None:
         model.optimizer.learning_rate = rate
         model.train_on_batch(x, y)
         found.append(model.get_weights()["dense/kernel"].item())
-    np.testing.assert_allclose(-np.diff(found), [0.5, 0.25, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(-np.diff(found), [0.5, 0.25, 0.0], rtol=ELEMENT)
 
 
 def test_one_optimizer_serves_several_models() -> None:

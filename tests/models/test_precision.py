@@ -13,6 +13,7 @@ from minicnn.layers import Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import Adam
 from support.model_cases import FAST, blobs, linear, two_layers
+from support.tolerances import DOUBLE, ELEMENT, SUM
 
 X, Y = blobs(24, 5, 3)
 
@@ -27,9 +28,9 @@ def check_float64(backend: str) -> None:
     assert model.predict(X).dtype == "float64"
     reference = network("numpy", precision="float64")
     expected = reference.fit(X, Y, 8, 2, 0).history
-    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-12)
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=DOUBLE)
     for path, w in reference.get_weights().items():
-        np.testing.assert_allclose(model.get_weights()[path], w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(model.get_weights()[path], w, rtol=1e-9, atol=DOUBLE)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
@@ -142,4 +143,4 @@ def test_predictions_before_and_after_compile() -> None:
     assert before.dtype == "float32"
     after = model.predict(X)
     assert after.dtype == "float64"
-    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after, before, rtol=SUM, atol=ELEMENT)

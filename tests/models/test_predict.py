@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn import Model, Sequential
+from minicnn.callbacks import Callback
 from minicnn.data import Loader
 from minicnn.layers import BatchNormalization, Concatenate, Dense, Dropout, Input
 from support.model_cases import FAST, blobs, identity, linear, to_library
+from support.tolerances import DOUBLE, ELEMENT, SUM
 
 Array = np.ndarray[Any, Any]
 X, Y = blobs(13, 3, 2)
@@ -34,7 +36,7 @@ def test_arrays_come_back_as_they_were_given(backend: str, library: str) -> None
     found = model.predict(to_library(X, library), 5)
     assert library_of(found) == library
     weights = model.get_weights()
-    np.testing.assert_allclose(host(found), X @ weights["dense/kernel"] + weights["dense/bias"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(host(found), X @ weights["dense/kernel"] + weights["dense/bias"], rtol=SUM, atol=ELEMENT)
 
 
 def test_lists_give_numpy_arrays() -> None:
@@ -50,7 +52,7 @@ def test_the_batch_size_makes_no_difference(n: int, batch: int) -> None:
     model = linear(precision="float64")
     whole = model.predict(X, 13)
     assert whole.dtype == "float64"
-    np.testing.assert_allclose(model.predict(X[:n], batch), whole[:n], rtol=1e-12)
+    np.testing.assert_allclose(model.predict(X[:n], batch), whole[:n], rtol=DOUBLE)
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -121,7 +123,7 @@ def test_prediction_is_inference() -> None:
     before = model.get_weights()
     first, second = model.predict(X), model.predict(X)
     np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first, X / np.sqrt(1 + 1e-3), rtol=1e-6)
+    np.testing.assert_allclose(first, X / np.sqrt(1 + 1e-3), rtol=ELEMENT)
     for path, w in model.get_weights().items():
         np.testing.assert_array_equal(w, before[path])
 
@@ -167,3 +169,51 @@ def test_evaluation_prints_on_request(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ""
     model.evaluate(np.ones((3, 2)), np.zeros((3, 2)), verbose=1)
     assert capsys.readouterr().out == "loss: 1.0000 - mae: 1.0000\n"
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_later_calls_see_new_weights_data_and_settings(backend: str) -> None:
+    """An array like the last is not checked again: whatever else changes counts all the same."""
+    x, model = X.astype(np.float32), linear(backend)
+    weights = model.get_weights()
+    model.set_weights(weights | {"dense/bias": 0 * weights["dense/bias"]})
+    first = model.predict(x, 13)
+    np.testing.assert_array_equal(model.predict(2 * x, 13), 2 * first)
+    np.testing.assert_allclose(model.predict(x, 5), first, rtol=SUM)
+    turned = x[::-1]
+    np.testing.assert_allclose(model.predict(turned, 13), first[::-1], rtol=SUM)
+    model.set_weights({name: 2 * array for name, array in weights.items()} | {"dense/bias": 0 * first[0]})
+    np.testing.assert_array_equal(model.predict(x, 13), 2 * first)
+    np.testing.assert_allclose(model.predict(x.astype(np.float64), 13), 2 * first, rtol=SUM)
+    with pytest.raises(ValueError, match=r"inputs of shape"):
+        model.predict(x[:, :2], 13)
+
+
+def test_a_new_precision_counts_for_an_array_like_the_last() -> None:
+    x, model = X.astype(np.float32), linear()
+    assert {model.predict(x).dtype.name for _ in range(3)} == {"float32"}
+    model.compile("sgd", "mse", precision="float64")
+    assert {model.predict(x).dtype.name for _ in range(3)} == {"float64"}
+
+
+def test_an_array_like_the_last_shares_no_memory_with_its_outputs() -> None:
+    x, model = X.astype(np.float64), identity((3,))
+    for _ in range(3):
+        result = model.predict(x)
+        np.testing.assert_array_equal(result, X)
+        result[:] = 0
+
+
+def test_callbacks_are_called_for_an_array_like_the_last() -> None:
+    class Counter(Callback):
+        count = 0
+
+        def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Count it."""
+            self.count += 1
+
+    model, counter = linear(), Counter()
+    for _ in range(3):
+        model.predict(X.astype(np.float32), callbacks=[counter])
+        model.predict(X.astype(np.float32))
+    assert counter.count == 3

@@ -16,6 +16,7 @@ from minicnn.optimizers import SGD
 from support.distributed import digest
 from support.model_cases import identity
 from support.ranks import ThreadRanks
+from support.tolerances import ELEMENT, STEP, SUM
 
 Array = np.ndarray[Any, Any]
 K = 3
@@ -56,20 +57,20 @@ def test_ignored_labels_are_left_out_of_the_mean(backend: str, from_logits: bool
     model, x, y = segmentation(backend, loss, [loss])
     expected = entropy(x, y, smoothing).sum() / (y < K).sum()
     found = model.evaluate(x, y, 7, return_dict=True)
-    assert found["loss"] == pytest.approx(expected, rel=1e-5)
-    assert found["sparse_categorical_crossentropy"] == pytest.approx(expected, rel=1e-5)
+    assert found["loss"] == pytest.approx(expected, rel=SUM)
+    assert found["sparse_categorical_crossentropy"] == pytest.approx(expected, rel=SUM)
     counts = np.array([(y[rows] < K).sum() for rows in (slice(4), slice(4, 7))])
     means = np.array([entropy(x[rows], y[rows], smoothing).sum() for rows in (slice(4), slice(4, 7))]) / counts
     found = model.evaluate(x, y, 4, return_dict=True)
-    assert found["loss"] == pytest.approx(np.average(means, weights=[4, 3]), rel=1e-5), "a mean of batches, as ever"
-    assert found["sparse_categorical_crossentropy"] == pytest.approx(expected, rel=1e-5)
+    assert found["loss"] == pytest.approx(np.average(means, weights=[4, 3]), rel=SUM), "a mean of batches, as ever"
+    assert found["sparse_categorical_crossentropy"] == pytest.approx(expected, rel=SUM)
     # The gradient of the loss of kernel W is that of the places that count.
     p = shares(x.astype("float64"))
     target = (y[..., None] == np.arange(K)) * (1 - smoothing) + smoothing / K
     slope = np.where((y < K)[..., None], p - target, 0).reshape(-1, K) / (y < K).sum()
     model.train_on_batch(x, y)
     np.testing.assert_allclose(
-        model.get_weights()["dense/kernel"], np.eye(K) - x.reshape(-1, K).T @ slope, rtol=1e-4, atol=1e-6
+        model.get_weights()["dense/kernel"], np.eye(K) - x.reshape(-1, K).T @ slope, rtol=STEP, atol=ELEMENT
     )
 
 
@@ -78,7 +79,7 @@ def test_any_integer_is_ignored(ignored: int) -> None:
     model, x, y = segmentation("numpy", SparseCategoricalCrossentropy(True, ignored))
     y = np.where(y == 255, ignored, y.astype("int64"))
     counts = y != ignored
-    assert model.evaluate(x, y, 7) == pytest.approx((entropy(x, y) * counts).sum() / counts.sum(), rel=1e-5)
+    assert model.evaluate(x, y, 7) == pytest.approx((entropy(x, y) * counts).sum() / counts.sum(), rel=SUM)
 
 
 def test_where_no_label_counts_the_loss_is_0_and_nothing_changes() -> None:
@@ -104,16 +105,14 @@ def test_weights_of_places(backend: str) -> None:
     counts = (y < K).astype("float32") * np.random.default_rng(1).random(y.shape).astype("float32")
     y = np.where(y < K, y, 0)
     found = model.evaluate(x, y, 3, sample_weight=counts, return_dict=True)
-    assert found["loss"] == pytest.approx((entropy(x, y) * counts).mean(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx(np.average(x.argmax(axis=-1) == y, weights=counts), rel=1e-5)
-    assert found["sparse_categorical_crossentropy"] == pytest.approx(
-        np.average(entropy(x, y), weights=counts), rel=1e-5
-    )
+    assert found["loss"] == pytest.approx((entropy(x, y) * counts).mean(), rel=SUM)
+    assert found["accuracy"] == pytest.approx(np.average(x.argmax(axis=-1) == y, weights=counts), rel=SUM)
+    assert found["sparse_categorical_crossentropy"] == pytest.approx(np.average(entropy(x, y), weights=counts), rel=SUM)
     pairs = np.zeros((K, K))
     np.add.at(pairs, (y, x.argmax(axis=-1)), counts)
-    np.testing.assert_allclose(found["confusion_matrix"], pairs, rtol=1e-5)
+    np.testing.assert_allclose(found["confusion_matrix"], pairs, rtol=SUM)
     over = x[..., 0] > 0.5
-    assert found["precision"] == pytest.approx(np.average((y == 0)[over], weights=counts[over]), rel=1e-5)
+    assert found["precision"] == pytest.approx(np.average((y == 0)[over], weights=counts[over]), rel=SUM)
 
 
 @pytest.mark.parametrize("shards", [2, 3, 7])
@@ -126,8 +125,8 @@ def test_shards_have_the_count_of_the_whole_batch(backend: str, shards: int) -> 
         for rows in (slice(7), slice(0, 7)):
             loss, _ = model.train_on_batch(x[rows], y[rows], sample_weight=weight[rows])
         kernels.append((loss, model.get_weights()["dense/kernel"]))
-    assert kernels[0][0] == pytest.approx(kernels[1][0], rel=1e-5)
-    np.testing.assert_allclose(kernels[0][1], kernels[1][1], rtol=1e-5, atol=1e-6)
+    assert kernels[0][0] == pytest.approx(kernels[1][0], rel=SUM)
+    np.testing.assert_allclose(kernels[0][1], kernels[1][1], rtol=SUM, atol=ELEMENT)
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (7, 2), (7, 2, 3, 1), (6,), ()])
@@ -163,5 +162,5 @@ def test_the_count_of_what_is_ignored_is_that_of_all_shards() -> None:
     staged = ThreadRanks(2).run(lambda c: work(Pipeline(["head"], shards=5, communicator=c)))
     assert staged == [cut] * 2
     whole = work(None)
-    np.testing.assert_allclose(cut[0], whole[0], rtol=1e-5)
-    np.testing.assert_allclose(cut[1], whole[1], rtol=1e-5)
+    np.testing.assert_allclose(cut[0], whole[0], rtol=SUM)
+    np.testing.assert_allclose(cut[1], whole[1], rtol=SUM)

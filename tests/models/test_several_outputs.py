@@ -13,6 +13,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.metrics import TopKCategoricalAccuracy
 from minicnn.optimizers import SGD
 from support.model_cases import FAST, assert_same_weights
+from support.tolerances import ELEMENT, SUM
 
 RNG = np.random.default_rng(0)
 A, B = RNG.standard_normal((17, 3)).astype("float32"), RNG.standard_normal((17, 2)).astype("float32")
@@ -52,7 +53,7 @@ def test_logs_by_hand(backend: str) -> None:
     }
     expected["loss"] = expected["digit_loss"] + 0.25 * expected["place_loss"]
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-5), name
+        assert found[name] == pytest.approx(value, rel=SUM), name
 
 
 def test_the_gradient_is_that_of_the_weighted_sum() -> None:
@@ -70,7 +71,7 @@ def test_the_gradient_is_that_of_the_weighted_sum() -> None:
             model.set_weights({**before, path: moved})
             losses.append(model.evaluate([A, B], [CLASSES, TARGET], return_dict=True)["loss"])
         numeric = (losses[0] - losses[1]) / (2 * step)
-        assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=1e-6, abs=1e-9), path
+        assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=ELEMENT, abs=1e-9), path
 
 
 @pytest.mark.parametrize("weight", [0.25, np.float32(0.25), [0.25], (0.25,), np.array([0.25]), {"dense": 0.25}])
@@ -142,9 +143,9 @@ def test_training_from_arrays_and_loaders(backend: str) -> None:
     loader = [([A[p], B[p]], [CLASSES[p], TARGET[p]]) for p in parts]
     same = two.fit(loader, epochs=2, verbose=0, validation_data=([A[11:], B[11:]], [CLASSES[11:], TARGET[11:]])).history
     for name, values in history.items():
-        np.testing.assert_allclose(same[name], values, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(same[name], values, rtol=SUM, err_msg=name)
     for path, w in one.get_weights().items():
-        np.testing.assert_allclose(two.get_weights()[path], w, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(two.get_weights()[path], w, rtol=SUM, atol=ELEMENT)
 
 
 def test_tuples_are_as_good_as_lists() -> None:

@@ -15,6 +15,7 @@ from minicnn import Model, Sequential, get_backend
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from support.model_cases import FAST, Watch, assert_same_weights, blobs
+from support.tolerances import ELEMENT, SUM
 
 X, Y = blobs(16, 4, 3)
 
@@ -40,7 +41,7 @@ def test_a_part_has_what_the_whole_has_learnt(backend: str) -> None:
     kernel, bias = learnt["dense_1/kernel"], learnt["dense_1/bias"]
     scores = after @ kernel + bias
     expected = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=SUM, atol=ELEMENT)
     features.set_weights({"dense/bias": np.full(6, 7.0)})
     np.testing.assert_array_equal(model.get_weights()["dense/bias"], np.full(6, 7.0))
 
@@ -67,7 +68,9 @@ def test_on_two_backends_and_precisions(other: str) -> None:
         m.compile("sgd", "mse", precision=precision)
     for m in (model, wide, model):
         m.fit(X, X[:, :3], 8, 1, 0)
-        np.testing.assert_allclose(model.get_weights()["dense/kernel"], wide.get_weights()["dense/kernel"], rtol=1e-6)
+        np.testing.assert_allclose(
+            model.get_weights()["dense/kernel"], wide.get_weights()["dense/kernel"], rtol=ELEMENT
+        )
     assert model.get_weights()["dense/kernel"].dtype == "float32"
     assert wide.get_weights()["dense/kernel"].dtype == "float64"
 

@@ -16,6 +16,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
 from support.model_cases import FAST, Watch, assert_same_weights, blobs, linear, to_library, two_layers
 from support.strategies import seeds
+from support.tolerances import ELEMENT, SUM
 
 Array = np.ndarray[Any, Any]
 X, Y = blobs(12, 3, 2)
@@ -240,7 +241,7 @@ def test_steps_inside_a_callback(backend: str) -> None:
     for _ in range(4):
         twin.train_on_batch(X, Y)
     for path, w in twin.get_weights().items():
-        np.testing.assert_allclose(model.get_weights()[path], w, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model.get_weights()[path], w, rtol=SUM, atol=ELEMENT)
 
 
 def test_a_metric_s_layer_may_be_called_metric() -> None:

@@ -20,6 +20,7 @@ from minicnn.program import Program, gradients
 from minicnn.program.passes import optimize
 from support.model_cases import blobs
 from support.numerics import assert_close
+from support.tolerances import SUM
 
 X, Y = blobs(16, 4, 3)
 TARGET = np.eye(3, dtype="float32")[Y]
@@ -73,7 +74,7 @@ def test_a_step_of_one_s_own_trains_as_the_built_in_one(backend: str) -> None:
     ours._training.executor.step = step
     found, expected = (model.fit(X, TARGET, 8, 3, 0, validation_data=(X, TARGET)).history for model in (ours, theirs))
     for log, values in expected.items():
-        np.testing.assert_allclose(found[log], values, rtol=1e-5)
+        np.testing.assert_allclose(found[log], values, rtol=SUM)
     for path, array in theirs.get_weights().items():
         assert_close(ours.get_weights()[path], array)
     assert "mean/dense/bias" in ours.program().updates

@@ -14,6 +14,7 @@ from minicnn.callbacks import LambdaCallback
 from minicnn.layers import BatchNormalization, Dense, Dropout, Input
 from minicnn.utils import PyDataset
 from support.model_cases import FAST, Watch, assert_same_weights, blobs, to_library, two_layers
+from support.tolerances import ELEMENT, SUM
 
 X, Y = blobs(23, 4, 3)
 
@@ -68,7 +69,7 @@ def test_epochs_of_given_length_go_on_where_the_last_has_ended(backend: str, dat
     stream = endless()
     for loss in history["loss"]:
         epoch = [next(stream) for _ in range(steps)]
-        assert expected.fit(epoch, verbose=0).history["loss"] == [pytest.approx(loss, rel=1e-6)]
+        assert expected.fit(epoch, verbose=0).history["loss"] == [pytest.approx(loss, rel=ELEMENT)]
     assert_same_weights(model.get_weights(), expected.get_weights())
     assert model.steps_taken == 3 * steps
 
@@ -220,7 +221,7 @@ def test_called_as_in_training_layers_draw_anew(backend: str) -> None:
         assert np.any(draws[a] != draws[b])
     for draw in draws:
         np.testing.assert_array_equal(twin(X, training=True), draw)  # one seed, one series
-        np.testing.assert_allclose(draw.mean(axis=0), 0, atol=1e-5)  # the batch's own statistics
+        np.testing.assert_allclose(draw.mean(axis=0), 0, atol=SUM)  # the batch's own statistics
     np.testing.assert_array_equal(model(X), model.predict(X))
     assert_same_weights(model.get_weights(), twin.get_weights())
 

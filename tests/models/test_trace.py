@@ -16,6 +16,7 @@ from minicnn.layers import Conv2D, Dense, Dropout, Flatten, Input, Lambda, MaxPo
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
 from minicnn.trace import Statistics, StepTrace
+from support.tolerances import ELEMENT
 
 RNG = np.random.default_rng(0)
 X = RNG.random((5, 6, 6, 1)).astype("float32")
@@ -63,7 +64,7 @@ def test_a_trace_is_the_next_step_and_changes_nothing(optimizer: Any) -> None:
     assert float(trace["loss/multiply"].array) == pytest.approx(loss)
     assert trace["loss/multiply"].becomes == ("loss",)
     for path, weight in model.get_weights().items():
-        np.testing.assert_allclose(trace.updates[path].array, weight, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(trace.updates[path].array, weight, rtol=ELEMENT, atol=1e-7)
 
 
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 0.01}, {"global_clipnorm": 0.01}, {"clipvalue": 0.01}])

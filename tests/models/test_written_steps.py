@@ -17,6 +17,7 @@ from minicnn.optimizers import SGD, Adam
 from minicnn.program import Value
 from support.distributed import SHARDS, HalfBackend, on_ranks
 from support.numerics import assert_close
+from support.tolerances import ELEMENT, STEP, SUM, TRAINING
 from support.written_steps import LABELS, SAMPLES, WEIGHTS, Spelled, adversaries, classifier, fitted
 
 
@@ -32,7 +33,7 @@ def test_the_built_in_step_written_out_gives_the_same_bits(backend: str, options
     )
     assert list(ours) == list(theirs)
     for log, values in theirs.items():
-        np.testing.assert_allclose(ours[log], values, rtol=1e-6)
+        np.testing.assert_allclose(ours[log], values, rtol=ELEMENT)
     for path, array in expected.items():
         np.testing.assert_array_equal(weights[path], array, err_msg=path)
 
@@ -42,9 +43,9 @@ def test_adversaries_train_alike_on_each_backend(backend: str) -> None:
     pytest.importorskip(backend)
     (logs, weights), (expected, wanted) = (fitted(adversaries(b), SAMPLES, epochs=1) for b in (backend, "numpy"))
     for name, values in expected.items():
-        np.testing.assert_allclose(logs[name], values, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(logs[name], values, rtol=STEP, err_msg=name)
     for path, array in wanted.items():
-        np.testing.assert_allclose(weights[path], array, rtol=1e-3, atol=1e-4, err_msg=path)
+        np.testing.assert_allclose(weights[path], array, rtol=TRAINING, atol=STEP, err_msg=path)
 
 
 def test_adversaries_have_their_optimizers_states_and_logs() -> None:
@@ -85,9 +86,9 @@ def test_shards_give_what_the_whole_batch_gives_on_any_number_of_ranks() -> None
     expected, wanted = fitted(adversaries(), SAMPLES[:45], validation_data=(SAMPLES, None))
     logs, weights = fitted(adversaries(accumulate=SHARDS), SAMPLES[:45], validation_data=(SAMPLES, None))
     for name, values in expected.items():
-        np.testing.assert_allclose(logs[name], values, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(logs[name], values, rtol=STEP, err_msg=name)
     for path, array in wanted.items():
-        np.testing.assert_allclose(weights[path], array, rtol=1e-3, atol=1e-4, err_msg=path)
+        np.testing.assert_allclose(weights[path], array, rtol=TRAINING, atol=STEP, err_msg=path)
     alone = repr(logs), {path: array.tobytes() for path, array in weights.items()}
     for count in (1, 3):
         assert all(made == alone for made in on_ranks(count, work))
@@ -128,7 +129,7 @@ def test_other_precisions(precision: str) -> None:
     backend = "numpy" if precision == "float64" else "torch"
     expected, _ = fitted(adversaries(), SAMPLES)
     logs, _ = fitted(adversaries(backend, precision=precision), SAMPLES)
-    np.testing.assert_allclose(logs["penalty"], expected["penalty"], rtol=1e-5 if precision == "float64" else 0.05)
+    np.testing.assert_allclose(logs["penalty"], expected["penalty"], rtol=SUM if precision == "float64" else 0.05)
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 4}], ids=["whole", "accumulate"])
@@ -297,9 +298,9 @@ def test_a_loss_between_samples_is_of_the_whole_batch_on_any_number_of_ranks() -
         return repr(result[0]), {path: array.tobytes() for path, array in result[1].items()}
 
     expected, alone = work(), work(accumulate=SHARDS)
-    np.testing.assert_allclose(alone[0]["loss"], expected[0]["loss"], rtol=1e-5)
+    np.testing.assert_allclose(alone[0]["loss"], expected[0]["loss"], rtol=SUM)
     for path, array in expected[1].items():
-        np.testing.assert_allclose(alone[1][path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+        np.testing.assert_allclose(alone[1][path], array, rtol=STEP, atol=ELEMENT, err_msg=path)
     for count in (1, 3):
         assert all(in_bytes(made) == in_bytes(alone) for made in on_ranks(count, work))
 
@@ -335,7 +336,7 @@ def test_stop_gradient_and_an_optimizer_s_steps_are_constants() -> None:
         return {"stopped": ops.sum(stopped), "direct": ops.sum(direct)}
 
     logs, _ = fitted(one_step(step), SAMPLES[:16], epochs=1)
-    np.testing.assert_allclose(2 * logs["stopped"][0], logs["direct"][0], rtol=1e-5)
+    np.testing.assert_allclose(2 * logs["stopped"][0], logs["direct"][0], rtol=SUM)
 
 
 def test_gradients_belong_inside_a_step() -> None:
@@ -364,9 +365,9 @@ def test_layers_add_to_the_loss_and_to_the_logs(options: dict[str, Any]) -> None
     added = made([])
     first = np.mean(np.square(added.predict(SAMPLES)))
     logs, _ = fitted(added, SAMPLES[:16], epochs=1, validation_data=(SAMPLES[:16], None))
-    np.testing.assert_allclose(logs["loss"][0], np.mean(np.square(made([]).predict(SAMPLES[:16]))), rtol=1e-5)
+    np.testing.assert_allclose(logs["loss"][0], np.mean(np.square(made([]).predict(SAMPLES[:16]))), rtol=SUM)
     assert {"size", "val_size", "val_loss"} <= set(logs)
     assert np.mean(np.square(added.predict(SAMPLES))) < first
     both, zeros = made("mse"), np.zeros((16, 3), "float32")
     logs = both.fit(SAMPLES[:16], zeros, 16, 1, 0).history
-    np.testing.assert_allclose(logs["loss"][0], 2 * np.mean(np.square(made([]).predict(SAMPLES[:16]))), rtol=1e-5)
+    np.testing.assert_allclose(logs["loss"][0], 2 * np.mean(np.square(made([]).predict(SAMPLES[:16]))), rtol=SUM)

@@ -17,6 +17,7 @@ from minicnn.program import Program
 from support.gradcheck import check_gradients, run_primitive
 from support.numerics import assert_close
 from support.strategies import away_from_zero, normal, seeds, shapes
+from support.tolerances import ELEMENT
 
 
 def _sigmoid(x: float) -> float:
@@ -116,7 +117,7 @@ def test_softmax(op: Any, shape: tuple[int, ...], seed: int, data: st.DataObject
     expected = e / e.sum(axis=axis, keepdims=True)
     expected = np.log(expected) if op is ops.log_softmax else expected
     assert_close(run_primitive(op, x, axis=axis), expected, terms=shape[axis])
-    check_gradients(op, x, seed=seed, axis=axis, rtol=1e-6)
+    check_gradients(op, x, seed=seed, axis=axis, rtol=ELEMENT)
 
 
 def test_softmax_far_out() -> None:

@@ -15,6 +15,7 @@ from minicnn.ops.groups import rows
 from minicnn.program import Program, Value
 from minicnn.program.autodiff import gradients
 from support.ranks import ThreadRanks
+from support.tolerances import ELEMENT, SUM
 
 Host = np.ndarray[Any, Any]
 
@@ -58,7 +59,7 @@ def test_ranks_and_shards_of_one_process_agree_with_numpy(name: str, count: int)
 
     made = ranks.run(work)
     for rank in range(count):
-        np.testing.assert_allclose(made[rank], _oracle(name, xs, rank), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(made[rank], _oracle(name, xs, rank), rtol=ELEMENT, atol=ELEMENT)
     shards = [_shard(name, Group(count, r, count)) for r in range(count)]
     assert ranks.sent == [p.bytes_sent for p in shards]
     for program in shards:  # what each gets, where the result differs from shard to shard
@@ -95,7 +96,7 @@ def test_gradient_of_each_rank_is_that_of_the_whole(name: str) -> None:
     whole = merge(shards, Group(count), {"x", "w"})
     (whole.outputs["dx"],) = gradients(whole, whole.outputs["loss"], [whole.value("x")])
     found = get_backend("numpy").compile(whole)({"x": np.concatenate(xs), "w": weights})["dx"]
-    np.testing.assert_allclose(np.concatenate(ranks.run(work)), found, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(ranks.run(work)), found, rtol=SUM, atol=ELEMENT)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -137,7 +138,7 @@ def test_gradients_go_back_the_way_that_arrays_came() -> None:
 
     (names, found), (others, token) = ranks.run(work)
     assert (names, others) == (["send", "receive"], ["receive", "send"])
-    np.testing.assert_allclose(found, 2 * x * x * w, rtol=1e-5)
+    np.testing.assert_allclose(found, 2 * x * x * w, rtol=SUM)
     assert token.shape == (0,)
 
 

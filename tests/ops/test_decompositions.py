@@ -13,6 +13,7 @@ from minicnn.ops.decompositions import decompose
 from minicnn.ops.fused import Body, FusedOperation
 from minicnn.program import Program, Value
 from support.gradcheck import run_checked
+from support.tolerances import DOUBLE
 
 LABELS = np.asarray([[0, 6, 2], [9, 3, 3]], "int32")  # 9 is no class: it counts for nothing
 SUM_OF_SQUARES = Body("squares", 2, (FusedOperation(ops.square, (0,), {}), FusedOperation(ops.add, (2, 1), {})), (3, 2))
@@ -62,4 +63,4 @@ def test_a_decomposition_computes_the_same(name: str) -> None:
             assert last not in program.nodes
         found.append(run_checked(program, arrays))
     for key, expected in found[0].items():
-        np.testing.assert_allclose(found[1][key], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(found[1][key], expected, rtol=DOUBLE, atol=DOUBLE)

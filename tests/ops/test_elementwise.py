@@ -15,6 +15,7 @@ from minicnn.program import Program, Value, gradients
 from support.gradcheck import check_gradients, run_primitive
 from support.numerics import assert_close
 from support.strategies import away_from_zero, broadcastable, distinct_values, normal, seeds, shapes
+from support.tolerances import ELEMENT
 
 BINARY: dict[str, Any] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
@@ -50,7 +51,7 @@ def test_binary_gradients(name: str, pair: list[tuple[int, ...]], seed: int) -> 
 def test_power(pair: list[tuple[int, ...]], seed: int) -> None:
     a, b = np.exp(normal(pair[0], seed)), normal(pair[1], seed, 1)
     assert_close(run_primitive(ops.power, a, b), np.exp(np.log(a) * b))
-    check_gradients(ops.power, a, b, seed=seed, rtol=1e-6, step=1e-6)
+    check_gradients(ops.power, a, b, seed=seed, rtol=ELEMENT, step=1e-6)
 
 
 def test_power_with_a_constant_exponent_takes_any_base() -> None:
@@ -70,7 +71,7 @@ def test_unary(name: str, shape: tuple[int, ...], seed: int) -> None:
         x = np.abs(x)
     function = (UNARY | POSITIVE)[name]
     assert_close(run_primitive(ops.REGISTRY[name], x).ravel(), np.asarray([function(float(v)) for v in x.ravel()]))
-    check_gradients(ops.REGISTRY[name], x, seed=seed, step=1e-6, rtol=1e-6)
+    check_gradients(ops.REGISTRY[name], x, seed=seed, step=1e-6, rtol=ELEMENT)
 
 
 def test_gradients_at_kinks() -> None:

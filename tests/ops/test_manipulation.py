@@ -15,6 +15,7 @@ from minicnn.program import Program
 from support.gradcheck import check_gradients, run_checked, run_primitive
 from support.numerics import assert_close
 from support.strategies import normal, seeds, shapes
+from support.tolerances import SHORT_SUM
 
 
 @given(shape=shapes(), seed=seeds, data=st.data())
@@ -130,7 +131,7 @@ def test_gradient_of_take_has_the_same_bits_every_time() -> None:
     assert first.tobytes() == again.tobytes()
     exact = np.zeros((7, 3))
     np.add.at(exact, index, dy.astype("float64"))
-    np.testing.assert_allclose(first, exact, atol=2e-6 * np.abs(exact).max())  # by a tree, not one after the other
+    np.testing.assert_allclose(first, exact, atol=SHORT_SUM * np.abs(exact).max())  # by a tree, not one after the other
 
 
 def test_take_counts_only_the_rows_taken() -> None:

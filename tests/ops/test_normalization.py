@@ -16,6 +16,7 @@ from support import oracles
 from support.gradcheck import check_gradients, run_checked, run_primitive
 from support.numerics import assert_close
 from support.strategies import distinct_values, normal, seeds
+from support.tolerances import ELEMENT
 
 EPSILON = 1e-3
 
@@ -59,7 +60,7 @@ def test_gradients(case: Any) -> None:
         result: Value = ops.normalize(*values, axes=axes, epsilon=EPSILON)[0]
         return result
 
-    check_gradients(y, x, scale, offset, seed=seed, rtol=1e-6, step=3e-6)
+    check_gradients(y, x, scale, offset, seed=seed, rtol=ELEMENT, step=3e-6)
 
 
 def test_large_mean_keeps_its_variance() -> None:
@@ -85,7 +86,7 @@ def test_mean_and_variance_are_differentiable_as_well(unit: float) -> None:
         total: Value = ops.sum(ops.square(y)) + ops.sum(mean * mean) + ops.sum(variance * mean)
         return total
 
-    check_gradients(made, normal((4, 3), 0), normal((3,), 1), normal((3,), 2), step=3e-6, rtol=1e-6)
+    check_gradients(made, normal((4, 3), 0), normal((3,), 1), normal((3,), 2), step=3e-6, rtol=ELEMENT)
     check_gradients(
         lambda x: ops.sum(ops.normalize(x, 1.0, 0.0, axes=(0,), epsilon=0.1, unit=unit)[1] ** 2.0), normal((4, 3), 0)
     )

@@ -21,6 +21,7 @@ from minicnn.ops.windows import Axes, Window
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.strategies import DATA_FORMATS, WindowCase, conv_cases, normal, seeds
+from support.tolerances import STEP
 
 Array = np.ndarray[Any, Any]
 BASE = Problem(8, (16, 16), 16, 24, (3, 3), padding=((1, 1), (1, 1)))
@@ -124,7 +125,7 @@ def test_agree_on_jax_arrays() -> None:
         if strategy.refusal(problem, jax.numpy) is None:
             run = jax.jit(lambda x, w, dy, s=strategy: three(s, problem, x, w, dy, jax.numpy))
             for ours, right in zip(run(*arrays), expected, strict=True):
-                np.testing.assert_allclose(ours, right, rtol=0, atol=1e-4 * float(np.abs(right).max()))
+                np.testing.assert_allclose(ours, right, rtol=0, atol=STEP * float(np.abs(right).max()))
 
 
 # Errors and memory --------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def losses(backend: Any, batch: int = 8) -> list[float]:
 @pytest.mark.parametrize("batch", [8, 40])  # images as they come, and with the batch last
 @pytest.mark.parametrize("name", [n for n in STRATEGIES if n != "vendor"])
 def test_a_network_trains_with_a_strategy(name: str, batch: int) -> None:
-    np.testing.assert_allclose(losses(get_backend("numpy", convolution=name), batch), losses("numpy", batch), rtol=1e-4)
+    np.testing.assert_allclose(losses(get_backend("numpy", convolution=name), batch), losses("numpy", batch), rtol=STEP)
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax", "numba", "array_api_strict"])
@@ -288,7 +289,7 @@ def test_every_backend_takes_a_strategy(backend: str) -> None:
     name = "vendor" if backend in ("torch", "jax") else "winograd2"
     chosen = get_backend(backend, convolution=name)
     assert repr(chosen) == f"<backend {backend}:cpu, convolution={name!r}>"
-    np.testing.assert_allclose(losses(chosen), losses("numpy"), rtol=1e-4)
+    np.testing.assert_allclose(losses(chosen), losses("numpy"), rtol=STEP)
 
 
 def test_explain_says_which_strategy_runs_and_why_not() -> None:

@@ -8,6 +8,7 @@ import pytest
 from minicnn import ops
 from minicnn.program import Program
 from support.gradcheck import run_primitive
+from support.tolerances import ELEMENT
 
 
 def test_adam_first_step_is_the_rate_whatever_the_gradient() -> None:
@@ -16,7 +17,7 @@ def test_adam_first_step_is_the_rate_whatever_the_gradient() -> None:
     zero, rate = np.zeros(3, "float32"), np.asarray(0.5, "float32")
     attrs = {"beta_1": 0.9, "beta_2": 0.9999, "epsilon": 0.0}
     p, _, _ = run_primitive(ops.adam_update, zero, zero, zero, g, rate, np.asarray(0, "int32"), **attrs)
-    np.testing.assert_allclose(p, -0.5 * np.sign(g), rtol=1e-6)
+    np.testing.assert_allclose(p, -0.5 * np.sign(g), rtol=ELEMENT)
 
 
 def test_centred_rmsprop_survives_a_constant_gradient() -> None:

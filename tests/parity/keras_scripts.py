@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from support.tolerances import SUM
+
 RNG = np.random.default_rng(0)
 IMAGES = (RNG.random((24, 16, 16, 1)) * 255).astype("uint8")
 COLOURED = RNG.random((16, 16, 16, 3)).astype("float32")
@@ -231,11 +233,11 @@ def saving_and_loading(keras: Any) -> Any:
     model.fit(x, RNG.random((16, 1)), verbose=0)
     model.save(file := "my_model.keras")
     again = keras.models.load_model(file, custom_objects={"Scaled": Scaled})
-    np.testing.assert_allclose(model.predict(x, verbose=0), again.predict(x, verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(model.predict(x, verbose=0), again.predict(x, verbose=0), rtol=SUM)
     model.save_weights(file := "my.weights.h5")
     clone = keras.models.clone_model(model)
     clone.load_weights(file)
-    np.testing.assert_allclose(model.predict(x, verbose=0), clone.predict(x, verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(model.predict(x, verbose=0), clone.predict(x, verbose=0), rtol=SUM)
     dense = keras.layers.Dense(3, activation="relu")
     assert keras.layers.Dense.from_config(dense.get_config()).units == 3
     adam = keras.optimizers.Adam(0.5)

@@ -11,6 +11,7 @@ import pytest
 import minicnn
 from minicnn import Model, Sequential
 from minicnn.optimizers import SGD
+from support.tolerances import ELEMENT, LONG_SUM, STEP, TRAINING
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras")
@@ -51,7 +52,7 @@ def compiled(ours: Any, theirs: Any) -> None:
 def agree(ours: Any, theirs: Any) -> None:
     for a, b in zip(ours.layers, theirs.layers, strict=True):
         for v, w in zip(a.get_weights(), b.get_weights(), strict=True):
-            np.testing.assert_allclose(v, w, rtol=2e-4, atol=2e-5, err_msg=a.name)
+            np.testing.assert_allclose(v, w, rtol=2e-4, atol=LONG_SUM, err_msg=a.name)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,7 +67,7 @@ def test_frozen_layers(seed: int) -> None:
         assert [w.shape for w in getattr(ours, kind)] == [tuple(w.shape) for w in getattr(theirs, kind)]
     found = ours.fit(X, Y, 6, 2, 0, shuffle=False).history
     expected = theirs.fit(X, Y, 6, 2, 0, shuffle=False).history
-    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=STEP)
     agree(ours, theirs)
 
 
@@ -91,7 +92,7 @@ def test_transfer() -> None:
         compiled(whole, keras_whole)
         whole.fit(X, Y % 2, 6, 2, 0, shuffle=False)
         keras_whole.fit(X, Y % 2, 6, 2, 0, shuffle=False)
-        np.testing.assert_allclose(whole.predict(X), keras_whole.predict(X, verbose=0), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(whole.predict(X), keras_whole.predict(X, verbose=0), rtol=TRAINING, atol=STEP)
         agree(ours, theirs)  # which share the layers
 
 
@@ -107,7 +108,7 @@ def test_what_evaluate_and_single_batches_give() -> None:
         lambda m: np.asarray(m(X, training=False)), lambda m: [w.size for w in m.get_layer(index=3).get_weights()],
         lambda m: m.count_params(), lambda m: m.layers[-1].count_params(),
     ):  # fmt: skip
-        np.testing.assert_allclose(call(ours), call(theirs), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(call(ours), call(theirs), rtol=STEP, atol=ELEMENT)
     assert isinstance(ours.train_on_batch(X, Y), list) == isinstance(theirs.train_on_batch(X, Y), list)
     assert set(ours.test_on_batch(X, Y, return_dict=True)) == set(theirs.test_on_batch(X, Y, return_dict=True))
 
@@ -123,7 +124,7 @@ def test_validation_now_and_then() -> None:
         found, expected = (m.fit(X, Y, **arguments).history for m in (ours, theirs))
         assert set(found) == set(expected)
         for name, values in expected.items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(found[name], values, rtol=TRAINING, atol=STEP, err_msg=name)
 
 
 def test_generators_and_batches_by_number() -> None:
@@ -157,7 +158,7 @@ def test_images_of_any_size() -> None:
     assert ours.output_shape == theirs.output_shape
     for size in (8, 13):
         x = RNG.random((3, size, size, 2)).astype("float32")
-        np.testing.assert_allclose(ours.predict(x), theirs.predict(x, verbose=0), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(ours.predict(x), theirs.predict(x, verbose=0), rtol=STEP, atol=ELEMENT)
 
 
 def test_add_pop_and_clone() -> None:
@@ -167,6 +168,6 @@ def test_add_pop_and_clone() -> None:
         model.add(library.layers.Dense(4, name="head"))
     assert ours.layers[-1].name == theirs.layers[-1].name == "head"
     same(ours, theirs)
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X, verbose=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X, verbose=0), rtol=STEP, atol=ELEMENT)
     ours_clone, keras_clone = minicnn.models.clone_model(ours), keras.models.clone_model(theirs)
     assert ours_clone.count_params() == keras_clone.count_params()

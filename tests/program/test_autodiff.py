@@ -14,6 +14,7 @@ from minicnn.ops import primitive
 from minicnn.program import Program, Value, gradients
 from support.gradcheck import check_gradients, run_checked
 from support.strategies import normal, seeds
+from support.tolerances import ELEMENT
 
 
 def _gradient(build: Any, *arrays: Any) -> list[Any]:
@@ -92,7 +93,7 @@ def test_gradient_penalty_through_a_convolution() -> None:
         (dx,) = gradients(x.program, ops.sum(ops.tanh(ops.conv2d(x, w))), [x])
         return ops.sum(dx * dx)
 
-    check_gradients(penalty, normal((1, 4, 4, 2), 0), normal((2, 2, 2, 3), 1) * 0.3, rtol=1e-6)
+    check_gradients(penalty, normal((1, 4, 4, 2), 0), normal((2, 2, 2, 3), 1) * 0.3, rtol=ELEMENT)
 
 
 @given(seed=seeds, depth=st.integers(1, 6))
@@ -109,7 +110,7 @@ def test_random_compositions(seed: int, depth: int) -> None:
             made.append(binary[b](unary[u](made[i]), made[j]) * 0.5 + made[k] * 0.1)
         return made[-1]
 
-    check_gradients(function, normal((2, 3), seed), normal((2, 3), seed, 1), seed=seed, rtol=1e-6)
+    check_gradients(function, normal((2, 3), seed), normal((2, 3), seed, 1), seed=seed, rtol=ELEMENT)
 
 
 def test_no_gradient_rule() -> None:

@@ -61,7 +61,7 @@ def test_what_runs_a_node_and_its_values_are_told_where_they_are_known() -> None
     trained = model()
     page = trained.trace(np.ones((2, 8, 8, 1), np.float32), [0, 1]).to_html()
     convolution = by_title(page, "conv2d(")
-    assert convolution["kernel"] == "reference: the numpy backend has no kernels"
+    assert convolution["kernel"] == "kernel: conv2d_by_rows"
     (value,) = convolution["values"]
     assert "standard deviation" in value["statistics"]
     assert value["caption"].startswith("conv/conv2d, sample 0: 4 maps of 6 x 6")

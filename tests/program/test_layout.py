@@ -16,6 +16,7 @@ from minicnn.backends.numpy import NumpyBackend
 from minicnn.ops import primitive
 from minicnn.program import Program, Value, gradients, optimize
 from minicnn.program.layout import batch_last, channels_first, channels_last
+from support.tolerances import DOUBLE
 
 N = 3  # any batch will do for the rewriting itself
 any_batch_last = partial(batch_last, least_batch=1)
@@ -180,7 +181,7 @@ def _same(write: Callable[[Program], None], rewrite: Callable[[Program], Program
     rewritten = rewrite(rewritten)
     expected, found = run(plain, 5), run(rewritten, 5)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=DOUBLE, atol=DOUBLE, err_msg=name)
         assert found[name].shape == value.shape
     return rewritten
 

@@ -14,6 +14,7 @@ from minicnn import ops
 from minicnn.program import Program, Value, gradients
 from support.gradcheck import check_gradients
 from support.strategies import away_from_zero, distinct_values, normal, seeds
+from support.tolerances import STEP, TRAINING
 
 
 def slope_squared(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +51,7 @@ def test_dense_networks(names: list[str], width: int, seed: int) -> None:
             x = ACTIVATIONS[name](x @ kernel)
         return x
 
-    check_gradients(slope_squared(network), away_from_zero((2, 3), seed), *weights, step=1e-6, rtol=1e-4)
+    check_gradients(slope_squared(network), away_from_zero((2, 3), seed), *weights, step=1e-6, rtol=STEP)
 
 
 @given(
@@ -71,7 +72,7 @@ def test_convolutional_networks(strides: Any, name: str, pooling: str, normalize
         return ops.average_pool2d(x, kernel=(2, 2), strides=(1, 1)) if pooling == "average" else x
 
     kernel, scale = normal((3, 2, 2, 2), seed, 1), normal((2,), seed, 2)
-    check_gradients(slope_squared(network), distinct_values((1, 5, 5, 2), seed), kernel, scale, step=1e-6, rtol=1e-4)
+    check_gradients(slope_squared(network), distinct_values((1, 5, 5, 2), seed), kernel, scale, step=1e-6, rtol=STEP)
 
 
 @given(st.integers(2, 4), seeds)
@@ -84,7 +85,7 @@ def test_cross_entropies_maxima_and_normalisations_of_a_batch(classes: int, seed
         each = ops.softmax_cross_entropy(y, x.program.constant(labels))
         return each + ops.max(ops.square(y), axes=1)
 
-    check_gradients(slope_squared(loss), normal((3, 4), seed), normal((4, classes), seed, 1), step=1e-6, rtol=1e-4)
+    check_gradients(slope_squared(loss), normal((3, 4), seed), normal((4, classes), seed, 1), step=1e-6, rtol=STEP)
 
 
 @given(seeds)
@@ -92,7 +93,7 @@ def test_third_derivatives(seed: int) -> None:
     def cubic(x: Value, w: Value) -> Value:
         return slope_squared(lambda a, b: ops.tanh(a @ b))(x, w)
 
-    check_gradients(slope_squared(cubic), normal((2, 2), seed) * 0.5, normal((2, 2), seed, 1), step=1e-6, rtol=1e-3)
+    check_gradients(slope_squared(cubic), normal((2, 2), seed) * 0.5, normal((2, 2), seed, 1), step=1e-6, rtol=TRAINING)
 
 
 def test_windows_that_overlap_are_refused() -> None:

@@ -23,6 +23,7 @@ from minicnn.measure.trainer import Work
 from minicnn.measure.trainers import settings_of, trainer
 from minicnn.studies import get_study
 from support.command_line import error_of, minicnn
+from support.tolerances import STEP
 
 SMALL = ("--data", "synthetic_digits", "--set", "samples=130")
 SWEEP = ("--set", "hidden=16", "--set", "counts=130", "--set", "rounds=1")
@@ -224,7 +225,7 @@ def test_kernels_shows_levels_and_loaders() -> None:
     assert next(r for n, r in ablation.items() if n.endswith("fused kernels, all threads"))[f"{name}_speedup"] > 0
     assert next(r for n, r in ablation.items() if n.startswith("numpy, "))[f"{name}_speedup"] == 1.0
     losses = {row[f"{name}_loss"] for row in cells("kernels/loaders.json").values()}
-    assert max(losses) == pytest.approx(min(losses), rel=1e-4), "loaders give the same batches as arrays"
+    assert max(losses) == pytest.approx(min(losses), rel=STEP), "loaders give the same batches as arrays"
 
 
 def test_several_studies_each_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

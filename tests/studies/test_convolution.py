@@ -20,6 +20,7 @@ from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, lanes, parallelism, strategy_pages, sweeps
 from support import oracles
 from support.command_line import minicnn
+from support.tolerances import DOUBLE, SUM
 
 PROBLEM = Problem(2, (6, 6), 3, 4, (3, 3), padding=((1, 1), (1, 1)))
 
@@ -54,7 +55,7 @@ def test_what_is_expected_is_the_definition_in_float64(kernel: tuple[int, int]) 
     for direction in DIRECTIONS:
         (node,) = sweeps.step(replace(problem, dtype="float64"), direction).nodes
         right = node.op.reference(*(given[v.name] for v in node.inputs), xp=numpy_xp, **node.attrs)
-        np.testing.assert_allclose(found[direction], right, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found[direction], right, rtol=0, atol=DOUBLE)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch:cpu"])
@@ -103,7 +104,7 @@ def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None
     found = sweeps.point_of(workers, PROBLEM, 1, 1.0)["candidates"]
     assert found["failing"]["failure"] == "no memory"
     assert not found["failing"]["times"]
-    assert set(found["working"]["times"]) == set(STRATEGIES) - {"vendor"}
+    assert set(found["working"]["times"]) == set(STRATEGIES) - {"vendor"} | {sweeps.OWN}
     assert all(len(samples) == 1 for ways in found["working"]["times"].values() for samples in ways.values())
 
 
@@ -147,7 +148,7 @@ def test_layers_of_a_network(candidate: str) -> None:
 def test_both_candidates_have_the_same_loss() -> None:
     pytest.importorskip("torch")
     ours, theirs = (breakdown.Layers(c, "squeezenet1_1", 48, 2, 5).loss() for c in ("numpy", "torch.nn:cpu"))
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours == pytest.approx(theirs, rel=SUM)
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -175,10 +176,10 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         with Path("out/convolution", f"{name}.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
-    ways = set(STRATEGIES) - {"vendor"}
+    ways = set(STRATEGIES) - {"vendor"} | {sweeps.OWN}
     points = [row for row in table("points") if row["sweep"] == "kernel size"]
     assert {row["strategy"] for row in points if row["at"] == "3"} == ways
-    assert {row["strategy"] for row in points if row["at"] == "1"} == ways - {"winograd2", "winograd4"}
+    assert {row["strategy"] for row in points if row["at"] == "1"} == ways - {"winograd2", "winograd4", sweeps.OWN}
     assert len(table("winners")) == 4 * 2 * 3
     (row,) = table("layers")
     assert 0 < float(row["convolution"]) < 100

@@ -26,6 +26,7 @@ from minicnn.studies import get_study, roofline
 from minicnn.studies.roofline import ceilings, counting, images, pages, steps, tables, trained, training
 from minicnn.studies.roofline.verdict import Floor, Kernel, Verdict, floor, judge, near
 from support.command_line import minicnn
+from support.tolerances import DOUBLE, ELEMENT
 
 STORED = Path(__file__).parents[2] / "docs" / "studies"
 
@@ -134,7 +135,7 @@ def test_levels_of_memory() -> None:
 @given(call=st.floats(0, 1e-4), rate=st.floats(1e9, 1e13))
 def test_the_call_of_a_copy_is_told_from_its_bytes(call: float, rate: float) -> None:
     copies = {str(n): [2 * n / (call + 2 * n / rate)] * 3 for n in (2**25, 2**15, 2**13)}
-    assert ceilings.call_s(copies) == pytest.approx(call, rel=1e-6, abs=1e-12)
+    assert ceilings.call_s(copies) == pytest.approx(call, rel=ELEMENT, abs=DOUBLE)
 
 
 def test_copies_that_are_mostly_the_call_say_so() -> None:

@@ -20,6 +20,7 @@ from minicnn.schedules import CosineDecay
 from support.kernel_check import train_by_steps
 from support.overwritten import CASES, check_program, losses_with_heavy_ball
 from support.steps import evaluated, one_step
+from support.tolerances import ELEMENT, STEP, SUM, TRAINING
 
 FROM_HOST = (
     Options(resident=False), Options(resident=False, pinned=False), Options(resident=False, graph=False),
@@ -82,7 +83,7 @@ class EngineSteps:
 
     def test_an_optimizer_that_remembers_the_weights(self) -> None:
         expected = losses_with_heavy_ball("numpy")
-        assert losses_with_heavy_ball(self.make()) == pytest.approx(expected, rel=1e-5)
+        assert losses_with_heavy_ball(self.make()) == pytest.approx(expected, rel=SUM)
 
     def test_data_from_the_host_give_the_same_bits(self) -> None:
         x, y = (a[: self.samples] for a in data())
@@ -125,9 +126,9 @@ class EngineSteps:
             logs = model.fit(x, batch_size=3, epochs=2, verbose=0).history
             trained.append((logs["loss"], model.get_weights()))
         for curve, weights in trained[1:]:
-            np.testing.assert_allclose(curve, trained[0][0], rtol=1e-5)
+            np.testing.assert_allclose(curve, trained[0][0], rtol=SUM)
             for path, array in weights.items():
-                np.testing.assert_allclose(array, trained[0][1][path], rtol=1e-4, atol=1e-6, err_msg=path)
+                np.testing.assert_allclose(array, trained[0][1][path], rtol=STEP, atol=ELEMENT, err_msg=path)
 
     def test_places_that_are_ignored_or_weighed(self) -> None:
         """Weights, losses and metrics of a segmentation, its data on the device or on the host, as on NumPy."""
@@ -145,7 +146,7 @@ class EngineSteps:
         assert_same(made[1], made[2])
         for one, other in zip(made[0], made[1], strict=True):
             for a, b in zip(one.values(), other.values(), strict=True) if isinstance(one, dict) else [(one, other)]:
-                np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(b, a, rtol=SUM, atol=ELEMENT)
 
     def test_counts_go_on_beyond_what_float32_holds(self) -> None:
         """Steps together and one by one; a step of 3 samples makes the count odd."""
@@ -176,7 +177,7 @@ class EngineSteps:
                 found = [m.predict(x, size) for m in models]
                 assert found[0].shape == (len(x), 5)
                 np.testing.assert_array_equal(found[0], found[-1])
-                np.testing.assert_allclose(found[0][:3], expected, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(found[0][:3], expected, rtol=SUM, atol=ELEMENT)
             backend = models[0].backend
             on_device = models[0].predict(backend.asarray(x), 3)
             np.testing.assert_array_equal(backend.to_numpy(on_device), models[0].predict(x, 3))
@@ -221,7 +222,7 @@ class EngineSteps:
             program.outputs["rows"] = rows
             run: Any = backend.compile(program)
             assert run.captures == self.graphs
-            np.testing.assert_allclose(backend.to_numpy(run(arrays)["rows"]), expected, rtol=1e-5, atol=1e-3)
+            np.testing.assert_allclose(backend.to_numpy(run(arrays)["rows"]), expected, rtol=SUM, atol=TRAINING)
 
     def test_the_host_goes_on_while_rows_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Rows that come through pinned memory, as they are, or as one row that is repeated."""
@@ -242,7 +243,7 @@ class EngineSteps:
             made = {"total": backend.asarray(np.ones(3, "float32"))}
             for each in given:
                 made = run.many(made, {"learning_rate": each}, 4)
-            np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=1e-4)
+            np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=STEP)
 
     def test_rows_that_are_one_row_again_and_again_are_sent_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = Program()
@@ -300,7 +301,7 @@ class EngineSteps:
             given["count"] = np.zeros((), "float32")
             expected = get_backend("numpy").compile(program)(given)["y"]
             found = run(given | {"count": backend.asarray(given["count"])})["y"]
-            np.testing.assert_allclose(backend.to_numpy(found), expected, rtol=1e-5)
+            np.testing.assert_allclose(backend.to_numpy(found), expected, rtol=SUM)
         runs: list[Any] = list(made.values())
         assert len({id(run._arena) for run in runs}) == 1
         assert runs[0]._arena.nbytes == max(run.arena_bytes for run in runs) > runs[0].arena_bytes

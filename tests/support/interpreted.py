@@ -19,10 +19,10 @@ Array = np.ndarray[Any, Any]
 
 
 def interpreted(
-    program: Program, arrays: Mapping[str, Array], *, fuse: bool = False, threads: int = 8, plain: Tiles | None = None
+    program: Program, arrays: Mapping[str, Array], *, fuse: bool = False, threads: int = 8, tiles: Tiles | None = None
 ) -> dict[str, Array]:
-    """Outputs of a Program without templates; by tiles, where these are statements of the kernel language."""
-    plan = plan_of(program, fuse=fuse, tiled=False) if plain is None else plan_of(program, plain, fuse=fuse)
+    """Outputs of a Program by kernels without templates: a thread for each result, or by tiles."""
+    plan = plan_of(program, fuse=fuse, tiled=False) if tiles is None else plan_of(program, tiles, fuse=fuse)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
     memory: dict[int, Array] = {}
 

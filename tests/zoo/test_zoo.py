@@ -14,6 +14,7 @@ from minicnn import zoo
 from minicnn.layers import Dropout, Rescaling
 from minicnn.layers.functional import Functional
 from minicnn.losses import SparseCategoricalCrossentropy
+from support.tolerances import STEP, SUM
 
 # torchvision's counts at 1000 classes; for the others the sums in the studies and papers; for resnet9 the course's.
 PARAMETERS = {
@@ -149,7 +150,7 @@ def test_preprocessing_comes_first_and_images_may_be_integers() -> None:
     program = model.program("predict", batch_size=2)
     assert program.value("x").dtype == "uint8"
     np.testing.assert_allclose(
-        model.predict(images), plain.predict(images.astype("float32") / 255), rtol=1e-4, atol=1e-5
+        model.predict(images), plain.predict(images.astype("float32") / 255), rtol=STEP, atol=SUM
     )
 
 

@@ -190,9 +190,9 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
         )
     notes = [why] if why else []
     if unfitted(gpu):
+        fitted = f"an {FITTED.name}, not to this GPU" if gpu.has_cuda else "no GPU"
         notes.append(
-            f"The model of tile times was fitted to an {FITTED.name}, not to this GPU: its constants are derived from "
-            "the GPU's description."
+            f"The model of tile times was fitted to {fitted}: its constants are derived from the GPU's description."
         )
     if step.memory > gpu.memory:
         notes.append(f"The step needs more memory than the GPU's {gpu.memory:,} bytes: use a smaller --batch-size.")

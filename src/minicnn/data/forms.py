@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import array_api_compat
@@ -45,7 +46,7 @@ def as_data(x: Any) -> Any:
 
     A list is a loader if it holds batches, which are tuples of arrays.
     """
-    if isinstance(x, Batches):
+    if isinstance(x, Batches | np.ndarray):
         return x
     if isinstance(x, list):
         distinct = {id(batch): batch for batch in x}.values()  # one batch may be there many times
@@ -68,7 +69,13 @@ def _holds_arrays(batch: tuple[Any, ...]) -> bool:
 
 def dtype_name(array: Any) -> str:
     """Name of an array's dtype in any library: "float32", "uint8" ..."""
-    return str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
+    dtype = array.dtype
+    return _numpy_name(dtype) if isinstance(dtype, np.dtype) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
+
+
+@cache
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype.name)  # which NumPy puts together each time
 
 
 def numeric(data: Any, what: str) -> Any:
@@ -103,12 +110,12 @@ def numeric(data: Any, what: str) -> Any:
     return array
 
 
-def host(array: Any, user: str = "NumPy") -> HostArray:
+def host(array: Any, user: object = "NumPy") -> HostArray:
     """An array of any library as a NumPy array, if it is in the host's memory.
 
     Args:
         array: Array; one of NumPy is returned as it is.
-        user: For whom, for the error message.
+        user: For whom, for the error message; a backend says its name there.
 
     Raises:
         TypeError: If it is on a device, or of a library that hands nothing over.

@@ -215,7 +215,7 @@ def _group_norm(m: Any, name: str) -> Layer:
     return GroupNormalization(m.num_groups, axis=1, epsilon=m.eps, scale=m.affine, center=m.affine, name=name)
 
 
-def _pooling(kind: type[MaxPooling2D] | type[AveragePooling2D], m: Any, name: str) -> Layer:
+def _pooling(kind: type[MaxPooling2D] | type[AveragePooling2D], m: Any, name: str | None) -> Layer:
     stride = m.kernel_size if m.stride is None else m.stride
     padding = (0, 0) if "Avg" in type(m).__name__ and m.count_include_pad else _pair(m.padding)
     return kind(_pair(m.kernel_size), _pair(stride), padding, name=name, **FIRST)
@@ -325,6 +325,16 @@ def _adaptive_average(size: Any = None, output_size: Any = None) -> Apply:
     return lambda x, *_: AdaptiveAveragePooling2D(wanted, **FIRST)(x)
 
 
+def _pooled(kind: type[MaxPooling2D] | type[AveragePooling2D], name: str, *arguments: Any, **options: Any) -> Apply:
+    from torch import nn
+
+    if len(arguments) > 4:  # from there on the order of the module's is another
+        raise _UnknownError(f"{name} with options that have no name")
+    module = getattr(nn, name)(*arguments, **options)
+    _refuse(module)
+    return lambda x, *_: _surrounded(module, _pooling(kind, module, None), x)
+
+
 def _view(*shape: Any) -> Apply:
     if len(shape) != 2 or shape[1] != -1 or not hasattr(shape[0], "op"):
         raise _UnknownError(f"view or reshape to {shape}")
@@ -359,6 +369,8 @@ FUNCTIONS: dict[str, Callable[..., Apply]] = {
     **dict.fromkeys(("cat", "concat"), _cat),
     "mean": _mean,
     "adaptive_avg_pool2d": _adaptive_average,
+    "avg_pool2d": partial(_pooled, AveragePooling2D, "AvgPool2d"),
+    "max_pool2d": partial(_pooled, MaxPooling2D, "MaxPool2d"),
     **dict.fromkeys(("view", "reshape"), _view),
     **dict.fromkeys(("size", "getattr"), _size),
     "getitem": _item,

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from minicnn.kernels.expressions import PLACE, SHORT, Apply, Binary, Element, Expr, Name, Negative
 from minicnn.kernels.scalars import T
 from minicnn.kernels.statements import Assign, Statement
-from minicnn.kernels.windows import Image, Window, images, window
-from minicnn.program.graph import Node
 
 
 class Printer:
@@ -25,8 +23,6 @@ class Printer:
     }  # fmt: skip
     symbols: ClassVar[Mapping[str, str]] = {}  # where they are not Python's
     types: ClassVar[Mapping[str, str]] = {}
-    IMAGE: ClassVar[str]  # format {0} and sizes {1} of images
-    WINDOW: ClassVar[str]  # numbers {0} of windows
     special: ClassVar[Mapping[str, str]] = {}  # how "True", "False", "nan" and "inf", of a type {0}, are written
     names: ClassVar[Mapping[str, str]] = {}  # how "block", "thread" and "row" are written
     INDENT: ClassVar[str] = "    "
@@ -47,21 +43,6 @@ class Printer:
         if math.isfinite(number):
             return f"{kind}({number!r})"
         return cls.special[str(abs(number))].format(kind, "-" if number < 0 else "")
-
-    @classmethod
-    def image(cls, x: Image) -> str:
-        """Text of an image's geometry."""
-        return cls.IMAGE.format(x.data_format, f"{x.n}, {x.h}, {x.w}, {x.c}")
-
-    @classmethod
-    def window(cls, x: Window) -> str:
-        """Text of a window's geometry."""
-        return cls.WINDOW.format(", ".join(map(str, x.numbers)))
-
-    @classmethod
-    def geometry(cls, node: Node) -> str:
-        """Texts of the images and the windows of a node."""
-        return ", ".join([*map(cls.image, images(node)), cls.window(window(node))])
 
     # Expressions --------------------------------------------------------------------------------
 

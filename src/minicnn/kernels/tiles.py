@@ -43,6 +43,14 @@ from minicnn.kernels.statements import (
 )
 
 
+def padding(depth: int) -> int:
+    """Numbers between those of two terms in shared memory, where 32 neighbouring threads store those of a row.
+
+    Then each of them stores in another of the 32 banks.
+    """
+    return max(1, 32 // depth)
+
+
 @dataclass(frozen=True)
 class TileShape:
     """Sizes of a plain tile.
@@ -70,7 +78,8 @@ class TileShape:
 
     def numbers(self, product: Product) -> int:
         """Numbers in the shared memory of a block."""
-        return self.depth * (self.rows + product.left_runs + self.columns + product.right_runs)
+        beside = padding(self.depth) * (product.left_runs + product.right_runs)
+        return self.depth * (self.rows + self.columns + beside)
 
     def tiles(self, product: Product) -> tuple[int, int]:
         """Tiles of rows and of columns of a product."""
@@ -119,7 +128,10 @@ def tiled(
         _Loads("left", shape.rows, product.left_runs, product.rows, row, product.left),
         _Loads("right", shape.columns, product.right_runs, product.columns, column, lambda at, t: product.right(t, at)),
     ]
-    arrays = [Array(one.name, dtype, shape.depth * one.pitch, memory=SHARED) for one in loads]
+    pitches = [one.size + one.runs * padding(shape.depth) for one in loads]
+    arrays = [
+        Array(one.name, dtype, shape.depth * pitch, memory=SHARED) for one, pitch in zip(loads, pitches, strict=True)
+    ]
     functions = [one.function(None if whole else product.terms, dtype, resolved, define) for one in loads]
 
     def read(term: Expr) -> list[tuple[Name, Expr]]:
@@ -131,8 +143,8 @@ def tiled(
         ]
 
     stores = [
-        when(inside, (Store(array, t * one.pitch + at, Name(f"{one.name}{k}", dtype)),))
-        for one, array in zip(loads, arrays, strict=True)
+        when(inside, (Store(array, t * pitch + at, Name(f"{one.name}{k}", dtype)),))
+        for one, array, pitch in zip(loads, arrays, pitches, strict=True)
         for k, (at, t, inside) in enumerate(one.places(shape))
     ]
     lanes = shape.columns // shape.thread_columns, shape.rows // shape.thread_rows
@@ -143,8 +155,8 @@ def tiled(
     left, right = arrays
     # Neighbouring threads have neighbouring columns: they read and write side by side.
     multiply = Loop(k, shape.depth, (
-        *(Let(name, Load(left, k * loads[0].pitch + (y + i * lanes[1]))) for i, name in enumerate(a)),
-        *(Let(name, Load(right, k * loads[1].pitch + (x + j * lanes[0]))) for j, name in enumerate(b)),
+        *(Let(name, Load(left, k * pitches[0] + (y + i * lanes[1]))) for i, name in enumerate(a)),
+        *(Let(name, Load(right, k * pitches[1] + (x + j * lanes[0]))) for j, name in enumerate(b)),
         *(Assign(s, Binary("+", s, a[i] * b[j])) for i, line in enumerate(sums) for j, s in enumerate(line)),
     ), shape.depth)  # fmt: skip
     # What the next step needs is on its way while this one multiplies.
@@ -182,11 +194,6 @@ class _Loads:
     most: int
     origin: Name
     term: Callable[[Expr, Expr], Term]
-
-    @property
-    def pitch(self) -> int:
-        """Numbers of a term in shared memory; one more where threads store those of neighbouring terms."""
-        return self.size + self.runs
 
     def places(self, shape: TileShape) -> Iterator[tuple[Expr, Expr, list[Expr]]]:
         """Row or column and term of each number that a thread brings, neighbours in memory by neighbouring threads.

@@ -76,10 +76,12 @@ def on_backend(array: Any, backend: Backend, dtype: str | None = None) -> Array:
         TypeError: If the array is on another device or of no known kind.
         ValueError: If it is of the backend's library, but on another device.
     """
+    if type(array) is np.ndarray and array.dtype.isnative and dtype in (None, dtype_name(array)):
+        return backend.asarray(host(array, backend))
     with np.errstate(over="ignore"):  # numbers beyond the type become infinite: what that means, their user says
         if backend.owns(array) and not isinstance(array, np.ndarray):
             return backend.asarray(array, dtype if dtype != dtype_name(array) else None)
-        on_host = host(array, str(backend))
+        on_host = host(array, backend)
         return backend.asarray(on_host.astype(on_host.dtype.newbyteorder("="), copy=False), dtype)
 
 
@@ -179,7 +181,7 @@ class Standardizer:
         rows = max(1, BLOCK // max(1, math.prod(array.shape[1:])))
         for start in range(0, int(array.shape[0]), rows):
             block = array[start : start + rows, ...]
-            block = self.backend.to_numpy(block) if owned else host(block, str(self.backend))
+            block = self.backend.to_numpy(block) if owned else host(block, self.backend)
             if not (block == np.rint(block)).all() and np.isfinite(block).all():  # of others _finite speaks
                 raise ValueError(
                     f"An input that is declared as {declared} takes whole numbers, which the layers may scale. "
@@ -200,7 +202,7 @@ class Standardizer:
         if owned and not isinstance(array, np.ndarray):
             least, largest = extremes(array, self.backend)
             return -most <= least <= largest <= most
-        on_host = host(array, str(self.backend))
+        on_host = host(array, self.backend)
         with np.errstate(all="ignore"):  # the sum of squares is one pass, but may be too large
             short = np.sqrt(np.vdot(on_host, on_host)) <= most
             return bool(short or (np.isfinite(on_host).all() and beyond(on_host, self.dtype) is None))
@@ -246,7 +248,7 @@ class Standardizer:
         if len(labels.shape) == len(shape) + 1 and labels.shape[-1] == 1:  # a column of labels, as Keras allows
             labels = labels[..., 0]
         classes = shape[-1] or 0
-        values = self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, str(self.backend))
+        values = self.backend.to_numpy(labels) if self.backend.owns(labels) else host(labels, self.backend)
         if ignored is not None:
             values = values[values != ignored]
         if values.size and (values.dtype.kind not in "iub" or values.min() < 0 or values.max() >= classes):

@@ -87,14 +87,19 @@ class TorchTrainer(Trainer):
         settings: See `Trainer`.
         work: See `Trainer`.
         channels_last: Whether images are in this order of axes; None for the faster one.
+        autocast: Whether products are in bfloat16, by `torch.autocast`.
+        compiled: Whether the network runs through `torch.compile`.
     """
 
-    def __init__(self, name: str, settings: Settings, work: Work, *, channels_last: bool | None = None) -> None:
+    def __init__(
+        self, name: str, settings: Settings, work: Work, *, channels_last: bool | None = None, autocast: bool = False,
+        compiled: bool = False,
+    ) -> None:  # fmt: skip
         import torch
 
         super().__init__(name, settings, work)
         at_its_best()
-        self._channels_last = channels_last
+        self._channels_last, self._autocast, self._compiled = channels_last, autocast, compiled
         self._first = first_weights(self.settings, self.samples, work)
         self.device = torch.device(self.backend.device)
         self._dtype = getattr(torch, settings.precision)
@@ -119,6 +124,7 @@ class TorchTrainer(Trainer):
         self._order = self._orders[batch or self._batch] = self._order_of(model, batch or self._batch)
         self._data.clear()
         self._model = model.to(memory_format=self._order)
+        self._network = torch.compile(self._model) if self._compiled else self._model
         self.optimizer = torch.optim.SGD(self._model.parameters(), self.settings.learning_rate, self.settings.momentum)
 
     def _order_of(self, model: Any, batch: int) -> Any:
@@ -172,9 +178,12 @@ class TorchTrainer(Trainer):
 
     def _judged(self, x: Any, y: Any, *, accuracy: bool = True) -> tuple[Any, Any]:
         """Mean loss and number of hits; 0 hits if they are not counted."""
+        import torch
         from torch import nn
 
-        logits = self._model(self._floating(x))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
+            logits = self._network(self._floating(x))
+        logits = logits.to(self._dtype)
         return nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).sum() if accuracy else 0
 
     def chosen(self, epoch: int) -> Iterator[tuple[Any, Any]]:

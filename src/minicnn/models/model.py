@@ -28,7 +28,7 @@ from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import by_place, split_off
 from minicnn.loop.held import held_weights
 from minicnn.loop.objective import Objective
-from minicnn.loop.predictions import predict, predict_batch
+from minicnn.loop.predictions import predict, predict_alike, predict_batch
 from minicnn.loop.sources import Source
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
@@ -681,8 +681,11 @@ class Model(VisualMethods, Steps):
         progress(verbose)  # which refuses what is none
         (batch_size,), (steps,) = check_counts(batch_size=batch_size), check_optional(steps=steps)
         start = time.perf_counter()
-        with self._received(x) as (x, _), Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
-            outputs = predict(self._training, x, batch_size, steps, everyone)
+        plain = not callbacks and steps is None and not self._writes_steps()
+        outputs = predict_alike(self._training, x, batch_size) if plain else None
+        if outputs is None:
+            with self._received(x) as (x, _), Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
+                outputs = predict(self._training, x, batch_size, steps, everyone)
         if verbose and self._training.chief:
             print(f"{len(outputs[0])} samples predicted - {time.perf_counter() - start:.1f} s")
         return outputs[0] if self._graph.one_output else outputs

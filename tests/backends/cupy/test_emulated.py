@@ -16,6 +16,7 @@ from minicnn.optimizers import SGD
 from minicnn.program import Program
 from support.kernel_check import CASES, add_case, case_program, check_results, step_of
 from support.plans import plan_of
+from support.tolerances import SHORT_SUM, STEP
 
 pytestmark = needs_gxx
 
@@ -27,7 +28,7 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
     expected = get_backend("numpy").compile(program())(given)
     found = Emulated(program())(given)
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], array, rtol=STEP, atol=SHORT_SUM, err_msg=name)
 
 
 def test_every_primitive() -> None:
@@ -54,7 +55,7 @@ def test_what_is_read_beside_its_maxima_is_stored() -> None:
         models.append(Model(image, Average()([MaxPooling2D(1)(convolved), convolved]), backend=backend))
     models[1].set_weights(models[0].get_weights())
     x = np.random.default_rng(0).standard_normal((3, 6, 5, 3)).astype("float32")
-    np.testing.assert_allclose(models[1].predict(x), models[0].predict(x), rtol=1e-4, atol=2e-6)
+    np.testing.assert_allclose(models[1].predict(x), models[0].predict(x), rtol=STEP, atol=SHORT_SUM)
 
 
 def test_rows_by_an_index_that_the_step_makes() -> None:
@@ -80,4 +81,4 @@ def test_gradients_of_poolings_whose_windows_overlap_and_do_not(size: int) -> No
         model.fit(x, y, batch_size=8, epochs=2, verbose=0)
         weights.append(model.get_weights())
     for name, array in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], array, rtol=1e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(weights[1][name], array, rtol=STEP, atol=SHORT_SUM, err_msg=name)

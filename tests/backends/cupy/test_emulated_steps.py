@@ -12,6 +12,7 @@ from minicnn.backends._gpu.options import Options
 from minicnn.program import Program
 from minicnn.program.graph import Spec
 from support.engine import EngineSteps
+from support.tolerances import STEP
 
 
 @needs_gxx
@@ -47,4 +48,4 @@ class TestSteps(EngineSteps):
             stage.end(slot)
         stage.close()
         expected = sum(2.0 ** (8 - k) * row for k, row in enumerate(rows))
-        np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=STEP, atol=STEP)

@@ -10,6 +10,7 @@ from minicnn.backends import get_backend
 from minicnn.conformance.cases import Case
 from minicnn.program import Program
 from support.kernel_check import CASES, check_kernels, convolutions, products, reductions, train_by_steps, train_network
+from support.tolerances import LONG_SUM, STEP, TRAINING
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
@@ -82,7 +83,9 @@ def test_row_regions_of_rows(width: int, hidden: list[int], dtype: str, batch: i
     made = backend.compile(program())({k: backend.asarray(v) for k, v in given.items()})
     for name, array in expected.items():
         largest = max(1e-3, float(np.abs(array).max()))
-        np.testing.assert_allclose(backend.to_numpy(made[name]), array, rtol=5e-5, atol=2e-5 * largest, err_msg=name)
+        np.testing.assert_allclose(
+            backend.to_numpy(made[name]), array, rtol=STEP, atol=LONG_SUM * largest, err_msg=name
+        )
 
 
 # Whole trainings ----------------------------------------------------------------------------------------
@@ -92,10 +95,10 @@ def test_row_regions_of_rows(width: int, hidden: list[int], dtype: str, batch: i
 def test_training_follows_numpy(network: str) -> None:
     losses, weights = train_network("cupy", network)
     expected_losses, expected = train_network("numpy", network)
-    np.testing.assert_allclose(losses["loss"], expected_losses["loss"], rtol=1e-4)
-    np.testing.assert_allclose(losses["val_loss"], expected_losses["val_loss"], rtol=1e-3)
+    np.testing.assert_allclose(losses["loss"], expected_losses["loss"], rtol=STEP)
+    np.testing.assert_allclose(losses["val_loss"], expected_losses["val_loss"], rtol=TRAINING)
     for key, array in expected.items():
-        np.testing.assert_allclose(weights[key], array, rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(weights[key], array, rtol=1e-2, atol=STEP)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -161,7 +164,7 @@ def test_the_default_runs_no_reference() -> None:
 def test_reference_only_trains_alike() -> None:
     losses, _ = train_network(CupyBackend(reference_only=True), "lenet", epochs=1)
     expected, _ = train_network("numpy", "lenet", epochs=1)
-    np.testing.assert_allclose(losses["loss"], expected["loss"], rtol=1e-4)
+    np.testing.assert_allclose(losses["loss"], expected["loss"], rtol=STEP)
 
 
 def test_errors_say_what_to_do() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.tolerances import SUM
+
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
@@ -88,7 +90,7 @@ def test_a_batch_is_evaluated_again_and_again() -> None:
     assert several == one_by_one
     once = models[0].evaluate(x, y, len(x), return_dict=True)
     assert several["accuracy"] == once["accuracy"]
-    np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
+    np.testing.assert_allclose(several["loss"], once["loss"], rtol=SUM)
     on_device = (cupy.asarray(x), cupy.asarray(y))
     assert models[0].evaluate([on_device] * 37, return_dict=True) == several
 

@@ -23,6 +23,7 @@ from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.tile_types import rows_tile_type
 from minicnn.optimizers import SGD
 from support.plans import MULTIPLY_ADDS, plan_of
+from support.tolerances import LONG_SUM, SUM
 
 ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
 
@@ -158,7 +159,7 @@ def check(made: Made, tiles: Tiles = MULTIPLY_ADDS) -> Plan:
     results = kernels(given)
     for name, array in expected.items():
         largest = max(1e-3, float(np.abs(array).max())) if array.size else 1.0
-        np.testing.assert_allclose(results[name], array, rtol=2e-5, atol=4e-6 * largest, err_msg=name)
+        np.testing.assert_allclose(results[name], array, rtol=LONG_SUM, atol=4e-6 * largest, err_msg=name)
     return kernels.plan
 
 
@@ -227,7 +228,7 @@ def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, mon
     assert region.product is not None
     assert region.product.gradient is None
     assert region.tiles == 3
-    np.testing.assert_allclose(kernels(given)["output"], expected["output"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(kernels(given)["output"], expected["output"], rtol=SUM, atol=SUM)
 
 
 @needs_gxx

@@ -26,6 +26,7 @@ from support.kernel_check import case_program, convolutions, products, step_of
 from support.numerics import assert_close
 from support.plans import MULTIPLY_ADDS
 from support.strategies import normal
+from support.tolerances import SHORT_SUM, STEP
 
 pytestmark = needs_gxx
 
@@ -141,7 +142,7 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
     expected = get_backend("numpy").compile(program())(given)
     found = Emulated(program(), tiles=TensorTiles(H200))(given)
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], array, rtol=STEP, atol=SHORT_SUM, err_msg=name)
 
 
 @pytest.mark.sampled(1)

@@ -21,6 +21,7 @@ from minicnn.backends import backend_class
 from minicnn.layers import Dense, Input
 from minicnn.program import Program
 from support.small_training import compiled, digits
+from support.tolerances import SUM
 
 pytest.importorskip("numba")
 
@@ -240,7 +241,7 @@ def test_with_the_jit_switched_off(tmp_path: Path) -> None:
     expected = [
         float(model.train_on_batch(np.ones((17, 5)), np.ones((17, 3)), return_dict=True)["loss"]) for _ in range(3)
     ]
-    assert losses == pytest.approx(expected, rel=1e-5)
+    assert losses == pytest.approx(expected, rel=SUM)
 
 
 def _trained(sizes: range) -> Sequential:

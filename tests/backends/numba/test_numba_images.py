@@ -13,6 +13,7 @@ from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.numba_check import Array, both, check, run_both
 from support.strategies import Padding, Pair, WindowCase, distinct_values, normal, seeds
+from support.tolerances import ELEMENT, SUM
 
 pytest.importorskip("numba")
 
@@ -253,7 +254,7 @@ def test_pooling_and_its_relu_run_as_one(size: tuple[int, int], kernel: tuple[in
     arrays["x"][0, 0, 0, 0] = np.nan
     made, expected = run_both(program(), arrays)
     for name in ("y", "dx"):
-        np.testing.assert_allclose(made[name], expected[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(made[name], expected[name], rtol=SUM, atol=ELEMENT)
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu6"])

@@ -15,6 +15,7 @@ from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.campaign import EVERY_CASE
 from support.numba_check import both, run_both
+from support.tolerances import STEP
 
 pytest.importorskip("numba")
 
@@ -98,7 +99,7 @@ def test_a_primitive_without_a_rule_has_the_kernel_of_its_elements(case: Case, m
 def test_no_input_needs_a_batch_axis(case: Case) -> None:
     made, expected = both(case.op, narrow(case), case.attrs, tuple(range(len(case.arrays))), threads=1)
     for one, other in zip(made, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(one, other, rtol=STEP, atol=STEP)
 
 
 @pytest.mark.usefixtures("either")

@@ -13,6 +13,7 @@ from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.numba_check import Array
 from support.strategies import normal, seeds
+from support.tolerances import STEP
 
 pytest.importorskip("numba")
 
@@ -105,5 +106,5 @@ def test_rows_are_blocked_where_somebody_else_reads_them() -> None:
     made.outputs["z"] = ops.max_pool2d(x, kernel=(2, 2), strides=(2, 2), padding=((0, 0), (0, 0)))
     arrays = {"x": normal((20, 12, 12, 1), 0).astype("float32"), "w": normal((144, 3), 1).astype("float32")}
     results = backend_class("numba")(strict=True).compile(made)(arrays)
-    np.testing.assert_allclose(results["y"], arrays["x"].reshape(20, 144) @ arrays["w"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(results["y"], arrays["x"].reshape(20, 144) @ arrays["w"], rtol=STEP, atol=STEP)
     np.testing.assert_array_equal(results["z"], arrays["x"].reshape(20, 6, 2, 6, 2, 1).max((2, 4)))

@@ -19,6 +19,7 @@ import pytest
 from minicnn.backends import backend_class, get_backend
 from support.numba_check import backend, train
 from support.small_training import arrays, assert_same_bits, compiled, digits
+from support.tolerances import STEP
 
 pytest.importorskip("numba")
 
@@ -194,7 +195,7 @@ def test_models_train_in_threads_of_the_user() -> None:
     with ThreadPoolExecutor(3) as callers:
         made = list(callers.map(lambda model: train(model, 20), models))
     assert made[0] == made[1] == losses
-    assert made[2] == pytest.approx(losses, rel=1e-4)
+    assert made[2] == pytest.approx(losses, rel=STEP)
     for model in models[:2]:
         assert_same_bits(arrays(model), arrays(expected))
 

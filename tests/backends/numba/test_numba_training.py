@@ -7,6 +7,7 @@ import pytest
 
 from support.numba_check import backend
 from support.small_training import assert_same_bits, compiled, digits
+from support.tolerances import SUM
 
 pytest.importorskip("numba")
 
@@ -14,12 +15,10 @@ pytest.importorskip("numba")
 def test_evaluation_and_prediction_agree_with_numpy() -> None:
     x, y = digits(41)
     model, expected = compiled(backend(2)), compiled("numpy")
-    np.testing.assert_allclose(
-        model.predict(x, batch_size=17), expected.predict(x, batch_size=17), rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(model.predict(x, batch_size=17), expected.predict(x, batch_size=17), rtol=SUM, atol=SUM)
     found, reference = (m.evaluate(x, y, batch_size=17, return_dict=True) for m in (model, expected))
     for name, value in reference.items():
-        assert found[name] == pytest.approx(value, rel=1e-5)
+        assert found[name] == pytest.approx(value, rel=SUM)
 
 
 def test_the_callers_arrays_stay_as_they_were() -> None:

@@ -11,6 +11,7 @@ from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.ops.transforms import FILL_MODES
 from support.numba_check import both, single
+from support.tolerances import LONG_TRAINING
 
 pytest.importorskip("numba")
 
@@ -36,7 +37,7 @@ def transformed(
 def test_every_size_and_map(mode: str, interpolation: str, h: int, w: int, size: tuple[int, int]) -> None:
     how = {"interpolation": interpolation, "fill_mode": mode}
     made, expected = transformed(h, w, size, list(MAPS.values()), how)
-    np.testing.assert_allclose(made, expected, atol=2e-3 if interpolation == "bilinear" else 0)
+    np.testing.assert_allclose(made, expected, atol=LONG_TRAINING if interpolation == "bilinear" else 0)
 
 
 @pytest.mark.sampled(7)
@@ -47,7 +48,7 @@ def test_interpreted(mode: str, name: str) -> None:
     for interpolation in ("bilinear", "nearest"):
         how = {"interpolation": interpolation, "fill_mode": mode}
         made, expected = transformed(3, 37, (2, 37), [MAPS[name]], how, samples=1)
-        np.testing.assert_allclose(made, expected, atol=2e-3 if interpolation == "bilinear" else 0)
+        np.testing.assert_allclose(made, expected, atol=LONG_TRAINING if interpolation == "bilinear" else 0)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])

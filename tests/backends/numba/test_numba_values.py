@@ -13,6 +13,7 @@ from minicnn.program import Program, Value
 from minicnn.tolerance import tolerance
 from support.numba_check import assert_alike, both, run_both
 from support.strategies import normal
+from support.tolerances import ELEMENT, SUM
 
 pytest.importorskip("numba")
 
@@ -150,11 +151,11 @@ def test_losses_and_predictions(n: int) -> None:
     dy = normal((n,), 1).astype("float32")
     for op in (ops.softmax, ops.log_softmax, ops.argmax):
         (made,), (expected,) = both(op, (logits,), {})
-        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(made, expected, rtol=SUM, atol=ELEMENT)
     made, expected = both(ops.softmax_cross_entropy, (logits, labels), {})
-    np.testing.assert_allclose(made[0], expected[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(made[0], expected[0], rtol=SUM, atol=SUM)
     made, expected = both(ops.softmax_cross_entropy_gradient, (dy, logits, labels), {})
-    np.testing.assert_allclose(made[0], expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(made[0], expected[0], rtol=SUM, atol=ELEMENT)
 
 
 @pytest.mark.parametrize("shape", [(20, 4), (20, 3), (20, 2, 2, 2), (20,), (7, 3)])
@@ -241,4 +242,4 @@ def test_cross_entropy_of_logits_with_a_large_offset() -> None:
     labels = np.zeros(10, "int32")
     (made,), _ = both(ops.softmax_cross_entropy, (logits, labels), {})
     below = logits.astype("float64") - logits.max(1, keepdims=True).astype("float64")
-    np.testing.assert_allclose(made, np.log(np.exp(below).sum(1)) - below[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(made, np.log(np.exp(below).sum(1)) - below[:, 0], rtol=ELEMENT)

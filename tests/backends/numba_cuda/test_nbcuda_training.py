@@ -19,6 +19,7 @@ from minicnn.backends.numba_cuda.device import get_device
 from minicnn.measure.operations import apart, step_inputs
 from minicnn.program import Program
 from support.kernel_check import step_of, train_network
+from support.tolerances import LONG_TRAINING, SHORT_SUM, STEP, SUM, TRAINING
 
 pytestmark = EITHER
 LEVELS = {"naive": NAIVE, "all": Options()}
@@ -38,7 +39,7 @@ def test_a_step_is_that_of_numpy(network: str, level: str) -> None:
     backend = NumbaCudaBackend(options=LEVELS[level], strict=True)
     found = backend.compile(program())({k: backend.asarray(a) for k, a in given.items()})
     for name, array in expected.items():
-        np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=1e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=STEP, atol=SHORT_SUM, err_msg=name)
 
 
 def test_every_node_can_be_timed_apart() -> None:
@@ -56,16 +57,16 @@ def test_training_with_references_alone_follows_numpy() -> None:
     x, y = (a[:4] for a in data())
     models = [NETWORKS["mlp"](backend) for backend in (NumbaCudaBackend(reference_only=True), "numpy")]
     losses = [[m.train_on_batch(x, y, return_dict=True)["loss"] for _ in range(2)] for m in models]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    np.testing.assert_allclose(*losses, rtol=STEP)
 
 
 def test_fit_and_predict_follow_numpy() -> None:
     models = [NETWORKS["mlp"](backend) for backend in ("numba_cuda", "numpy")]
     x, y = data()
     losses = [m.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"] for m in models]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    np.testing.assert_allclose(*losses, rtol=STEP)
     found, expected = (m.predict(x[:5], batch_size=4) for m in models)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=STEP, atol=SUM)
     on_device = models[0].predict(models[0].backend.asarray(x[:5]), batch_size=4)
     assert isinstance(on_device, Array)
     np.testing.assert_array_equal(on_device.numpy(), found)
@@ -77,7 +78,7 @@ def test_a_batch_is_evaluated_again_and_again() -> None:
     model = NETWORKS["mlp"]("numba_cuda")
     several, once = model.evaluate([(x, y)] * times, return_dict=True), model.evaluate(x, y, len(x), return_dict=True)
     assert several["accuracy"] == once["accuracy"]
-    np.testing.assert_allclose(several["loss"], once["loss"], rtol=1e-5)
+    np.testing.assert_allclose(several["loss"], once["loss"], rtol=SUM)
     on_device = (model.backend.asarray(x), model.backend.asarray(y))
     assert model.evaluate([on_device] * times, return_dict=True) == several
 
@@ -126,7 +127,7 @@ def test_products_of_bytes_are_those_of_numbers(rows: int, columns: int, gathere
     made = backend.compile(program)({k: backend.asarray(v) for k, v in given.items()})
     exact = (data[order] if gathered else data) / 255.0 - 0.25
     for name, expected in (("y", exact @ w), ("g", exact.T @ d)):
-        np.testing.assert_allclose(backend.to_numpy(made[name]), expected, rtol=1e-4, atol=2e-3 * rows**0.5)
+        np.testing.assert_allclose(backend.to_numpy(made[name]), expected, rtol=STEP, atol=LONG_TRAINING * rows**0.5)
 
 
 def test_errors_say_what_to_do() -> None:
@@ -190,8 +191,8 @@ def _marked(function: Any) -> Any:
 def test_training_follows_numpy(network: str) -> None:
     losses, weights = train_network("numba_cuda", network, epochs=50)
     expected_losses, expected = train_network("numpy", network, epochs=50)
-    np.testing.assert_allclose(losses["loss"][:5], expected_losses["loss"][:5], rtol=1e-4)
-    np.testing.assert_allclose(losses["loss"], expected_losses["loss"], rtol=5e-2, atol=1e-3)  # 100 steps
+    np.testing.assert_allclose(losses["loss"][:5], expected_losses["loss"][:5], rtol=STEP)
+    np.testing.assert_allclose(losses["loss"], expected_losses["loss"], rtol=5e-2, atol=TRAINING)  # 100 steps
     assert set(weights) == set(expected)
 
 

@@ -19,6 +19,7 @@ from minicnn.program import Program
 from support.kernel_check import CASES, check_kernels, convolutions, products, reductions
 from support.numerics import assert_close
 from support.strategies import normal
+from support.tolerances import ELEMENT
 
 WITHOUT_KERNEL = {"affine_transform_gradient", "take_gradient"}
 
@@ -99,7 +100,7 @@ def test_infinities_and_nan_are_those_of_numpy(name: str) -> None:
     op = getattr(ops, name)
     with np.errstate(all="ignore"):
         expected = {"argmax": np.argmax, "max": np.max}.get(name, partial(op.reference, xp=xp))(SPECIAL)
-    np.testing.assert_allclose(computed(op, SPECIAL), expected, rtol=1e-6)
+    np.testing.assert_allclose(computed(op, SPECIAL), expected, rtol=ELEMENT)
 
 
 @pytest.mark.parametrize("op", [ops.maximum, ops.minimum])
@@ -117,7 +118,7 @@ def test_infinities_and_nan_of_pairs_are_those_of_numpy(name: str) -> None:
     op = getattr(ops, name)
     with np.errstate(all="ignore"):
         expected = op.reference(a, b, xp=xp)
-    np.testing.assert_allclose(computed(op, a, b), expected, rtol=1e-6)
+    np.testing.assert_allclose(computed(op, a, b), expected, rtol=ELEMENT)
 
 
 def test_nan_is_true() -> None:

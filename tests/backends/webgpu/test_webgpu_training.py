@@ -20,6 +20,7 @@ from minicnn.data import load
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import Adam
 from support.kernel_check import step_of, train_network
+from support.tolerances import SHORT_SUM, STEP, SUM
 from support.zoo_steps import model_of, worst_difference
 
 
@@ -30,14 +31,14 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
     backend = WebGpuBackend(strict=True)
     found = backend.compile(program())({k: backend.asarray(a) for k, a in given.items()})
     for name, array in expected.items():
-        np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=1e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=STEP, atol=SHORT_SUM, err_msg=name)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_training_follows_numpy_and_is_the_same_twice(network: str) -> None:
     (losses, weights), (again, same) = (train_network("webgpu", network, epochs=2) for _ in range(2))
     expected, _ = train_network("numpy", network, epochs=2)
-    np.testing.assert_allclose(losses["loss"], expected["loss"], rtol=1e-4)
+    np.testing.assert_allclose(losses["loss"], expected["loss"], rtol=STEP)
     assert losses == again
     for key, array in weights.items():
         np.testing.assert_array_equal(array, same[key])
@@ -66,10 +67,10 @@ def test_predictions_and_evaluation() -> None:
     models = [NETWORKS["mlp"](backend) for backend in ("webgpu", "numpy")]
     found, expected = (m.predict(x[:11], batch_size=4) for m in models)
     assert isinstance(found, np.ndarray)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=STEP, atol=SUM)
     scores = [m.evaluate(x, y, batch_size=16, return_dict=True) for m in models]
     assert scores[0]["accuracy"] == scores[1]["accuracy"]
-    np.testing.assert_allclose(scores[0]["loss"], scores[1]["loss"], rtol=1e-5)
+    np.testing.assert_allclose(scores[0]["loss"], scores[1]["loss"], rtol=SUM)
 
 
 def augmented(backend: Any) -> Sequential:
@@ -90,7 +91,7 @@ def test_augmentation_and_dropout_draw_what_numpy_draws() -> None:
     losses = [
         augmented(name).fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"] for name in ("webgpu", "numpy")
     ]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    np.testing.assert_allclose(*losses, rtol=STEP)
 
 
 def test_a_fit_resumes_to_the_same_bits(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_training_with_references_alone_follows_numpy() -> None:
     x, y = (a[:4] for a in data())
     models = [NETWORKS["mlp"](backend) for backend in (WebGpuBackend(reference_only=True), "numpy")]
     losses = [[m.train_on_batch(x, y, return_dict=True)["loss"] for _ in range(2)] for m in models]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    np.testing.assert_allclose(*losses, rtol=STEP)
 
 
 @pytest.mark.no_cover
@@ -200,4 +201,4 @@ def test_targets_and_weights_on_the_adapter(weights: bool) -> None:
         given = [model.backend.asarray(a) for a in (x, y)]
         options = {"sample_weight": y + 1, "class_weight": {0: 1, 1: 2}} if weights else {}
         losses.append(model.fit(*given, batch_size=8, epochs=2, verbose=0, **options).history["loss"])
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(*losses, rtol=SUM)

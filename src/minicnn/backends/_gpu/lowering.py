@@ -1,4 +1,4 @@
-"""The kernel of a launch as data, which people read and the interpreter runs; tiles are templates in it."""
+"""The kernel of a launch as data, which people read and the interpreter runs; what has a template is a node of it."""
 
 from __future__ import annotations
 
@@ -61,12 +61,14 @@ class _Lowering(Writer):
         self.functions, self.locals, self._defined = {}, {}, []
         if group.anchor.op.name == "row_region":
             statements: Sequence[Statement] = [self._region(group)]
-        elif group.tile is not None or group.slices > 1:
-            plain = self.plan.tiles.plain and is_plain(group)
-            statements = plain_tile(self, group, threads) if plain else [self._template(group)]
+        elif is_plain(self, group):
+            statements = plain_tile(self, group, threads)
+        elif group.tile is not None:
+            statements = [self._template(group, group.tile)]
         else:
             statements = self.elements(group, threads)
-        results = threads * self.width(group) // group.slices
+        width = self.width(group)
+        results = threads * width if width > 1 else threads // group.slices
         blocks = group.tile.blocks if group.tile is not None else -(-group.size // results)
         return Part(named([group]), blocks, functions=self._defined, statements=statements)
 
@@ -78,7 +80,7 @@ class _Lowering(Writer):
             self.parameter(value)
         return Template("row_region", chosen, read, Name("y"), ())
 
-    def _template(self, group: FusionGroup) -> Template:
+    def _template(self, group: FusionGroup, tile: Tile) -> Template:
         """The template of a group's sums, and what follows each of them."""
         node, total = group.anchor, Name("sum")
         if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
@@ -95,8 +97,7 @@ class _Lowering(Writer):
             term = self.locals[id(self.plan.root(one.inputs[0]))].name
             finish.append(Template(one.op.name, (("axes", one.attrs["axes"]),), (term,), Name("sum"), ()))
         operands = tuple(self.function(v) if self.inlined(v) is not None else self.parameter(v) for v in node.inputs)
-        chosen = _chosen(group.tile) if group.tile is not None else (("threads of a sum", group.slices),)
-        return Template(node.op.name, chosen, operands, total, tuple(finish))
+        return Template(node.op.name, _chosen(tile), operands, total, tuple(finish))
 
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:

@@ -25,7 +25,6 @@ class Options:
         pipelined: In mixed precision, convolutions of operands that are stored in 16 bits bring them to shared memory
             some steps ahead (cp.async), filters are rounded once a step, and threads of elementwise kernels make up to
             eight neighbours.
-        plain: Tiles without tensor cores are statements of the kernel language, rather than templates.
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
@@ -39,7 +38,6 @@ class Options:
     tensor_cores: bool = True
     products: str = "float32"
     pipelined: bool = True
-    plain: bool = False
     graph: bool = True
     block: int = 256
     resident: bool = True

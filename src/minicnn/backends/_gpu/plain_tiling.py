@@ -26,7 +26,6 @@ class PlainTiles(Tiles):
     """Tiles in the kernel language; rows are computed by elements."""
 
     byte_products: bool = False
-    plain: bool = True
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> PlainTile | None:
         """See `Tiles.convolution`; a pooling is a launch of its own."""
@@ -42,7 +41,7 @@ class PlainTiles(Tiles):
 
     def _tile(self, product: Product, node: Node, *, split: bool = False) -> PlainTile:
         """The tile with the least modelled time."""
-        itemsize, gpu = ITEMSIZE[node.outputs[0].dtype], self.gpu
+        itemsize, gpu = max(4, ITEMSIZE[node.outputs[0].dtype]), self.gpu  # it computes in float32 at least
         best: PlainTile | None = None
         for sizes in SHAPES:
             shape = TileShape(*sizes)

@@ -30,8 +30,8 @@ from minicnn.program.graph import Node, Program
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
     """Tiles for a GPU: on tensor cores, if it has such and the options do not forbid it."""
     if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
-        return TensorTiles(gpu, options.products, pipelined=options.pipelined and options.fused, plain=options.plain)
-    return Tiles(gpu, byte_products=options.tensor_cores, plain=options.plain)
+        return TensorTiles(gpu, options.products, pipelined=options.pipelined and options.fused)
+    return Tiles(gpu, byte_products=options.tensor_cores)
 
 
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:

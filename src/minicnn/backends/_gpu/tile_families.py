@@ -1,4 +1,4 @@
-"""Families of tiles: what a kernel's template takes, by name, and what a launch with it asks of a GPU."""
+"""Families of tiles: sizes that a kernel is made of, by name, and what a launch with it asks of a GPU."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ReductionTile(Tile):
     @property
     def arguments(self) -> Arguments:
         """See `Tile.arguments`."""
-        return self.results, self.terms, self.splits, self.columns, self.rows, self.terms_first
+        return self.results, self.terms, self.splits, self.columns, self.rows
 
     @property
     def sharing(self) -> Sharing:
@@ -94,11 +94,6 @@ class ProductTile(Tile):
     thread_columns: int
 
     @property
-    def arguments(self) -> Arguments:
-        """See `Tile.arguments`."""
-        return self.rows, self.columns, self.terms, self.thread_rows, self.thread_columns, self.splits
-
-    @property
     def shape(self) -> TileShape:
         """The sizes, as the kernel language has them."""
         return TileShape(self.rows, self.columns, self.thread_rows, self.thread_columns, self.terms, self.splits)
@@ -108,23 +103,10 @@ class ProductTile(Tile):
 class ConvolutionTile(Tile, ConvolutionSizes):
     """Tile of a convolution, or of its input gradient, by multiply-adds."""
 
-    @property
-    def arguments(self) -> Arguments:
-        """See `Tile.arguments`."""
-        block = (self.images, self.rows, self.columns, self.filters, self.channels)
-        thread = (self.thread_rows, self.thread_columns, self.thread_filters)
-        return self.result_rows, self.result_columns, *block, *thread
-
 
 @dataclass(frozen=True, kw_only=True)
 class WeightGradientTile(Tile, WeightGradientSizes):
     """Tile of a convolution's weight gradient by multiply-adds."""
-
-    @property
-    def arguments(self) -> Arguments:
-        """See `Tile.arguments`."""
-        block = (self.tap_rows, self.channels, self.filters, self.rows)
-        return *block, self.thread_columns, self.thread_filters, self.slices, self.splits
 
 
 @dataclass(frozen=True, kw_only=True)

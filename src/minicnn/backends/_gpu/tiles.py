@@ -32,7 +32,6 @@ class Tiles:
         side_by_side: Whether short operations share a launch with others that have larger blocks.
         most_together: Groups that a launch may have.
         stores_short: Whether values may be stored in 16 bits.
-        plain: Whether tiles are statements of the kernel language, rather than templates of the engine.
     """
 
     gpu: Gpu
@@ -40,7 +39,6 @@ class Tiles:
     limits: TileLimits = LIMITS
     byte_products: bool = True
     pipelined: bool = False
-    plain: bool = False
     layout: ClassVar[type[Layout]] = Layout
     reads_scattered: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Sizes of the tiles of `tiles.cuh` and `products.cuh`, chosen for each shape by a small model of the device."""
+"""Sizes of tiles of multiply-adds, chosen for each shape by a small model of the device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _filters(f: int) -> int:
 
 
 def convolution(
-    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: TileLimits = LIMITS, phased: bool = True
+    node: Node, pool: tuple[int, int] | None = None, *, gpu: Gpu, limits: TileLimits = LIMITS
 ) -> ConvolutionTile | None:
     """Tile of conv2d or conv2d_input_gradient; None if nothing fits.
 
@@ -75,9 +75,8 @@ def convolution(
         pool: Window of the max-pooling that is done on the way out.
         gpu: The GPU that it is for.
         limits: Sizes to choose from.
-        phased: Whether the gradient of a strided convolution is made by phases.
     """
-    itemsize, g = ITEMSIZE[node.outputs[0].dtype], Geometry.of(node, phased=phased)
+    itemsize, g = ITEMSIZE[node.outputs[0].dtype], Geometry.of(node, phased=True)
     n, oh, ow, f, c, kh, kw = g.n, g.oh, g.ow, g.f, g.c, g.kh, g.kw
     (sh, sw), (dh, dw) = g.strides, g.dilation
     eh, ew = (oh, ow) if pool is None else (oh // pool[0] * pool[0], ow // pool[1] * pool[1])

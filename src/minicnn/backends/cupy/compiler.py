@@ -18,7 +18,7 @@ from minicnn.machine import cores
 OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
 SCALARS = "scalars.cuh"  # made, not a file
 HEADERS = (
-    "core.cuh", SCALARS, "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "products.cuh", "parts.cuh",
+    "core.cuh", SCALARS, "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "sums.cuh", "parts.cuh",
     "tensor.cuh", "tensor_products.cuh", "rows.cuh", "warpgroups.cuh", "stages.cuh", "pipelined.cuh", "depthwise.cuh",
     "kernels.cuh", "bytes.cuh", "floats.cuh", "regions.cuh",
 )  # fmt: skip

@@ -36,7 +36,8 @@ from minicnn.kernels.statements import (
     Store,
     Variable,
 )  # fmt: skip
-from minicnn.program.graph import ITEMSIZE, Value
+from minicnn.kernels.windows import Image, Window, images, window
+from minicnn.program.graph import ITEMSIZE, Node, Value
 
 C_TYPES = {
     "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool",
@@ -63,7 +64,7 @@ class Cpp(Printer):
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
     types: ClassVar[Mapping[str, str]] = {**C_TYPES, **_WHOLE}
-    IMAGE, WINDOW, INDENT = "Image<{0}, {1}>", "Window<{0}>", "  "
+    INDENT = "  "
     names: ClassVar[Mapping[str, str]] = {"thread": "threadIdx.x"}
     special: ClassVar[Mapping[str, str]] = {
         "True": "true", "False": "false", "nan": "({0}(0) * Limits<{0}>::infinity())",
@@ -74,6 +75,21 @@ class Cpp(Printer):
         super().__init__(define)
         self._kind = kind
         self._shared_bytes = 0  # of shared memory that arrays have so far
+
+    @staticmethod
+    def image(x: Image) -> str:
+        """The type of an image's geometry."""
+        return f"Image<{x.data_format}, {x.n}, {x.h}, {x.w}, {x.c}>"
+
+    @staticmethod
+    def window(x: Window) -> str:
+        """The type of a window's geometry."""
+        return f"Window<{', '.join(map(str, x.numbers))}>"
+
+    @classmethod
+    def geometry(cls, node: Node) -> str:
+        """Types of the images and the windows of a node."""
+        return ", ".join([*map(cls.image, images(node)), cls.window(window(node))])
 
     def _number(self, x: Number) -> tuple[str, int]:
         kind = x.dtype or self._kind

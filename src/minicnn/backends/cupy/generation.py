@@ -7,21 +7,20 @@ from textwrap import indent
 from typing import TypeVar
 
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup, adds_partial_sums, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_plain, plain_tile, shared_bytes
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.tile_families import RUN
-from minicnn.backends._gpu.writer import NodeOperands
+from minicnn.backends._gpu.tile_families import RUN, ReductionTile
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
 from minicnn.backends.cupy.region_text import region_text
 from minicnn.backends.cupy.tile_types import tile_type
-from minicnn.kernels.elements import element, reduced_place, widens
-from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, changed
+from minicnn.kernels.elements import element, widens
+from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, changed
 from minicnn.kernels.geometry import Geometry, phases
 from minicnn.kernels.statements import Statement
-from minicnn.kernels.windows import Image, Windows, images
+from minicnn.kernels.windows import Image, images
 from minicnn.program.graph import Node, Value
 
 LANES = 32
@@ -96,7 +95,6 @@ class CppWriter(NeighbourWriter):
         self.shared = 0  # bytes of shared memory that tiles in the kernel language ask for
         self._lines: list[str] = []
         self._wide_loads = False
-        self._totals: dict[int, str] = {}  # what holds the sums of partial sums, by their nodes
 
     def parameters(self) -> list[str]:
         """Declarations of the parameters."""
@@ -169,19 +167,13 @@ class CppWriter(NeighbourWriter):
         array = self.function(value)
         return self.define(f"const Matrix<{columns}, decltype({array})> {{name}} = {{{array}}};")
 
-    def expression(self, node: Node, result: int = 0, operands: NodeOperands | None = None) -> Expr:
-        """See `Writer.expression`."""
-        if id(node) in self._totals:
-            return Name(self._totals[id(node)])
-        return super().expression(node, result, operands)
-
     def group(self, group: FusionGroup, threads: int) -> str:
         """Statements of one group, which see `block` and threadIdx.x."""
         self.functions, self.locals, self._lines = {}, {}, []
         self._wide_loads = group.on_tensor_cores
         if group.anchor.op.name == "row_region":
             body = region_text(self, group.anchor)
-        elif self.plan.tiles.plain and self._in_words(group):
+        elif is_plain(self, group) and not self.lanes(group):
             statements = plain_tile(self, group, threads)
             self.shared = max(self.shared, shared_bytes(statements))
             body = self.lines(statements, 2)
@@ -191,29 +183,12 @@ class CppWriter(NeighbourWriter):
             body = getattr(self, f"_{group.anchor.op.name}")(group)
         return "".join(indent(f"{line}\n", "    ", lambda one: True) for line in self._lines) + body
 
-    def _in_words(self, group: FusionGroup) -> bool:
-        """True if a group's tile is in the kernel language, and nothing better is."""
-        lanes = group.tile is not None and group.shares_sums and self.lanes(group)
-        return is_plain(group) and not group.on_tensor_cores and not lanes
-
     # Elementwise groups --------------------------------------------------------------------------
 
     def _elements(self, group: FusionGroup, threads: int) -> str:
         if (width := self.width(group)) > 1:
             return self.neighbours(group, threads, width)
-        if group.slices == 1:
-            return self.lines(self.elements(group, threads), 2)
-        head = (
-            f"    const uint32 lane = threadIdx.x % {LANES}u, slice = threadIdx.x / {LANES}u;\n"
-            f"    const uint32 i = block * {LANES}u + lane;\n"
-        )
-        for k, total in enumerate(n for n in group.nodes if adds_partial_sums(n)):
-            source, kind, parts = self.function(total.inputs[0]), c_type(total.outputs[0]), total.inputs[0].shape[0]
-            term = f"[&](uint32 r) {{ return i < {group.size}u ? {source}(r * {group.size}u + i) : {kind}(0); }}"
-            self._totals[id(total)] = name = f"total{k or ''}"
-            head += f"    const {kind} {name} = sliced_sum<{kind}, {parts}, {group.slices}>(lane, slice, {term});\n"
-        inner = self.lines(self.follow(group.nodes, group))
-        return f"{head}    if (slice == 0 && i < {group.size}u) {{\n{inner}    }}\n"
+        return self.lines(self.elements(group, threads), 2)
 
     def _finish_and_store(self, group: FusionGroup) -> str:
         """Function objects `finish` and `store` for the sums of a group's tile: `finish_and_store` of `results.cuh`."""
@@ -330,31 +305,28 @@ class CppWriter(NeighbourWriter):
         return f"    using A = {_tile_type(group)};\n"
 
     def _template(self, group: FusionGroup, name: str, left: Value, right: Value) -> str:
-        """The template for a group's tile, on tensor cores or not, and its arguments."""
+        """The template for a group's tile on tensor cores, and its arguments."""
         kind = c_type(group.anchor.outputs[0])
-        if not group.on_tensor_cores:
-            return f"{name}<{kind}, A>"
         # An operand that is there before the launch ahead has ended is loaded while that still runs.
         early = (Cpp.literal(self.plan.is_early(v, self.launch), "bool") for v in (left, right))
         return f"tensor_{name}<{kind}, A, Early<{', '.join(early)}>>"
 
     def _reduce_partial_sums(self, group: FusionGroup) -> str:
-        node = group.anchor
-        _, place = reduced_place(node, Name("o"), R)
-        if width := self.lanes(group):
-            return self._reduced(group, *self.lane_terms(node, width))
-        return self._reduced(group, self.text(self.resolved(node, Element(0, place))))
+        """The template for sums or maxima of terms r of neighbouring results from o on."""
+        kind, tile, width = c_type(group.anchor.outputs[0]), _tile_type(group), self.lanes(group)
+        term, before = self.lane_terms(group.anchor, width)
+        return (
+            f"{self._finish_and_store(group)}    reduce_lanes<{kind}, {tile}, {width}>(\n"
+            f"      block, [&](uint32 o, uint32 r) {{ {before}return {term}; }},\n"
+            f"      [&](uint32 i, {kind} sum) {{ {_ONE_BY_ONE} }});\n"
+        )
 
     def _depthwise_conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
-        node = group.anchor
-        if group.tile is not None and group.tile.stages:
-            (dy, x), functions = self._depthwise_runs(group, node.inputs)
-            out = f"[&](uint32 i, float sum) {{ {_ONE_BY_ONE} }}"
-            return f"{self._finish_and_store(group)}{functions}    depthwise_weights<A>(block, {x}, {dy}, {out});\n"
-        if width := self.lanes(group):
-            return self._reduced(group, *self.lane_terms(node, width))
-        term = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
-        return self._reduced(group, self.text(self.resolved(node, term)))
+        if isinstance(group.tile, ReductionTile):
+            return self._reduce_partial_sums(group)
+        (dy, x), functions = self._depthwise_runs(group, group.anchor.inputs)
+        out = f"[&](uint32 i, float sum) {{ {_ONE_BY_ONE} }}"
+        return f"{self._finish_and_store(group)}{functions}    depthwise_weights<A>(block, {x}, {dy}, {out});\n"
 
     def _depthwise_conv2d(self, group: FusionGroup) -> str:
         weight = self.function(group.anchor.inputs[1])
@@ -374,16 +346,6 @@ class CppWriter(NeighbourWriter):
         """The function that stores what a block leaves of sums over positions."""
         places = [self.parameter(n.outputs[0]) for n in group.sums]
         return f"[&](int s, uint32 i, float sum) {{ ({_one_of(places)})[i] = sum; }}" if places else "0"
-
-    def _reduced(self, group: FusionGroup, term: str, before: str = "", width: int = 0) -> str:
-        """The template for sums or maxima of terms r of results o; of `width` results at once, if that is not 0."""
-        kind, tile = c_type(group.anchor.outputs[0]), _tile_type(group)
-        template = f"reduce_lanes<{kind}, {tile.rpartition(', ')[0]}, {width}>" if width else f"reduce<{kind}, {tile}>"
-        return (
-            f"{self._finish_and_store(group)}    {template}(\n"
-            f"      block, [&](uint32 o, uint32 r) {{ {before}return {term}; }},\n"
-            f"      [&](uint32 i, {kind} sum) {{ {_ONE_BY_ONE} }});\n"
-        )
 
 
 def _one_of(texts: Sequence[str]) -> str:

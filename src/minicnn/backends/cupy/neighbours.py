@@ -110,7 +110,7 @@ class NeighbourWriter(Writer):
 
     def lanes(self, group: FusionGroup) -> int:
         """Number of neighbouring results that a thread has in a reduction over positions; 0 if they are no channels."""
-        node, tile = group.anchor, group.tile or group.anchor.attrs["tile"]  # in a launch there may be fewer threads
+        node, tile = group.anchor, group.tile
         if not isinstance(tile, ReductionTile) or not self.plan.tiles.pipelined:
             return 0
         if tile.terms_first or tile.columns * tile.rows % 32:
@@ -126,15 +126,15 @@ class NeighbourWriter(Writer):
         width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in read)) if read else 0
         return width if width > 1 and tile.columns % width == node.inputs[0].shape[-1] % width == 0 else 0
 
-    def lane_terms(self, node: Node, width: int) -> tuple[str, str, int]:
-        """Terms r of results o and on of a reduction as `Lanes`, what comes before, and how many they are."""
+    def lane_terms(self, node: Node, width: int) -> tuple[str, str]:
+        """Terms r of so many results from o on of a reduction as `Lanes`, and what comes before."""
         channels = node.inputs[0].shape[-1]
         names, functions = self.run_functions(node.inputs, width)
         before = f"\n      const uint32 first = o;\n{functions}      "
         if node.op.name == "reduce_partial_sums":
-            return f"{names[0]}(o + r * {channels}u)", before, width
+            return f"{names[0]}(o + r * {channels}u)", before
         term = Windows(node).depthwise_conv2d_weight_gradient_term().replaced({I: Name("o")})
-        return _Runs(self, node, dict(enumerate(names))).text(term, width), before, width
+        return _Runs(self, node, dict(enumerate(names))).text(term, width), before
 
     def run_functions(self, values: Sequence[Value], width: int) -> tuple[list[str], str]:
         """Names of new functions that give runs of images, and statements, which see the channel `first`."""

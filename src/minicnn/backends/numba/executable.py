@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from weakref import ReferenceType, ref
 
 import array_api_compat.numpy as xp
 import numpy as np
@@ -26,6 +27,7 @@ class NumbaExecutable:
         self._threads = threads
         self._lock = ForkSafeLock()  # the arena serves one call at a time
         self._inputs = {(v.name, PLAIN): v for v in program.inputs}
+        self._expected = [(key, v, v.shape, np.dtype(v.dtype)) for key, v in self._inputs.items()]
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
@@ -40,7 +42,10 @@ class NumbaExecutable:
         self._functions = compile_all([t.source for t in self.tasks if t.source is not None], threads)
         # Places in tables that are filled in at each call.
         self._holes: dict[Key, list[tuple[Table, int]]] = {key: [] for key in self._outside}
-        self._segments = self._split()
+        self.segments = self._split()
+        self._open = [(key, holes) for key, holes in self._holes.items() if holes]
+        self._written: dict[Key, ReferenceType[Array]] = {}  # the arrays whose addresses are in the holes
+        self._new = [(key, v.shape, np.dtype(v.dtype)) for key, v in fresh.items() if key not in self._inputs]
 
     def _arena(self, lowering: Lowering) -> dict[Key, Array]:
         """All other buffers in one arena, those that never live together on each other."""
@@ -93,20 +98,26 @@ class NumbaExecutable:
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run the Program once; safe to call from several threads, which then wait for each other."""
-        buffers = {key: _checked(value, arrays[value.name]) for key, value in self._inputs.items()}
+        buffers: dict[Key, Array] = {}
+        for key, value, shape, dtype in self._expected:
+            array = arrays[value.name]
+            # What is right as it is, as nearly always, takes a tenth of the time that checking it anew does.
+            right = type(array) is np.ndarray and array.shape == shape and array.dtype == dtype
+            buffers[key] = array if right and array.flags.c_contiguous else _checked(value, array)
         for index, rows in self._indices:
             # Before the kernels, which read raw memory and check nothing.
             _check_index(buffers[index.name, PLAIN], rows)
-        for key, value in self._results.values():
-            if key not in buffers and key not in self._fixed:
-                # Results are new arrays, since the caller keeps them.
-                buffers[key] = np.empty(value.shape, value.dtype)
+        for key, shape, dtype in self._new:  # results are new arrays, since the caller keeps them
+            buffers[key] = np.empty(shape, dtype)
         with self._lock:
-            for key, holes in self._holes.items():
-                address = buffers[key].ctypes.data if holes else 0
-                for table, i in holes:
-                    table[i] = address
-            for segment in self._segments:
+            for key, holes in self._open:
+                array = buffers[key]
+                # Weights are the same arrays each time; NumPy takes longer to tell an address than a short kernel runs.
+                if key not in self._written or self._written[key]() is not array:
+                    self._written[key], address = ref(array), array.ctypes.data
+                    for table, i in holes:
+                        table[i] = address
+            for segment in self.segments:
                 if isinstance(segment, KernelList):
                     pool(self._threads).run(segment)
                 else:
@@ -129,11 +140,10 @@ class NumbaExecutable:
 
     def _handed_back(self, buffers: dict[Key, Array]) -> dict[str, Array]:
         """Results by name; what is the caller's or the Program's own array already is copied."""
-        results: dict[str, Array] = {}
-        for name, (key, value) in self._results.items():
-            array = self._view(key, value, buffers)
-            results[name] = array.copy() if key in self._inputs or key in self._fixed else array
-        return results
+        return {
+            name: self._view(key, value, buffers).copy() if key in self._inputs or key in self._fixed else buffers[key]
+            for name, (key, value) in self._results.items()
+        }
 
 
 def _checked(value: Value, array: Array) -> Array:

@@ -245,9 +245,8 @@ def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[Loade
 
 
 def _compile_job(job: Mapping[str, Any]) -> None:
-    fields = {k: tuple(tuple(v) if isinstance(v, list) else v for v in x) if isinstance(x, list | tuple) else x
-              for k, x in job.items()}  # fmt: skip
-    compile_source(KernelCode(**fields))
+    numbers, tiles = (tuple((a, b) for a, b in job[name]) for name in ("numbers", "tiles"))
+    compile_source(KernelCode(job["name"], tuple(job["buffers"]), tuple(job["body"]), numbers, tiles, job["pieces"]))
 
 
 def work() -> None:

@@ -31,7 +31,7 @@ class NumbaCudaBackend(GpuBackend):
 
     def open(self, number: int) -> tuple[NumbaCudaRuntime, Tiles]:
         runtime = NumbaCudaRuntime(get_device(number))
-        return runtime, tiling.NumbaTiles(runtime.gpu or tiling.SIMULATOR, plain=self.options.plain)
+        return runtime, tiling.NumbaTiles(runtime.gpu or tiling.SIMULATOR)
 
     @property
     def block(self) -> int:

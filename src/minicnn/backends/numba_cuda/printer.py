@@ -1,9 +1,9 @@
-"""Python of kernels, and of the scalar functions that are defined as expressions."""
+"""Python of kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minicnn.backends._python import Python
 from minicnn.kernels.elements import DTYPES
@@ -22,11 +22,8 @@ from minicnn.kernels.expressions import (
     Expr,
     Load,
     Name,
-    Number,
-    Select,
     parts_of,
 )  # fmt: skip
-from minicnn.kernels.printing import Printer
 from minicnn.kernels.scalars import FUNCTIONS, T
 from minicnn.kernels.statements import (
     Assign,
@@ -45,7 +42,7 @@ from minicnn.kernels.statements import (
 from minicnn.program.graph import Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
-_NAMES = {
+NAMES = {
     "maximum": "larger",
     "minimum": "smaller",
     "power": "pow_",
@@ -79,7 +76,6 @@ class CudaPython(Python):
     """
 
     types: ClassVar[Mapping[str, str]] = TYPES
-    IMAGE, WINDOW = 'Image("{0}", {1})', "Window({0})"
     names: ClassVar[Mapping[str, str]] = {"block": "number", "thread": "cuda.threadIdx.x", "row": "p[-1]"}
 
     def __init__(self, define: Callable[[str], str] | None = None) -> None:
@@ -117,7 +113,7 @@ class CudaPython(Python):
 
     def _call(self, x: Call) -> tuple[str, int]:
         ending = f"_{x.dtype}" if x.function in _TYPED else ""
-        return f"{_NAMES.get(x.function, x.function)}{ending}({', '.join(map(self.text, x.arguments))})", 9
+        return f"{NAMES.get(x.function, x.function)}{ending}({', '.join(map(self.text, x.arguments))})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:
         names = sorted({n.name for n in parts_of(x, Name)} - _bound(x.statements) - self.names.keys())
@@ -198,35 +194,3 @@ def _arrays(body: Sequence[Statement]) -> set[str]:
     arrays = [one.array for one in parts_of(tuple(body), Load | Store)]
     arrays += [a for one in parts_of(tuple(body), Copy) for a in (one.target, one.source)]
     return {a.name for a in arrays if a.memory != DEVICE}
-
-
-class _Scalars(Printer):
-    """The body of a scalar function that computes in type T; where nothing is gained by a branch there is none."""
-
-    def _number(self, x: Number) -> tuple[str, int]:
-        return f"T({x.value!r})", 9
-
-    def _select(self, x: Select) -> tuple[str, int]:
-        parts = [self.text(part) for part in (x.condition, x.yes, x.no)]
-        if all(isinstance(part, Name | Number) for part in (x.yes, x.no)):
-            return f"choose({', '.join(parts)})", 9
-        return "({1} if {0} else {2})".format(*parts), 9
-
-    def _call(self, x: Call) -> tuple[str, int]:
-        return f"{_NAMES.get(x.function, x.function)}({', '.join(map(self.text, x.arguments))})", 9
-
-
-def scalar_functions(device: Callable[..., Any], names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
-    """The functions that are defined as expressions.
-
-    Args:
-        device: What makes a function of the device of a Python function.
-        names: What their text sees, the type T among it; the functions are added.
-    """
-    printer = _Scalars()
-    for name, function in FUNCTIONS.items():
-        lines = [f"    {local} = {printer.text(x)}\n" for local, x in function.first.items()]
-        lines.append(f"    return {printer.text(function.result)}\n")
-        exec(f"def {name}({', '.join(function.parameters)}):\n{''.join(lines)}", names)
-        names[name] = device(names[name])
-    return {name: names[name] for name in FUNCTIONS}

@@ -9,9 +9,9 @@ from typing import ClassVar
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tile_families import ConvolutionTile, ProductTile, Tile
+from minicnn.backends._gpu.tile_families import ProductTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, TileLimits, convolution
+from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, TileLimits
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
@@ -67,11 +67,6 @@ class NumbaTiles(Tiles):
     layout: ClassVar[type[Layout]] = NumbaLayout
     most_together: ClassVar[float] = 20  # each sum declares shared memory of its own
     stores_short: ClassVar[bool] = False
-
-    def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> ConvolutionTile | None:
-        """See `Tiles.convolution`; gradients of strided convolutions have zeros between the elements of dy."""
-        # Templates in Python know one order of filters, that of the forward pass.
-        return convolution(node, pool, gpu=self.gpu, limits=self.limits, phased=self.plain)
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """See `Tiles.product`; few columns of a large matrix have tiles of their own."""

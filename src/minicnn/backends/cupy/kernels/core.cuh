@@ -269,30 +269,6 @@ template <class T, uint32 n, class F> DEVICE T sum_of(F f) {
   return total;
 }
 
-// Shared memory of a constant size, 8 numbers for each lane of a warp and some. All functions get the same: a launch may have hundreds
-// of units, of which a block runs one.
-DEVICE void* unit_shared() {
-  alignas(16) __shared__ unsigned char memory[8 * 33 * 8];
-  return memory;
-}
-
-// Sum of f(0) .. f(n - 1) by a block whose thread (slice, lane) takes every slices-th term; the same order always.
-// All threads of the block call it; those with slice 0 get the sum.
-template <class T, uint32 n, uint32 slices, class F> DEVICE T sliced_sum(uint32 lane, uint32 slice, F f) {
-  static_assert(slices <= 8 && sizeof(T) <= 8, "unit_shared is too small");
-  T(*const parts)[33] = static_cast<T(*)[33]>(unit_shared());
-  T total = T(0);
-#pragma unroll 8
-  for (uint32 r = slice; r < n; r += slices) total += f(r);
-  __syncthreads();
-  parts[slice][lane] = total;
-  __syncthreads();
-  if (slice == 0) {
-    for (uint32 s = 1; s < slices; s++) total += parts[s][lane];
-  }
-  return total;
-}
-
 // Random numbers ---------------------------------------------------------------------------------------------
 
 // Element i of Philox4x32-10 with the counter (i / 4, 0, step, stream), as a multiple of 2^-24 from 0 to 1.

@@ -2,6 +2,6 @@
 #pragma once
 #include "depthwise.cuh"
 #include "pipelined.cuh"
-#include "products.cuh"
+#include "sums.cuh"
 #include "tensor.cuh"
 #include "tensor_products.cuh"

@@ -2,7 +2,7 @@
 // their transpose by the gradient.
 #pragma once
 #include "mma.cuh"
-#include "products.cuh"
+#include "sums.cuh"
 
 // Copies N bytes, 4, 8 or 16, to shared memory, of which the thread need not wait until copies_wait.
 template <int N> DEVICE void copy_async(void* to, const void* from) {

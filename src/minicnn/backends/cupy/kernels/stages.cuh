@@ -48,8 +48,8 @@ template <bool swizzled, int ROWS, int COLUMNS, int MOST> struct RowsOf : Swizzl
 template <int ROWS, int COLUMNS, int MOST> struct RowsOf<false, ROWS, COLUMNS, MOST> : PaddedRows<ROWS, COLUMNS> {};
 
 // A product by a block: BM x BN sums, BK terms in a step, STAGES steps in shared memory at a time; a warp makes MT * 16 x NT * 8 of
-// it, MT pieces that are WM * 16 rows apart in a product by warpgroups, neighbours otherwise. TA, TB: how operands are stored, as in
-// `ProductTile`.
+// it, MT pieces that are WM * 16 rows apart in a product by warpgroups, neighbours otherwise. TA, TB: whether operands are stored
+// transposed.
 template <class P_, int BM_, int BN_, int BK_, int MT_, int NT_, int STAGES_, bool TA_, bool TB_> struct Pipeline {
   using P = P_;
   static constexpr int BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, STAGES = STAGES_;

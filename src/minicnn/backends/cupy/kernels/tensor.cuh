@@ -81,7 +81,8 @@ struct TensorConvTile {
   static constexpr int UNROLL = STEPS * MT * NT <= 160 ? STEPS : 1;
 };
 
-// Calls out(n, h, w, filter, sum) as `convolve` does.
+// Calls out(n, h, w, filter, sum): sum(k, y, x) is that of filter(k), counted within the group, at position (h + y, w + x), for
+// each k < FX, y < PY and x < PX.
 template <class T, class A, class E, class In, class W, class Out> DEVICE void tensor_convolve(int block, In in, W weight, Out out) {
   using P = typename A::P;
   using R = typename A::R;

@@ -3,7 +3,7 @@
 #include "parts.cuh"
 
 // Tile of a product on tensor cores: M x N with sums of K terms, cut into PARTS; a block makes BM x BN of it, BK terms at a time, a
-// warp MT * 16 x NT * 8, from every SLICES-th 16 terms. TA, TB: how the operands are stored, as in `ProductTile`.
+// warp MT * 16 x NT * 8, from every SLICES-th 16 terms. TA, TB: whether the operands are stored transposed.
 template <class P_, int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_, int MT_, int NT_, int SLICES_, int PARTS_>
 struct TensorProductTile {
   using P = P_;

@@ -26,7 +26,7 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     slot,
     unrolled,
 )
-from minicnn.backends.numba_cuda.kernels.filling import fill, keeping
+from minicnn.backends.numba_cuda.kernels.filling import fill
 from minicnn.backends.numba_cuda.kernels.regions import clearing
 from minicnn.backends.numba_cuda.shim import cuda
 
@@ -113,6 +113,23 @@ class ByteRows:
     finish: Function  # finish(p, totals, thread, number): hand these sums out
 
 
+def _keeping(width: int) -> Function:
+    """Function keep(values, u, fetched): put a tuple of so many words, 1 or 4, into registers, the u-th of such."""
+
+    @device
+    def one(values: Any, u: Any, fetched: Any) -> None:
+        values[slot(u)] = fetched[0]
+
+    @device
+    def four(values: Any, u: Any, fetched: Any) -> None:
+        values[slot(u * 4)] = fetched[0]
+        values[slot(u * 4 + 1)] = fetched[1]
+        values[slot(u * 4 + 2)] = fetched[2]
+        values[slot(u * 4 + 3)] = fetched[3]
+
+    return four if width == 4 else one
+
+
 def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy: Function, out: Function) -> ByteRows:
     """The functions of a tile.
 
@@ -140,7 +157,7 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
 
     def load_weight(p: Any, at: Any, k: Any) -> Any:
         real = k < K * M
-        return (choose(real, T(weight(p, choose(real, k, none))), zero),)
+        return choose(real, T(weight(p, choose(real, k, none))), zero)
 
     def place_weight(k: Any) -> Any:
         return WEIGHTS + k
@@ -169,7 +186,7 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
         word |= index(read(bytes_, index(at + choose(left > 3, 3, 0)))) << index(24)
         return (word,)
 
-    take, keep = four_words if WIDTH == 4 else one_word if K % 4 == 0 else single_bytes, keeping(WIDTH)
+    take, keep = four_words if WIDTH == 4 else one_word if K % 4 == 0 else single_bytes, _keeping(WIDTH)
 
     @device
     # Loading and storing are two functions, because a tile's bytes stay in registers, on their way, while the tile

@@ -10,10 +10,7 @@ import numpy as np
 from minicnn.backends.numba_cuda.kernels import elementary, scalars
 from minicnn.backends.numba_cuda.shim import types
 
-_MODULES = (
-    "decorators", "bytes_product", "convolution", "geometry", "matmul", "product", "reduction",
-    "regions", "sorting", "weight_gradient",
-)  # fmt: skip
+_MODULES = ("decorators", "bytes_product", "matmul", "regions", "sorting")
 
 NAMES: dict[str, Any] = {
     **{

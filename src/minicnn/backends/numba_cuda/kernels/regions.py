@@ -95,7 +95,7 @@ def staged(T: Any, SIZE: int, THREADS: int, AT: int, x: Function) -> Function:
     """Function filled(p, 0, shared, thread) that copies x(p, i), i < SIZE, to shared memory from AT on."""
 
     def load(p: Any, at: Any, k: Any) -> Any:
-        return (T(x(p, k)),)
+        return T(x(p, k))
 
     def place(k: Any) -> Any:
         return AT + k

@@ -14,7 +14,10 @@ import numpy as np
 from minicnn.backends.numba_cuda.kernels import elementary
 from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device
 from minicnn.backends.numba_cuda.kernels.elementary import exp, log1p
-from minicnn.backends.numba_cuda.printer import scalar_functions
+from minicnn.backends.numba_cuda.printer import NAMES as SPELLED
+from minicnn.kernels.expressions import Call, Name, Number, Select
+from minicnn.kernels.printing import Printer
+from minicnn.kernels.scalars import FUNCTIONS
 
 # Any type -------------------------------------------------------------------------------------------------------
 
@@ -52,6 +55,40 @@ def log_of_sum(a: Any, b: Any) -> Any:
 
 
 _ANY_TYPE = {f.__name__: f for f in (larger, smaller, absolute, signum, log_of_sum)}
+
+
+# Defined as expressions ------------------------------------------------------------------------------------------
+
+
+class _Scalars(Printer):
+    """The body of a scalar function that computes in type T; where nothing is gained by a branch there is none."""
+
+    def _number(self, x: Number) -> tuple[str, int]:
+        return f"T({x.value!r})", 9
+
+    def _select(self, x: Select) -> tuple[str, int]:
+        parts = [self.text(part) for part in (x.condition, x.yes, x.no)]
+        if all(isinstance(part, Name | Number) for part in (x.yes, x.no)):
+            return f"choose({', '.join(parts)})", 9
+        return "({1} if {0} else {2})".format(*parts), 9
+
+    def _call(self, x: Call) -> tuple[str, int]:
+        return f"{SPELLED.get(x.function, x.function)}({', '.join(map(self.text, x.arguments))})", 9
+
+
+def _defined(names: dict[str, Any]) -> dict[str, Function]:
+    """The functions that are defined as expressions.
+
+    Args:
+        names: What their text sees, the type T among it; the functions are added.
+    """
+    printer = _Scalars()
+    for name, function in FUNCTIONS.items():
+        lines = [f"    {local} = {printer.text(x)}\n" for local, x in function.first.items()]
+        lines.append(f"    return {printer.text(function.result)}\n")
+        exec(f"def {name}({', '.join(function.parameters)}):\n{''.join(lines)}", names)
+        names[name] = device(names[name])
+    return {name: names[name] for name in FUNCTIONS}
 
 
 # One type -------------------------------------------------------------------------------------------------------
@@ -96,9 +133,7 @@ def typed(T: Any) -> dict[str, Function]:
         return T(chosen >> np.uint64(8)) * unit
 
     special = {"erf": erf, "erfc": erfc, "floor_": floor_, "random_uniform": random_uniform}
-    functions = special | scalar_functions(
-        device, {**elementary.NAMES, **_ANY_TYPE, **special, "choose": choose, "T": T}
-    )
+    functions = special | _defined({**elementary.NAMES, **_ANY_TYPE, **special, "choose": choose, "T": T})
     return {f"{name}_{np.dtype(T).name}": function for name, function in functions.items()}
 
 
