@@ -167,7 +167,7 @@ def trained_in_a_tab(app: Any, failed: Exception | None) -> None:
 
 def pages_with_entries(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     """Pages with entries for the search, which Sphinx forgets in a build that does not read them."""
-    entries = env.domaindata["index"]["entries"] if added | changed | removed else {}
+    entries = env.domaindata["index"].get("entries", {}) if added | changed | removed else {}  # none in a first build
     return [page for page in entries if entries[page] and not page.startswith("api/")]
 
 

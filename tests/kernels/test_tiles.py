@@ -166,7 +166,7 @@ def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:
     text = "".join(words.text(lowered(plan, launch, set())[0]) for plan in [plan_of(program.copy(), Small())]
                    for launch in plan.launches)  # fmt: skip
     assert "/ 6" not in text
-    results = interpreted(program, arrays, plain=Small())
+    results = interpreted(program, arrays, tiles=Small())
     gathered = arrays["x"][arrays["index"]] * 0.5
     assert_close(results["y"], gathered @ arrays["w"], 6)
     assert_close(results["g"], gathered.T @ arrays["d"], 5)

@@ -18,11 +18,13 @@ pytest.importorskip("numba_cuda")
 from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.tile_families import ProductTile
 from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy
 from minicnn.backends.numba_cuda.simulator import _one_array_for_all_threads
+from minicnn.kernels.tiles import TileShape
 from minicnn.program import Program
 from support.plans import plan_of
 
@@ -179,21 +181,23 @@ def test_the_table_of_the_documentation_is_the_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "n", "transposed", "made"),
-    [(59_000, 784, 10, False, (256, 10, 16, 2, 10, 1)), (783, 59_000, 10, True, (784, 10, 8, 4, 10, 264)),
-     (59_000, 784, 17, False, None), (2_000, 4_000, 10, False, None), (590, 784, 10, False, None)],
+    ("m", "k", "n", "transposed", "shape"),
+    [(59_000, 784, 10, False, TileShape(256, 10, 2, 10, 16)),
+     (783, 59_000, 10, True, TileShape(784, 10, 4, 10, 8, splits=264)), (59_000, 784, 17, False, None),
+     (2_000, 4_000, 10, False, None), (590, 784, 10, False, None)],
 )  # fmt: skip
 def test_products_with_few_columns_have_tiles_of_their_own(
-    m: int, k: int, n: int, transposed: bool, made: tuple[int, ...] | None
+    m: int, k: int, n: int, transposed: bool, shape: TileShape | None
 ) -> None:
     program = Program()
     a, b = program.input("a", (k, m) if transposed else (m, k)), program.input("b", (k, n))
     program.outputs["y"] = ops.matmul(a, b, transpose_a=transposed)
     tile = tiling.NumbaTiles(H200, limits=LIMITS, simulated=False).product(program.nodes[0])
-    assert (tile.arguments == made) == (made is not None)
-    if made is not None:
-        assert tile.threads == made[0] // made[3]
-        assert tile.blocks == -(-m // made[0]) * made[5]
+    assert isinstance(tile, ProductTile)
+    assert (tile.shape == shape) == (shape is not None)
+    if shape is not None:
+        assert tile.threads == shape.rows // shape.thread_rows
+        assert tile.blocks == -(-m // shape.rows) * shape.splits
 
 
 @pytest.mark.skipif(SIMULATED, reason="tiles are smaller in the simulator")

@@ -8,7 +8,7 @@ from typing import Any
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.plain import is_plain, plain_tile
+from minicnn.backends._gpu.plain import is_lowered, plain_tile
 from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.expressions import Expr, I, Name
@@ -61,7 +61,7 @@ class _Lowering(Writer):
         self.functions, self.locals, self._defined = {}, {}, []
         if group.anchor.op.name == "row_region":
             statements: Sequence[Statement] = [self._region(group)]
-        elif is_plain(self, group):
+        elif is_lowered(self, group):
             statements = plain_tile(self, group, threads)
         elif group.tile is not None:
             statements = [self._template(group, group.tile)]

@@ -30,7 +30,7 @@ from minicnn.kernels.windows import Image, Windows
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 
-def is_plain(writer: Writer, group: FusionGroup) -> bool:
+def is_lowered(writer: Writer, group: FusionGroup) -> bool:
     """True if a group has a tile, or a sum that threads share, which the kernel language has."""
     families = ConvolutionTile | PlainTile | ProductTile | ReductionTile | WeightGradientTile
     # A thread that makes neighbours adds up all parts of each.
@@ -48,7 +48,7 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
 
     Args:
         writer: The writer of the group.
-        group: The group: see `is_plain`.
+        group: The group: see `is_lowered`.
         threads: Threads of a block.
     """
     node, tile, dtype = group.anchor, group.tile, group.anchor.outputs[0].dtype

@@ -152,6 +152,8 @@ class Runtime(Protocol):
 class OneQueue:
     """What is the same of all runtimes that have one queue, and so one order of all work, copies included."""
 
+    bus = ""  # such devices do not say
+
     def use(self) -> None:
         """See `Runtime.use`; such a device is not a thread's."""
 

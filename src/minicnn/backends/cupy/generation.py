@@ -9,7 +9,7 @@ from typing import TypeVar
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
-from minicnn.backends._gpu.plain import is_plain, plain_tile, shared_bytes
+from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tile_families import RUN, ReductionTile
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
@@ -173,7 +173,7 @@ class CppWriter(NeighbourWriter):
         self._wide_loads = group.on_tensor_cores
         if group.anchor.op.name == "row_region":
             body = region_text(self, group.anchor)
-        elif is_plain(self, group) and not self.lanes(group):
+        elif is_lowered(self, group) and not self.lanes(group):
             statements = plain_tile(self, group, threads)
             self.shared = max(self.shared, shared_bytes(statements))
             body = self.lines(statements, 2)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
-from minicnn.backends._gpu.plain import is_plain, plain_tile
+from minicnn.backends._gpu.plain import is_lowered, plain_tile
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.numba_cuda.printer import CudaPython
@@ -85,5 +85,5 @@ class PythonWriter(Writer):
         self.locals = {}
         if group.anchor.op.name == "row_region":
             return region_text(self, group.anchor)
-        statements = (plain_tile if is_plain(self, group) else Writer.elements)(self, group, threads)
+        statements = plain_tile(self, group, threads) if is_lowered(self, group) else self.elements(group, threads)
         return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(statements)}")

@@ -70,10 +70,6 @@ class WebGpuRuntime(OneQueue):
         self._recorded: list[Dispatch] | None = None
         self._submissions = 0
 
-    @property
-    def bus(self) -> str:
-        return ""  # adapters do not say
-
     @contextmanager
     def active(self) -> Iterator[None]:
         with explained():
