@@ -65,8 +65,8 @@ FIRST = 2
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give the markers `quick`, `further` and `no_cover`, and leave out what is for the night."""
-    if not EVERY_CASE and not any("::" in argument for argument in config.args):
-        left = left_out(items)
+    if not EVERY_CASE:
+        left = {item for item in left_out(items) if not is_named(item, config.args)}
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
     cases: Counter[tuple[str, bool]] = Counter()
@@ -79,6 +79,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if cases[kind] > FIRST:
                 item.add_marker(pytest.mark.further)
                 item.add_marker(pytest.mark.no_cover)
+
+
+def is_named(item: pytest.Item, arguments: list[str]) -> bool:
+    """Whether an argument of the command names a test or its class, perhaps with a parameter: it runs by day, too."""
+    name, places = item.nodeid.partition("::")[2], (argument.partition("::") for argument in arguments)
+    named = [test for file, _, test in places if test and Path(file).resolve() == item.path]
+    return any(name == test or name.startswith((f"{test}[", f"{test}::")) for test in named)
 
 
 def left_out(items: list[pytest.Item]) -> set[pytest.Item]:

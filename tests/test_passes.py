@@ -66,8 +66,9 @@ def test_by_day_cases_run_that_are_spread_over_all_and_none_of_the_night(tmp_pat
         "@pytest.mark.night('test_sampled.py::test_all')\ndef test_at_night(): pass\n"
     )
 
-    def collected(name: str = "", **environment: str) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "-p", "conftest", "--collect-only", "-q", f"{file}{name}"]
+    def collected(*names: str, **environment: str) -> list[str]:
+        chosen = [f"{file}{name}" for name in names or ("",)]
+        command = [sys.executable, "-m", "pytest", "-p", "conftest", "--collect-only", "-q", *chosen]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE", "MINICNN"))}
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -79,6 +80,9 @@ def test_by_day_cases_run_that_are_spread_over_all_and_none_of_the_night(tmp_pat
         *(f"test_n[{n}]" for n in range(7)), *few, *every, "test_at_night",
     ]  # fmt: skip
     assert collected("::test_n[5]") == ["test_n[5]"]
+    assert sorted(collected("", "::test_at_night")) == sorted([*collected(), "test_at_night"]), (
+        "others stay as they are"
+    )
 
 
 def test_what_runs_at_night_alone_names_what_runs_by_day() -> None:
