@@ -132,7 +132,7 @@ def get_model(
     preprocessing: Sequence[Layer] = (), input_dtype: str = "float32", **options: Any,
 ) -> Model:  # fmt: skip
     """The network of a case, or of the zoo, in minicnn: see `minicnn.zoo.get_model`."""
-    if name in zoo.names(aliases=True):
+    if name not in CASES or CASES[name].deep or name in RECIPES:
         return zoo.get_model(
             name, num_classes=num_classes, input_shape=input_shape, backend=backend, seed=seed,
             preprocessing=preprocessing, input_dtype=input_dtype, **options,
