@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -241,6 +244,29 @@ def test_kernels_run_where_the_backend_has_them() -> None:
     made = backend.compile(_mixed_program())({"x": x})["y"]
     assert backend.calls == ["relu", "exp"]
     np.testing.assert_allclose(made, np.repeat(np.exp(np.exp(np.maximum(x, 0)))[:, None], 4, 1))
+
+
+PAGES = """
+import resource
+import numpy as np
+from minicnn import Sequential
+from minicnn.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D
+layers = [Input((28, 28, 1)), Conv2D(8, 3, activation="relu"), MaxPooling2D(), Flatten(), Dense(3)]
+model = Sequential(layers, backend="numpy")
+model.compile("sgd", "mse")
+x, y = np.zeros((512, 28, 28, 1), "float32"), np.zeros((512, 3), "float32")
+model.fit(x, y, batch_size=512, epochs=2, verbose=0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+model.fit(x, y, batch_size=512, epochs=5, verbose=0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
+def test_arrays_of_a_step_take_the_memory_of_the_last() -> None:
+    """A new page takes as long as computing what lies on it: they were 5,000 a step."""
+    run = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 500, "pages of 4 kB in five steps of some 20 MB each"
 
 
 def test_explain_names_the_kernel_or_the_reason() -> None:

@@ -13,7 +13,6 @@ from minicnn.backends.base import Array, Backend, Kernel
 from minicnn.program.graph import Node, Program
 from minicnn.program.layout import batch_last
 
-
 LARGEST_KEPT = 2**25  # bytes: DEFAULT_MMAP_THRESHOLD_MAX of glibc on machines of 64 bits
 
 
@@ -53,7 +52,7 @@ def reuse_freed_memory() -> None:
     """Have glibc give arrays memory that was freed, rather than new memory, whose pages Linux fills with zeros.
 
     An array that is larger than the largest one freed so far is mapped anew, up to LARGEST_KEPT, and what lies free
-    beyond twice as much is handed back (M_MMAP_THRESHOLD in mallopt(3)). One array that is freed and never touched makes
-    glibc keep those of a step: half the time of one goes into new pages otherwise. Other allocators do not mind.
+    beyond twice as much is handed back (M_MMAP_THRESHOLD in mallopt(3)). One array that is freed and never touched
+    makes glibc keep those of a step, half of whose time goes into new pages otherwise. Other allocators do not mind.
     """
     np.empty(LARGEST_KEPT - 2**14, np.uint8)
