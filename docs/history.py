@@ -208,9 +208,9 @@ def draw(axes: Any, history: Sequence[Commit], title: str, lines: Sequence[str])
             axes.axvline(at[jump.place], color=GRID, linewidth=3, zorder=0)
     for old, new in ends:
         axes.axvline(at[new] - 1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-        for side, i, offset in (("right", old, -4), ("left", new, 4)):
-            axes.annotate(vectors(history[i].cpu), (at[new] - 1, 0.92), (offset, 0), xycoords=("data", "axes fraction"),
-                          textcoords="offset points", ha=side)  # fmt: skip
+        # The newest CPU is in the headline, since its stretch may be too short for a name.
+        axes.annotate(vectors(history[old].cpu), (at[new] - 1, 0.92), (-4, 0), xycoords=("data", "axes fraction"),
+                      textcoords="offset points", ha="right")  # fmt: skip
 
 
 def figure(machine: str, history: Sequence[Commit]) -> Figure:
