@@ -60,7 +60,7 @@ def rows_of(x: Array, axes: Axes, padding: Padding = ((0, 0), (0, 0)), stride: i
 
 @dataclass(frozen=True)
 class Taps:
-    """What meets the taps of a kernel, as views of images by rows.
+    """Operand of a kernel: the elements under its taps, as views of images by rows.
 
     Attributes:
         rows: See `rows_of`.

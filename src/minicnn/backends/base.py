@@ -42,7 +42,7 @@ class State(dict[str, Array]):
 
 @dataclass(frozen=True)
 class Span:
-    """What a rank does from one moment to another.
+    """Span of time in which a rank does one thing.
 
     Attributes:
         name: What it is, such as a kernel's operations.

@@ -55,8 +55,8 @@ def timeline(
         rng = np.random.default_rng(0)
         shape = [n or 1 for n in model.inputs[0].shape[1:]]
         x = rng.random((batch, *shape), dtype=np.float32)
-        found = model.timeline(x, rng.integers(0, classes, batch))
+        measured = model.timeline(x, rng.integers(0, classes, batch))
     if distribution is None or distribution.rank == 0:
-        found.write(out)
-        click.echo(f"{found}\n{out}")
+        measured.write(out)
+        click.echo(f"{measured}\n{out}")
     return None

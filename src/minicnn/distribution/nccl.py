@@ -21,7 +21,7 @@ Array = Any
 
 
 class Captured(Protocol):
-    """What keeps graphs with collectives in them."""
+    """Holder of graphs with collectives in them."""
 
     def release(self) -> None:
         """Let them go; they are captured again when they are needed."""

@@ -102,11 +102,13 @@ def _(node: Node, dy: Value) -> list[Value | None]:
     _, centred, variance, scale, offset = node.inputs
     inverse = (1.0 / node.attrs["unit"]) / ops.sqrt(variance + in_units(node)[1])
     u, axes, each = centred * inverse, node.attrs["axes"], node.attrs["each"]
-    own = [ops.sum(v, axes=axes, keepdims=True) for v in (dy, dy * u)]
-    of_dy, of_u = (total * each for total in ops.all_reduce(*own, group=node.attrs["group"]))
+    local = [ops.sum(v, axes=axes, keepdims=True) for v in (dy, dy * u)]
+    of_dy, of_u = (total * each for total in ops.all_reduce(*local, group=node.attrs["group"]))
     dx = (dy - of_dy - u * of_u) * (scale * inverse)
     # Numbers of their own, as they are summed with those of other weights: the same would be copied there.
-    of_offset, of_scale = (ops.reshape(v * 1.0, shape=like.shape) for v, like in zip(own, (offset, scale), strict=True))
+    of_offset, of_scale = (
+        ops.reshape(v * 1.0, shape=like.shape) for v, like in zip(local, (offset, scale), strict=True)
+    )
     return [dx, None, None, of_scale, of_offset]
 
 

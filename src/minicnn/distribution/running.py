@@ -89,7 +89,7 @@ class RankStep:
         return self._span(described(instruction), "computing", work, between and self._worker is None)
 
     def _span(self, name: str, lane: str, work: Callable[[], Any], between: bool = False) -> Any:
-        """What some work gives, whose time is noted if anybody asks."""
+        """Result of some work, whose time is noted if anybody asks."""
         start = time.perf_counter()
         result = work()
         if self._spans is not None:

@@ -243,7 +243,7 @@ class Schedule:
 
 
 def described(instruction: Instruction) -> str:
-    """What an instruction does, for people."""
+    """Description of an instruction, for people."""
     match instruction:
         case Piece():
             nodes = instruction.program.nodes

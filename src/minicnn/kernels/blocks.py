@@ -20,7 +20,7 @@ _KEPT = 64  # bytes of results that a thread finishes before it stores the first
 
 @dataclass(frozen=True)
 class Finish:
-    """What follows each result of a tile.
+    """Computation that follows each result of a tile.
 
     Attributes:
         total: The result.
@@ -139,8 +139,8 @@ def filled(
     def one(number: Expr) -> tuple[Statement, ...]:
         first, e = NUMBER + (u + number * loads) * threads, Name("e", PLACE)
         load = Let(e, Select(k < total // run, k, Number(0, PLACE)) if outside else k)
-        found = term(e * run)
-        lets = [Let(k, first), load, *found.lets]
+        source = term(e * run)
+        lets = [Let(k, first), load, *source.lets]
         to = place(k * run)
         put: Statement = Copy(run, array, to, values, u * run)
         if step > 1:
@@ -150,7 +150,7 @@ def filled(
         return (
             Local(values),
             Loop(u, loads, (
-                *lets, *operand.loaded([found.value], found.conditions, values, u * run, run),
+                *lets, *operand.loaded([source.value], source.conditions, values, u * run, run),
             ), loads),
             Loop(u, loads, (Let(k, first), *when(outside, [put])), loads),
         )  # fmt: skip

@@ -77,11 +77,11 @@ def multiplied(node: Node, shape: TileShape, operands: Sequence[Operand], finish
 
     def place(k: Expr) -> Term:
         r, c = Name("r", PLACE), Name("c", PLACE)
-        own = [
+        names = [
             Let(r, row + (y * s.thread_rows + k // s.thread_columns)),
             Let(c, column + (x * s.thread_columns + k % s.thread_columns)),
         ]
-        return Term(r * n + c, own, [*[r < m] * (m % s.rows > 0), *[c < n] * (n % s.columns > 0)])
+        return Term(r * n + c, names, [*[r < m] * (m % s.rows > 0), *[c < n] * (n % s.columns > 0)])
 
     return [
         *lets, Shared(left.array), Shared(right.array), Local(left.next), Local(right.next), Local(sums), zeros,

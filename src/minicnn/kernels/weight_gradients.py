@@ -78,11 +78,11 @@ class _WeightGradient(Windows):
         self.columns = -(-self.y.w // s.thread_columns) * s.thread_columns
         self.read = (s.rows - 1) * sh + (s.tap_rows - 1) * dh + 1, (self.columns - 1) * sw + (kw - 1) * dw + 1
         self.first = -(-self.read[0] * self.read[1] * s.channels // 4) * 4  # where the piece of dy begins
-        self.own = s.tap_rows * kw * s.thread_filters
+        self.each = s.tap_rows * kw * s.thread_filters
         size = self.first + s.rows * self.columns * s.filters
         # The pieces of x and dy are over when the slices are added, which takes their place.
-        self.pieces = Array("pieces", self.dtype, max(size, s.slices // 2 * self.lanes * self.own), memory=SHARED)
-        self.sums = Array("sums", self.dtype, self.own, memory=THREAD)
+        self.pieces = Array("pieces", self.dtype, max(size, s.slices // 2 * self.lanes * self.each), memory=SHARED)
+        self.sums = Array("sums", self.dtype, self.each, memory=THREAD)
         self.a0, self.c0, self.f0, self.group = (Name(n, INDEX) for n in ("a0", "c0", "f0", "group"))
         self.fg, self.lane, self.slice = (Name(n, PLACE) for n in ("fg", "lane", "slice"))
 
@@ -101,7 +101,7 @@ class _WeightGradient(Windows):
             Let(self.slice, NUMBER // self.lanes),
         ]  # fmt: skip
         e, k = Name("e", PLACE), Name("turn", PLACE)
-        zeros = Loop(e, self.own, (Store(self.sums, e, Number(0, self.dtype)),), self.own)
+        zeros = Loop(e, self.each, (Store(self.sums, e, Number(0, self.dtype)),), self.each)
         strips = self.y.n * -(-self.y.h // s.rows)
         strip, rounds = Name("strip", PLACE), -(-strips // self.splits)
         within = [strip < strips] * (rounds * self.splits > strips)
@@ -178,17 +178,17 @@ class _WeightGradient(Windows):
         return [Local(row), Local(wide), Loop(again, -(-total // s.slices), each, 1)]
 
     def _halves(self) -> list[Statement]:
-        """Sums that threads share: in each round the upper half hands its own to the lower, in a fixed order."""
+        """Sums that threads share: in each round the upper half hands its sums to the lower, in a fixed order."""
         statements, half = list[Statement](), self.sizes.slices // 2
-        e, own = Name("e", PLACE), NUMBER % self.lanes
+        e, lane = Name("e", PLACE), NUMBER % self.lanes
         while half:
-            to = ((self.slice - half) * self.own + e) * self.lanes + own
-            place = (self.slice * self.own + e) * self.lanes + own
-            hand = Loop(e, self.own, (Store(self.pieces, to, Load(self.sums, e)),), self.own)
+            to = ((self.slice - half) * self.each + e) * self.lanes + lane
+            place = (self.slice * self.each + e) * self.lanes + lane
+            hand = Loop(e, self.each, (Store(self.pieces, to, Load(self.sums, e)),), self.each)
             add = Store(self.sums, e, Binary("+", Load(self.sums, e), Load(self.pieces, place)))
             upper = both(self.slice >= half, self.slice < 2 * half)
             statements += [Barrier(), If(upper, (hand,)), Barrier()]
-            statements.append(If(self.slice < half, (Loop(e, self.own, (add,), self.own),)))
+            statements.append(If(self.slice < half, (Loop(e, self.each, (add,), self.each),)))
             half //= 2
         return statements
 
@@ -211,4 +211,4 @@ class _WeightGradient(Windows):
             channel = self.group * self.f + f if self.groups > 1 else f
             return Term(Cast(((a * kw + b) * self.c + c) * self.y.c + channel, PLACE), lets, conditions)
 
-        return results(self.own, run, place, lambda k: ([], Load(self.sums, k)), finish)
+        return results(self.each, run, place, lambda k: ([], Load(self.sums, k)), finish)

@@ -166,17 +166,17 @@ class StepExecutable:
 
     @property
     def titles(self) -> list[str]:
-        """What each launch of a step does."""
+        """Titles of a step's launches, in order."""
         return [named(groups) for groups in self._plan.launches]
 
     def timeline(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[Span]]:
         """See `TimedStep`: launches follow each other without a graph."""
         spans, at = list[Span](), 0.0
-        own = {v.name: arrays[v.name] for v in self._program.inputs}
-        for title, (_, (seconds,)) in zip(self.titles, self.launch_times(own, 1), strict=True):
+        inputs = {v.name: arrays[v.name] for v in self._program.inputs}
+        for title, (_, (seconds,)) in zip(self.titles, self.launch_times(inputs, 1), strict=True):
             spans.append(Span(title, "computing", at, seconds))
             at += seconds
-        return self(own), spans
+        return self(inputs), spans
 
     def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
         """See `TimedLaunches`.

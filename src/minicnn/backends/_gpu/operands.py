@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minicnn.backends._gpu.writer import NodeOperands, Writer
 from minicnn.kernels.blocks import Operand
@@ -46,7 +46,7 @@ def matrix(writer: Writer, value: Value) -> Operand:
     return Operand(one, arrays, gathered, number, _in_places(of))
 
 
-def _in_places(x: Expr):  # type: ignore[no-untyped-def]
+def _in_places(x: Expr) -> Callable[[Expr, Sequence[Expr]], Expr]:
     """The function of a place and of elements of arrays that an expression of these is."""
 
     def of(place: Expr, elements: Sequence[Expr]) -> Expr:
@@ -61,7 +61,7 @@ def _stored(k: int) -> Name:
 
 
 class _Neighbours:
-    """What elements of a value are made of at their own place: of arrays in memory, or of rows of one of these.
+    """Arrays in memory, or rows of one of them, whose elements at a place make the element of a value there.
 
     Args:
         writer: The writer.

@@ -100,7 +100,7 @@ def _by_row(writer: Writer, value: Value, *, turned: bool) -> Callable[[Expr, Ex
 
 
 def _finish(writer: Writer, group: FusionGroup) -> Finish:
-    """What follows each sum of a group, or each part of one."""
+    """Computation that follows each sum of a group, or each part of one."""
     node, total = group.anchor, Name(TOTAL, group.anchor.outputs[0].dtype)
     if node.op.name.endswith("_partial_sums") and (parts := node.outputs[0].shape[0]) > 1:
         place = PART * (node.outputs[0].size // parts) + I
@@ -110,7 +110,7 @@ def _finish(writer: Writer, group: FusionGroup) -> Finish:
 
 
 def _pooled(writer: Writer, group: FusionGroup) -> tuple[Finish, Pooled | None]:
-    """What follows a convolution, and the pooling that it does on its way out, if there is one."""
+    """Computation that follows a convolution, and its pooling, if it has one."""
     pool, dtype = group.pool, group.anchor.outputs[0].dtype
     if pool is None:
         return _finish(writer, group), None

@@ -101,7 +101,7 @@ class DeviceStep(RankStep):
         self._sums = self._compile_sums(sums)
 
     def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
-        """What takes the sums, by their specs."""
+        """Executables of the sums over ranks, by the specs of their summands."""
         programs = {each.specs: _sums(each) for each in sums}
         return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
 
@@ -188,10 +188,10 @@ class GraphStep(DeviceStep):
         self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
     ) -> Arrays:
         """See `ManySteps`; `FINITE` tells of each step what `finite` says, until the next ones."""
-        runtime, given = self._runtime, {**(state or {}), **arrays}
+        runtime, operands = self._runtime, {**(state or {}), **arrays}
         with runtime.active(), self._arena.lock:
-            self._bring(given, rows, steps)
-            run, arrays_of_graph, _ = self._graph(given)
+            self._bring(operands, rows, steps)
+            run, arrays_of_graph, _ = self._graph(operands)
             under_way: deque[Any] = deque()  # events of steps
             for k in range(steps):
                 for name in rows:
@@ -202,7 +202,7 @@ class GraphStep(DeviceStep):
                 under_way.append(self._mark())
                 if len(under_way) > AHEAD:
                     self._wait(under_way.popleft())
-            results = {name: given[name] if name in self._in_place else a for name, a in arrays_of_graph.items()}
+            results = {name: operands[name] if name in self._in_place else a for name, a in arrays_of_graph.items()}
             # Copies, since the next step overwrites them.
             results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
             if FINITE in results:
@@ -228,18 +228,18 @@ class GraphStep(DeviceStep):
         for name, spec in self._moved.items():
             cut = name in schedule.cut
             if name in rows:
-                own = rows[name]
-                if cut and own.shape[1] == schedule.batch:
-                    own = own[:, schedule.rows.start : schedule.rows.stop]
-                self._fix(name, own.shape[1:], spec.dtype)
+                share = rows[name]
+                if cut and share.shape[1] == schedule.batch:
+                    share = share[:, schedule.rows.start : schedule.rows.stop]
+                self._fix(name, share.shape[1:], spec.dtype)
                 self._queue(name, steps, self._fixed[name])
-                upload.bring(f"rows of {name}", own, self._queues[name][0], steps, self._backend.owns(own))
+                upload.bring(f"rows of {name}", share, self._queues[name][0], steps, self._backend.owns(share))
             elif arrays[name] is not self._fixed.get(name):
-                own = schedule.own(name, arrays[name])
-                self._fix(name, own.shape if cut else spec.shape, spec.dtype)
+                share = schedule.own(name, arrays[name])
+                self._fix(name, share.shape if cut else spec.shape, spec.dtype)
                 target = self._fixed[name]
                 row = runtime.view(target, 0, (1, *target.shape), str(target.dtype))
-                upload.bring(name, own, row, 1, self._backend.owns(own))
+                upload.bring(name, share, row, 1, self._backend.owns(share))
         upload.end()
 
     def _fix(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
@@ -426,13 +426,13 @@ class _Result:
 
     @property
     def holder(self) -> _Result:
-        """What has the memory in which it lies."""
+        """The result in whose memory it lies: itself, or one that holds several."""
         return self.within or self
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What a step runs: an Executable, what it is given, and what it makes."""
+    """Call of an Executable in a step, with its operands and results."""
 
     run: Any
     operands: Arrays
@@ -440,7 +440,7 @@ class _Call:
 
     @property
     def all(self) -> list[Any]:
-        """What it is given and what it makes."""
+        """Operands and results."""
         return [*self.operands.values(), *self.results.values()]
 
 

@@ -150,7 +150,7 @@ class Runtime(Protocol):
 
 
 class OneQueue:
-    """What is the same of all runtimes that have one queue, and so one order of all work, copies included."""
+    """Runtime of a device with one queue: all work, copies included, has one order."""
 
     bus = ""  # such devices do not say
 

@@ -50,9 +50,9 @@ def adapters() -> tuple[Any, ...]:
     with suppress(RuntimeError):  # somebody uses wgpu already
         # OpenGL is no way to compute, and its drivers complain where there is no screen.
         set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
-    found = wgpu.gpu.enumerate_adapters_sync()
+    listed = wgpu.gpu.enumerate_adapters_sync()
     order = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
-    return tuple(sorted(found, key=lambda a: order.get(a.info["adapter_type"], 4)))
+    return tuple(sorted(listed, key=lambda a: order.get(a.info["adapter_type"], 4)))
 
 
 def module(device: Any, code: str) -> Any:
