@@ -169,9 +169,3 @@ def amount(nbytes: float) -> str:
         if nbytes >= 0.9995 * size:
             return f"{nbytes / size:,.3g} {unit}" if nbytes < 1e12 else f"{nbytes / size:,.0f} {unit}"
     return f"{nbytes:.0f} B"
-
-
-def hidden_share(prediction: Prediction) -> float:
-    """Share of communication that goes on while ranks compute."""
-    talked = prediction.hidden + prediction.exposed
-    return prediction.hidden / talked if talked and math.isfinite(talked) else 0.0
