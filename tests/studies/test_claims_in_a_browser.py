@@ -13,8 +13,8 @@ from minicnn.measure.study import recall
 from minicnn.studies import get_study, names
 from support.browser import browser, needs_browser
 
-# Of each table of claims: pixels by which it is wider than what it lies in, the width of its first column, the height of
-# its tallest row, and words that are broken between two lines.
+# Of each table of claims: pixels by which it is wider than what it lies in, the width of its first column, the height
+# of its tallest row, and words that are broken between two lines.
 SEEN = """[...document.querySelectorAll('table')].filter(t => /^claim/.test(t.querySelector('th')?.textContent ?? ''))
 .map(table => { const box = table.parentElement, broken = [], range = document.createRange();
 for (const cell of table.querySelectorAll('td')) {
