@@ -25,14 +25,14 @@ from minicnn.ops.random import SOURCE
 from minicnn.program.graph import Value
 
 
-def _alike(*given: Any) -> list[Any]:
+def _alike(*arguments: Any) -> list[Any]:
     """Arguments in one type: a floating-point one, if there is any."""
-    values = [v for v in given if isinstance(v, Value)]
-    kinds = [v.dtype if isinstance(v, Value) else np.asarray(v).dtype.name for v in given]
+    values = [v for v in arguments if isinstance(v, Value)]
+    kinds = [v.dtype if isinstance(v, Value) else np.asarray(v).dtype.name for v in arguments]
     floats = [v.dtype for v in values if "float" in v.dtype]
     some = builtins.any("float" in kind for kind in kinds)
     dtype = floats[0] if floats else "float32" if some else values[0].dtype
-    return [_to(v, dtype) if isinstance(v, Value) else np.asarray(v, dtype) for v in given]
+    return [_to(v, dtype) if isinstance(v, Value) else np.asarray(v, dtype) for v in arguments]
 
 
 def _to(x: Value, dtype: str) -> Value:
@@ -192,8 +192,8 @@ def size(x: Any) -> int:
 @function
 def reshape(x: Any, newshape: Any) -> Any:
     """The same elements in another shape, of which one length may be -1; a first one of None is the batch's."""
-    given = [newshape] if isinstance(newshape, int) else newshape
-    known = [x.shape[0] if n is None and i == 0 else -1 if n is None else int(n) for i, n in enumerate(given)]
+    lengths = [newshape] if isinstance(newshape, int) else newshape
+    known = [x.shape[0] if n is None and i == 0 else -1 if n is None else int(n) for i, n in enumerate(lengths)]
     left = x.size // builtins.max(1, math.prod(n for n in known if n != -1))
     return p.reshape(x, shape=tuple(left if n == -1 else n for n in known))
 
@@ -277,9 +277,9 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
         x, axis = p.reshape(x, shape=(x.size,)), 0
     at, rows = axis % x.ndim, _to(indices, "int32") if isinstance(indices, Value) else np.asarray(indices, np.int32)
     flat = p.reshape(rows, shape=(rows.size,)) if isinstance(rows, Value) else rows.reshape(-1) % np.int32(x.shape[at])
-    found = p.take(p.permute(x, axes=(at, *(a for a in range(x.ndim) if a != at))), flat)
-    found = p.permute(found, axes=(*range(1, at + 1), 0, *range(at + 1, x.ndim)))
-    return p.reshape(found, shape=(*found.shape[:at], *rows.shape, *found.shape[at + 1 :]))
+    selection = p.take(p.permute(x, axes=(at, *(a for a in range(x.ndim) if a != at))), flat)
+    selection = p.permute(selection, axes=(*range(1, at + 1), 0, *range(at + 1, x.ndim)))
+    return p.reshape(selection, shape=(*selection.shape[:at], *rows.shape, *selection.shape[at + 1 :]))
 
 
 @function
@@ -312,8 +312,8 @@ def _in_step(array: np.ndarray[Any, Any]) -> Any:
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: str | None = None) -> Any:
     """Numbers from start, which is 0 if it stands alone, to below stop."""
-    found = np.arange(*((start,) if stop is None else (start, stop, step)))
-    return found.astype(dtype or ("int32" if found.dtype.kind == "i" else "float32"))
+    numbers = np.arange(*((start,) if stop is None else (start, stop, step)))
+    return numbers.astype(dtype or ("int32" if numbers.dtype.kind == "i" else "float32"))
 
 
 def convert_to_numpy(x: Any) -> np.ndarray[Any, Any]:
@@ -325,8 +325,8 @@ def convert_to_tensor(x: Any, dtype: str | None = None) -> Any:
     """A tensor for layers: a symbolic one as it is, else an array, of float32 for float64."""
     if isinstance(x, Value) or hasattr(x, "connect"):
         return x if dtype is None else globals()["cast"](x, dtype)
-    found = np.asarray(x, dtype)
-    return found.astype("float32") if dtype is None and found.dtype == np.float64 else found
+    array = np.asarray(x, dtype)
+    return array.astype("float32") if dtype is None and array.dtype == np.float64 else array
 
 
 # Networks -------------------------------------------------------------------------------------------------------------

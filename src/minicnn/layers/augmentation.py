@@ -25,16 +25,16 @@ Factor = float | Sequence[float]
 _Map = tuple[float, float, float, float, float, float]  # see `ops.affine_transform`
 
 
-def _range(name: str, given: Any, least: float = -math.inf) -> tuple[float, float]:
+def _range(name: str, bounds: Any, least: float = -math.inf) -> tuple[float, float]:
     """Bounds of a draw: -f to f for a number f, whatever its sign."""
-    if isinstance(given, list | tuple) and len(given) == 2:
-        low, high = (number(name, bound) for bound in given)
+    if isinstance(bounds, list | tuple) and len(bounds) == 2:
+        low, high = (number(name, bound) for bound in bounds)
     else:
-        low, high = -abs(number(name, given)), abs(number(name, given))
+        low, high = -abs(number(name, bounds)), abs(number(name, bounds))
     if not least <= low <= high:
         raise ValueError(
             f"{name} is a number, or a pair of them that does not fall"
-            f"{f', at least {least:g}' * math.isfinite(least)}. Received: {name}={given!r}."
+            f"{f', at least {least:g}' * math.isfinite(least)}. Received: {name}={bounds!r}."
         )
     return low, high
 

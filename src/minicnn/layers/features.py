@@ -52,8 +52,8 @@ class Normalization(Layer):
         self.invert = invert
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
-        given = () if self.axis is None else (self.axis,) if isinstance(self.axis, int) else self.axis
-        return tuple(axis_of("Normalization", axis, ndim) for axis in given)
+        axes = () if self.axis is None else (self.axis,) if isinstance(self.axis, int) else self.axis
+        return tuple(axis_of("Normalization", axis, ndim) for axis in axes)
 
     def build(self, input_shape: Any) -> None:
         """Declare mean and variance, unless they were given."""
@@ -113,10 +113,10 @@ class Normalization(Layer):
     def call(self, inputs: Any) -> Any:
         axes = self._axes(inputs.ndim)
         shape = tuple(n if axis in axes else 1 for axis, n in enumerate(inputs.shape))
-        found: Any = self._adapted
+        statistics: Any = self._adapted
         if self.mean is not None:
-            found = (inputs.program.constant(v, inputs.dtype) for v in (self.mean, self.variance))
-        mean, variance = (ops.reshape(v, shape=shape if v.size > 1 else (1,) * inputs.ndim) for v in found)
+            statistics = (inputs.program.constant(v, inputs.dtype) for v in (self.mean, self.variance))
+        mean, variance = (ops.reshape(v, shape=shape if v.size > 1 else (1,) * inputs.ndim) for v in statistics)
         deviation = ops.where(ops.greater(variance, 0.0), ops.maximum(ops.sqrt(variance), 1e-7), 1.0)
         return inputs * deviation + mean if self.invert else (inputs - mean) / deviation
 

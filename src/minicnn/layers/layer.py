@@ -98,16 +98,16 @@ class Layer(Inspectable):
         self._origin: Layer | None = None  # of which this is a copy bound to a trace
         self._limit(dict(limits))
 
-    def _limit(self, given: dict[str, Any]) -> None:
+    def _limit(self, limits: dict[str, Any]) -> None:
         """Keep regularizers and constraints as attributes, all of them, as in Keras."""
-        self._start = _start(given)
+        self._start = _start(limits)
         names = self._limit_names()
-        for name in given:
+        for name in limits:
             if name not in names:
-                raise unknown_argument(type(self), name, given[name])
+                raise unknown_argument(type(self), name, limits[name])
         for name in names:
-            setattr(self, name, given.get(name))
-            (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
+            setattr(self, name, limits.get(name))
+            (get_regularizer if name.endswith("regularizer") else get_constraint)(limits.get(name))
 
     @property
     def trainable(self) -> bool:
@@ -126,18 +126,18 @@ class Layer(Inspectable):
 
     def _with_sublayers(self) -> list[Layer]:
         """This layer and all that it holds, at any depth, each once."""
-        found: dict[Layer, None] = {}
+        layers: dict[Layer, None] = {}
         waiting: list[Any] = [self]
         while waiting:
             held = waiting.pop()
-            if isinstance(held, Layer) and held not in found:
-                found[held] = None
+            if isinstance(held, Layer) and held not in layers:
+                layers[held] = None
                 waiting += reversed(held._held())
             elif isinstance(held, list | tuple):
                 waiting += reversed(held)
             elif isinstance(held, dict):
                 waiting += reversed(held.values())
-        return list(found)
+        return list(layers)
 
     if not TYPE_CHECKING:  # which would take any name for an attribute
 
@@ -333,11 +333,11 @@ class Layer(Inspectable):
             self.build(input_shape)
             self.built, self._built_for = True, [input_shape]
         elif self._declared and input_shape not in self._built_for:
-            again = copy.deepcopy(self, {id(weight): weight for weight in self.weights})
-            again._declared = []
-            again.build(input_shape)
-            if again._declared != self._declared:
-                shapes = (", ".join(map(str, layer._declared)) for layer in (self, again))
+            clone = copy.deepcopy(self, {id(weight): weight for weight in self.weights})
+            clone._declared = []
+            clone.build(input_shape)
+            if clone._declared != self._declared:
+                shapes = (", ".join(map(str, layer._declared)) for layer in (self, clone))
                 raise ValueError(
                     "A layer is called again only on inputs for which its weights have the same shapes. Received: "
                     "inputs {2} for weights {0} of inputs {3}; they take weights {1}. Give them a layer of their "
@@ -357,9 +357,9 @@ class Layer(Inspectable):
 
     def _shallow(self) -> Any:
         """A copy with the same attributes; `copy.copy` of a model would copy its state as well."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        return made
+        clone = object.__new__(type(self))
+        vars(clone).update(vars(self))
+        return clone
 
     def _tracing(self) -> Trace:
         if self._trace is None:
@@ -367,14 +367,14 @@ class Layer(Inspectable):
         return self._trace
 
 
-def _start(given: dict[str, Any]) -> Shape | None:
+def _start(arguments: dict[str, Any]) -> Shape | None:
     """The shape of one sample that a first layer is told, taken out of its arguments; None if it is told none."""
-    found = {name: given.pop(name) for name in STARTS if name in given}
-    if len(found) > 1:
+    shapes = {name: arguments.pop(name) for name in STARTS if name in arguments}
+    if len(shapes) > 1:
         raise ValueError(
-            f"The shape that a first layer takes is given once. Received: {', '.join(found)}. Give one of them."
+            f"The shape that a first layer takes is given once. Received: {', '.join(shapes)}. Give one of them."
         )
-    for name, shape in found.items():
+    for name, shape in shapes.items():
         if shape is not None:
             return (shape,) if name == "input_dim" else tuple(shape)[1 if name.startswith("batch") else 0 :]
     return None
@@ -384,14 +384,14 @@ def document(layer: type[Layer]) -> None:
     """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
     code = layer.__init__.__code__
     names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-    given = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
+    sections = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
     if "options" in code.co_varnames:
-        given["Raises"] = "ValueError: If an argument is out of range."
+        sections["Raises"] = "ValueError: If an argument is out of range."
         names += ["name", "trainable"]
     if layer._limited:
-        given["limits"] = f"See `Layer`: {', '.join(layer._limit_names())}."
+        sections["limits"] = f"See `Layer`: {', '.join(layer._limit_names())}."
         names += ["limits"]
-    complete(layer, names, **given)
+    complete(layer, names, **sections)
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:

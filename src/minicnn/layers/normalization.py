@@ -184,9 +184,9 @@ class LayerNormalization(Normalizing):
         self.axis = axis if isinstance(axis, int) else tuple(axis)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
-        given = (self.axis,) if isinstance(self.axis, int) else self.axis
-        axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in given}))
-        if len(axes) != len(given) or not axes:
+        numbers = (self.axis,) if isinstance(self.axis, int) else self.axis
+        axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in numbers}))
+        if len(axes) != len(numbers) or not axes:
             raise ValueError(f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}.")
         return axes
 

@@ -66,14 +66,14 @@ class Dropout(Layer):
             return inputs
         if self.noise_shape is None:
             return _drop(self, inputs, inputs.shape)
-        given = self.noise_shape
-        shape = tuple(n if m is None else m for n, m in zip(inputs.shape, given, strict=False))
-        if len(given) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
+        lengths = self.noise_shape
+        shape = tuple(n if m is None else m for n, m in zip(inputs.shape, lengths, strict=False))
+        if len(lengths) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
             raise ValueError(
                 "noise_shape has one entry for each axis of the input: its length, 1 or None. Received: "
-                f"noise_shape={given} for input shape {inputs.shape}."
+                f"noise_shape={lengths} for input shape {inputs.shape}."
             )
-        return _drop(self, inputs, shape, per_sample=given[0] != 1)
+        return _drop(self, inputs, shape, per_sample=lengths[0] != 1)
 
 
 class GaussianNoise(Layer):

@@ -58,10 +58,10 @@ class Reshape(Layer):
 
     def __init__(self, target_shape: Sequence[int], **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        given = tuple(target_shape)
-        if given.count(-1) > 1:
-            raise ValueError(f"target_shape has at most one -1. Received: target_shape={given}.")
-        self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in given)
+        lengths = tuple(target_shape)
+        if lengths.count(-1) > 1:
+            raise ValueError(f"target_shape has at most one -1. Received: target_shape={lengths}.")
+        self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in lengths)
 
     def call(self, inputs: Any) -> Any:
         size = math.prod(inputs.shape[1:])

@@ -24,18 +24,18 @@ from minicnn.states import beyond
 BLOCK = 2**20  # elements that are looked at together
 
 
-def by_place(what: str, given: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+def by_place(what: str, arrays: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     """Arrays by name as a list in the model's order.
 
     Raises:
         ValueError: If the names are not those of the model.
     """
-    if set(given) != set(names):
+    if set(arrays) != set(names):
         raise ValueError(
             f"Given by name, {what} have the model's names: {', '.join(repr(n) if n else 'none' for n in names)}. "
-            f"Received: {', '.join(map(repr, given))}. Give them in the model's order, or name its layers."
+            f"Received: {', '.join(map(repr, arrays))}. Give them in the model's order, or name its layers."
         )
-    return [given[name] for name in names]
+    return [arrays[name] for name in names]
 
 
 def samples_of(data: Any) -> list[Any]:
@@ -214,8 +214,8 @@ class Standardizer:
             raise ValueError(f"The model takes labels for {len(self.losses)} outputs. Received: {len(arrays)}.")
         result = []
         measured = self.metrics or [()] * len(arrays)
-        for given, loss, metrics, shape in zip(arrays, self.losses, measured, self.outputs, strict=True):
-            array = taken_over(numeric(given, "Labels"), self.backend)
+        for labels, loss, metrics, shape in zip(arrays, self.losses, measured, self.outputs, strict=True):
+            array = taken_over(numeric(labels, "Labels"), self.backend)
             same_length("inputs and labels", array, samples=samples)
             if loss.integer_labels:
                 result.append(self._class_numbers(array, shape, loss.ignore_class))
@@ -335,12 +335,12 @@ class Standardizer:
         return Run(Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:])), arrays)
 
 
-def one_row(given: Any) -> Any:
+def one_row(arrays: Any) -> Any:
     """Arrays with one row of zeros in place of none."""
-    if isinstance(given, tuple | list):
-        return type(given)(map(one_row, given))
-    dtype = dtype_name(given)
-    return np.zeros((1, *given.shape[1:]), "float32" if dtype == "bfloat16" else dtype)
+    if isinstance(arrays, tuple | list):
+        return type(arrays)(map(one_row, arrays))
+    dtype = dtype_name(arrays)
+    return np.zeros((1, *arrays.shape[1:]), "float32" if dtype == "bfloat16" else dtype)
 
 
 def _fits(sample: tuple[int, ...], shape: Shape) -> bool:

@@ -565,15 +565,15 @@ class Model(VisualMethods, Steps):
                     x, y, sample_weight, validation_split, *self._counts()
                 )
             source = training.source(
-                x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch, again=True,
-                onwards=True,
+                x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch,
+                several_epochs=True, continues=True,
             )  # fmt: skip
             validation = None
             if validation_data is not None:
                 size = batch_size if validation_batch_size is None else validation_batch_size
                 inputs, targets, weights = with_labels(validation_data)
                 validation = training.source(
-                    *self._placed(inputs, targets), weights, size, steps=validation_steps, again=True
+                    *self._placed(inputs, targets), weights, size, steps=validation_steps, several_epochs=True
                 )
             history = History()
             params: dict[str, Any] = {
