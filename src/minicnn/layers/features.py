@@ -12,7 +12,8 @@ from minicnn import ops
 from minicnn.data.forms import Batches, as_data, host, numeric
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of
-from minicnn.layers.layer import Layer, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions
 from minicnn.ops.checks import positive
 
 BLOCK = 2**18  # elements that are summed together
@@ -39,7 +40,7 @@ class Normalization(Layer):
 
     def __init__(
         self, axis: int | Sequence[int] | None = -1, mean: Any = None, variance: Any = None, invert: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**options)
         if (mean is None) != (variance is None):
@@ -136,7 +137,7 @@ class CategoryEncoding(Layer):
         (N, num_tokens); for "one_hot" (N, K, num_tokens) if K is above 1.
     """
 
-    def __init__(self, num_tokens: int, output_mode: str = "multi_hot", **options: Unpack[Options]) -> None:
+    def __init__(self, num_tokens: int, output_mode: str = "multi_hot", **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.num_tokens = positive("num_tokens", num_tokens)
         if output_mode not in ("one_hot", "multi_hot", "count"):

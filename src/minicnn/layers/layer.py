@@ -5,49 +5,24 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
-from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.calling import ON_ARRAYS, Arguments, is_array
-from minicnn.layers.inspectable import STARTS, Inspectable, checked_bool
+from minicnn.layers.inspectable import Inspectable, checked_bool
+from minicnn.layers.options import LayerLimits, start_shape
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
 from minicnn.ops.random import SOURCE
 from minicnn.program.graph import Value
-from minicnn.regularizers import Limit, Limits, get_regularizer
+from minicnn.regularizers import Limit, get_regularizer
 
 if TYPE_CHECKING:
     from minicnn.layers.graph import Graph
     from minicnn.layers.symbolic import SymbolicTensor
-
-Shape = tuple[int | None, ...]
-
-
-class Starts(TypedDict, total=False):
-    """Arguments of a layer that is the first of a Sequential, in place of an `Input` before it."""
-
-    input_shape: Sequence[int | None]
-    input_dim: int
-    batch_input_shape: Sequence[int | None]
-
-
-class Options(Starts, total=False):
-    """Arguments that every layer takes, by name: see `Layer`."""
-
-    name: str | None
-    trainable: bool
-
-
-class _Limits(Starts, Limits, total=False):
-    """Those that only the base class takes as `**limits`."""
-
-
-class LimitedOptions(Options, Limits, total=False):
-    """Arguments that every layer with weights takes."""
 
 
 class Layer(Inspectable):
@@ -83,7 +58,7 @@ class Layer(Inspectable):
 
     _wired: Graph | None = None  # of a model that is made of layers: what it computes
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[_Limits]) -> None:
+    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[LayerLimits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
@@ -100,7 +75,7 @@ class Layer(Inspectable):
 
     def _limit(self, limits: dict[str, Any]) -> None:
         """Keep regularizers and constraints as attributes, all of them, as in Keras."""
-        self._start = _start(limits)
+        self._start = start_shape(limits)
         names = self._limit_names()
         for name in limits:
             if name not in names:
@@ -365,33 +340,6 @@ class Layer(Inspectable):
         if self._trace is None:
             raise RuntimeError(f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}.")
         return self._trace
-
-
-def _start(arguments: dict[str, Any]) -> Shape | None:
-    """The shape of one sample that a first layer is told, taken out of its arguments; None if it is told none."""
-    shapes = {name: arguments.pop(name) for name in STARTS if name in arguments}
-    if len(shapes) > 1:
-        raise ValueError(
-            f"The shape that a first layer takes is given once. Received: {', '.join(shapes)}. Give one of them."
-        )
-    for name, shape in shapes.items():
-        if shape is not None:
-            return (shape,) if name == "input_dim" else tuple(shape)[1 if name.startswith("batch") else 0 :]
-    return None
-
-
-def document(layer: type[Layer]) -> None:
-    """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
-    code = layer.__init__.__code__
-    names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-    sections = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
-    if "options" in code.co_varnames:
-        sections["Raises"] = "ValueError: If an argument is out of range."
-        names += ["name", "trainable"]
-    if layer._limited:
-        sections["limits"] = f"See `Layer`: {', '.join(layer._limit_names())}."
-        names += ["limits"]
-    complete(layer, names, **sections)
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:

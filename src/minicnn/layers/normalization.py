@@ -12,7 +12,8 @@ from minicnn import ops
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions, LimitedOptions
 from minicnn.ops.checks import positive
 from minicnn.ops.normalization import unit_of
 from minicnn.program.graph import Value
@@ -277,7 +278,7 @@ class LocalResponseNormalization(ImageLayer):
         beta: float = 0.75,
         k: float = 1.0,
         data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **options)
         self.size = positive("size", size)

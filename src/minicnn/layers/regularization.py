@@ -8,7 +8,8 @@ from typing import Any, Unpack
 from minicnn import ops
 from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Layer, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions
 from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
@@ -51,7 +52,7 @@ class Dropout(Layer):
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
         seed: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**options)
         self.rate = _rate(rate)
@@ -87,7 +88,7 @@ class GaussianNoise(Layer):
         ValueError: If stddev is negative.
     """
 
-    def __init__(self, stddev: float, seed: int | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, stddev: float, seed: int | None = None, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.stddev = number("stddev", stddev, least=0)
         self.seed = seed
@@ -107,7 +108,7 @@ class SpatialDropout2D(ImageLayer):
     """
 
     def __init__(
-        self, rate: float, data_format: str = "channels_last", seed: int | None = None, **options: Unpack[Options]
+        self, rate: float, data_format: str = "channels_last", seed: int | None = None, **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__(data_format, **options)
         self.rate = _rate(rate)

@@ -10,8 +10,9 @@ from typing import Any
 
 from minicnn.arguments import plain_arguments
 from minicnn.layers.calling import Arguments
-from minicnn.layers.layer import Layer, Shape
+from minicnn.layers.layer import Layer
 from minicnn.layers.operation import apply
+from minicnn.layers.options import Shape
 from minicnn.layers.trace import Trace
 from minicnn.names import known_name
 from minicnn.ops import as_float

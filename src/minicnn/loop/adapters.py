@@ -13,7 +13,7 @@ import numpy as np
 
 from minicnn.backends.base import Array, Backend
 from minicnn.data.forms import Batches, HostArray, as_list, dtype_name, exchangeable, host, numeric, on_gpu
-from minicnn.layers.layer import Shape
+from minicnn.layers.options import Shape
 from minicnn.loop.tracing import Feed, Run, input_names
 from minicnn.losses import Loss
 from minicnn.losses.base import extremes
