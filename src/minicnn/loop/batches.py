@@ -16,9 +16,10 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, Stage
 from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numeric
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches, picked
-from minicnn.loop.adapters import Standardizer, one_row, same_length, taken_over
+from minicnn.loop.adapters import one_row, same_length, taken_over
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, row_specs, staged, steps_of_a_slot
 from minicnn.loop.sources import Source
+from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.tracing import Feed, Run
 from minicnn.program.graph import ITEMSIZE, Spec
 

@@ -21,11 +21,12 @@ from minicnn.distribution import DataParallel
 from minicnn.initializers import Initializer, generator
 from minicnn.layers.graph import Graph
 from minicnn.layers.weight import Weight
-from minicnn.loop.adapters import Standardizer, samples_of
+from minicnn.loop.adapters import samples_of
 from minicnn.loop.batches import source_of
 from minicnn.loop.executor import Executor
 from minicnn.loop.objective import LazyLogs
 from minicnn.loop.sources import Source
+from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.step import Supervised
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Run
