@@ -24,7 +24,7 @@ ARRAYS = ("x", "x1", "x2", "inputs", "xs", "target", "output", "y_true", "y_pred
 def function(definition: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: a function of Values is also one of symbolic tensors, by a layer, and of arrays, at once."""
     signature = inspect.signature(definition)
-    name = f"{definition.__module__.rpartition('.')[2]}.{definition.__name__}"
+    name = f"{definition.__module__.split('.')[2]}.{definition.__name__}"  # minicnn.keras.ops ...
     FUNCTIONS[name] = definition
 
     @functools.wraps(definition)
