@@ -21,7 +21,7 @@ from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import ADDED, FINITE, Layout, Shard
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Schedule
+from minicnn.distribution.schedule import RankSchedule
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.sharding import sharded
 from minicnn.distribution.writing import ProgramWriter
@@ -156,7 +156,7 @@ class DataParallel(metaclass=PlainArguments):
         """This rank's step as one Program: the same list of pieces and collectives that `compile` runs."""
         return ProgramWriter(self.schedule(trace, feed)).write()
 
-    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Schedule:
+    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> RankSchedule:
         """The list of pieces and collectives that is this rank's step; see `compile` for the arguments."""
         programs, cut = self._programs(trace, feed)
         group = self._group(feed.batch)
