@@ -176,7 +176,7 @@ class DataParallel(metaclass=PlainArguments):
                 shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout, self.groups)
                 programs[len(cut)] = trace(_part(feed, len(cut)), shard)
         # Of whole arrays, where there are any, each shard picks rows by its part of the index.
-        data = {"index", "rows"} if feed.gathered else {*_names(feed), "rows"}
+        data = {"index", "rows"} if feed.gathered else {*feed.names, "sample_weight", "rows"}
         return programs, data & {v.name for p in programs.values() for v in p.inputs}
 
     # Ranks together -----------------------------------------------------------------------------
@@ -303,12 +303,6 @@ def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communi
     if launcher == "torchrun":
         return TorchCommunicator(timeout)
     return OneProcess()
-
-
-def _names(feed: Feed) -> list[str]:
-    from minicnn.loop.tracing import input_names
-
-    return [*input_names("x", len(feed.x)), *input_names("y", len(feed.y)), "sample_weight"]
 
 
 def _part(feed: Feed, samples: int) -> Feed:
