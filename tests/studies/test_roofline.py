@@ -405,7 +405,7 @@ def run_with(results: dict[str, Any], *, gpu: bool = False) -> Run:
 
 
 def test_squeezenet_takes_its_epoch_in_batches_of_64_as_published() -> None:
-    given = {m.name: m.given for m in roofline.measurements(Setting(roofline.Sizes(), ("numpy",), {}, ("synthetic",)))}
+    given = {m.name: m.inputs for m in roofline.measurements(Setting(roofline.Sizes(), ("numpy",), {}, ("synthetic",)))}
     assert [given[f"training-{name}"]["epoch_batch"] for name in counting.NETWORKS] == [128, 128, 128, 64]
     assert given["training-resnet18"]["batches"] == (32, 64, 128, 256)
     assert (given["diverging"]["candidate"], given["diverging"]["batches"]) == ("numpy", (64, 128))
