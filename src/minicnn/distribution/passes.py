@@ -202,7 +202,7 @@ def in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[
     place = {id(v): i for i, node in enumerate(program.nodes) for v in node.outputs}
     waiting, reduced = list[Value](), dict[int, Value]()
     # Gradients of the last layers come first in the backward pass: their sums may go while the others are computed.
-    ordered = sorted(values, key=lambda v: place.get(id(v), -1))
+    ordered = sorted({id(v): v for v in values}.values(), key=lambda v: place.get(id(v), -1))
     for value, after in zip_longest(ordered, ordered[1:]):
         waiting.append(value)
         # One that is large by itself is not joined with others, which would copy it.
@@ -242,14 +242,17 @@ def reduce_totals(
         Gradients of the mean over the batch.
     """
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
+    # All shards know how many samples they have together.
+    samples = {id(new): shard.batch for _, new in added.values() if new.data is not None and new.data == shard.samples}
     with program.scope("shards", "backward" if gradients else "forward"):
         common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
-        reduced = iter(in_buckets(program, shard, [loss, *(new for _, new in added.values()), *common]))
+        counted = [new for _, new in added.values() if id(new) not in samples]
+        reduced = iter(in_buckets(program, shard, [loss, *counted, *common]))
         # After the sum, so that each shard adds plain sums whatever its size.
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
-        for name, (old, _) in added.items():
-            program.updates[name] = old + next(reduced)
+        for name, (old, new) in added.items():
+            program.updates[name] = old + (float(samples[id(new)]) if id(new) in samples else next(reduced))
 
         def total(gradient: Value) -> Value:
             summed: Value = ops.all_reduce(gradient, group=shard.alike) if shard.groups > 1 else gradient

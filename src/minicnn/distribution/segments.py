@@ -210,7 +210,7 @@ class Segments:
         return [*sorted(light, key=lambda node: self._place_of[id(node)]), *nodes]
 
     def _again(self, value: Value, kept: Collection[int]) -> tuple[list[Node], dict[int, Value]]:
-        """Light nodes that make a value once more, and what they read, which is kept or small; none if that cannot be."""
+        """Light nodes that make a value once more, and what they read, kept or small; none if that cannot be."""
         node = value.node
         if node is None or id(value) not in self._dependent or not _is_light(node):
             return [], {}
@@ -304,7 +304,7 @@ def _read_by(nodes: Sequence[Node]) -> list[Value]:
 def _is_light(node: Node) -> bool:
     """True if each element of a result needs one operation at most.
 
-    What was rounded to be stored is stored; a product in 16 bits is one for products alone, of which backends keep more.
+    What was rounded to be stored is stored, but not a product in 16 bits, of which backends keep more.
     """
     source = node.inputs[0].node if node.inputs else None
     if node.op.name == "cast" and (_is_rounding(node) or source is None or not _is_rounding(source)):
