@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicnn import Model, ops
+from minicnn import Model, get_backend, ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.region_layout import RowRegion
@@ -111,6 +111,22 @@ def test_a_convolution_pools_on_its_way_out(size: int | tuple[int, int]) -> None
     assert any(group.pool for group in plan_of(program.copy(), FAMILIES).groups)
     (result,) = interpreted(program, arrays, fuse=True, tiles=FAMILIES).values()
     assert_close(result, model.predict(x), 18, dtype="float32")
+
+
+@pytest.mark.parametrize("channels", [4, 6])
+def test_four_channels_of_a_pooling_s_gradient_are_made_at_once(channels: int) -> None:
+    """Also where a row and a column belong to no window; not if these begin where no four of the result do."""
+    program, rng, pooling = Program(), np.random.default_rng(0), {"kernel": (2, 3), "strides": (2, 3)}
+    x, dy = program.input("x", (2, 7, 10, channels)), program.input("dy", (2, 3, 3, channels))
+    program.outputs["y"] = y = ops.max_pool2d(x, **pooling)
+    g = ops.max_pool2d_gradient(dy, x, y, **pooling)
+    program.outputs["w"] = ops.conv2d_weight_gradient(g, program.input("images", (2, 8, 11, 3)), kernel=(2, 2))
+    arrays = {v.name: rng.normal(size=v.shape).astype("float32") for v in program.inputs}
+    plan = plan_of(program.copy(), FAMILIES)
+    text = "".join(words.text(lowered(plan, launch, set())[0]) for launch in plan.launches)
+    assert ("[window ..]" in text) == (channels == 4), text
+    expected = get_backend("numpy").compile(program.copy())(arrays)["w"]
+    assert_close(interpreted(program, arrays, fuse=True, tiles=FAMILIES)["w"], expected, 140)
 
 
 @pytest.mark.parametrize("which", ["forward", "input", "weight"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 from minicnn.kernels.expressions import PLACE, THREAD, Array, Expr, I, Load, Name, Number, Select, both, chosen
@@ -54,26 +54,35 @@ def loops(spans: Sequence[tuple[Name, int]], body: tuple[Statement, ...]) -> tup
 
 
 @dataclass(frozen=True)
+class Neighbours:
+    """Neighbours of an operand that are made of neighbours in memory.
+
+    Attributes:
+        lets: Names that all of them share.
+        arrays: Arrays, and the place of the first in each.
+        element: Number q of them, of those of the arrays.
+    """
+
+    lets: Sequence[Let]
+    arrays: Sequence[tuple[Array, Expr]]
+    element: Callable[[Expr, Sequence[Expr]], Expr]
+
+
+@dataclass(frozen=True)
 class Operand:
     """An operand of a tile.
 
     Attributes:
         element: Its element at a place, or in a row and a column.
-        arrays: Arrays in memory of whose elements its own are made, neighbours of neighbours; none if that is not so.
-        place: Where they lie in the arrays, given a place, or a row and a column.
-        number: The place, given the same.
-        of: The element at a place of the operand, of those of the arrays.
+        neighbours: Those from there on; None if they are not made of neighbours in memory.
     """
 
     element: Callable[..., Expr]
-    arrays: tuple[Array, ...] = ()
-    place: Callable[..., Expr] = field(default=lambda place: place, repr=False)
-    number: Callable[..., Expr] = field(default=lambda place: place, repr=False)
-    of: Callable[[Expr, Sequence[Expr]], Expr] | None = None
+    neighbours: Callable[..., Neighbours] | None = None
 
     def run(self, *lengths: int) -> int:
         """Neighbours that are loaded at once, if they are within such lengths: 4 or 1."""
-        return 4 if self.arrays and all(length % 4 == 0 for length in lengths) else 1
+        return 4 if self.neighbours is not None and all(length % 4 == 0 for length in lengths) else 1
 
     def loaded(self, at: Sequence[Expr], inside: Sequence[Expr], values: Array, to: Expr, run: int) -> list[Statement]:
         """Statements that bring neighbours to a thread's own array, zeros if conditions do not hold.
@@ -96,13 +105,15 @@ class Operand:
         def masked(value: Expr) -> Expr:
             return chosen(real, value, Number(0, dtype), dtype) if inside else value
 
-        if run == 1 or self.of is None:
+        if run == 1 or self.neighbours is None:
             return [*lets, Let(value, self.element(*places)), Store(values, to, masked(value))]
-        place, q, of, number = Name("neighbours", PLACE), Name("q", PLACE), self.of, self.number(*places)
-        stored = [Array(f"stored{k}", one.dtype, run, memory=THREAD) for k, one in enumerate(self.arrays)]
-        copies = [Copy(run, mine, Number(0, PLACE), one, place) for mine, one in zip(stored, self.arrays, strict=True)]
-        each = Let(value, of(number + q, [Load(mine, q) for mine in stored])), Store(values, to + q, masked(value))
-        return [*lets, Let(place, self.place(*places)), *map(Local, stored), *copies, Loop(q, run, each, run)]
+        near, q = self.neighbours(*places), Name("q", PLACE)
+        stored = [Array(f"stored{k}", one.dtype, run, memory=THREAD) for k, (one, _) in enumerate(near.arrays)]
+        copies = [
+            Copy(run, mine, Number(0, PLACE), one, at) for mine, (one, at) in zip(stored, near.arrays, strict=True)
+        ]
+        each = Let(value, near.element(q, [Load(mine, q) for mine in stored])), Store(values, to + q, masked(value))
+        return [*lets, *near.lets, *map(Local, stored), *copies, Loop(q, run, each, run)]
 
 
 def filled(
