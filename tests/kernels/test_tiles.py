@@ -188,6 +188,21 @@ def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:
     assert_close(results["g"], gathered.T @ arrays["d"], 5)
 
 
+@pytest.mark.parametrize("shape", [(5, 7, 3), (8, 8, 4)])
+def test_a_product_updates_weights_in_place(shape: tuple[int, int, int]) -> None:
+    """No thread without a result of its own reads the first weight, which another one overwrites."""
+    (m, n, k), program, rng = shape, Program(), np.random.default_rng(0)
+    a, b = program.input("a", (k, m)), program.input("b", (k, n))
+    w, rate = program.input("w", (m, n), kind="parameter"), program.input("rate", ())
+    program.outputs["w"] = new = ops.sgd_update(w, ops.matmul(a, b, transpose_a=True), rate, weight_decay=0.0)
+    program.updates["w"] = new
+    arrays = {v.name: np.asarray(rng.normal(size=v.shape), "float32") for v in program.inputs}
+    plan = plan_of(program.copy(), FAMILIES)
+    assert [list(plan.carried(group)) for group in plan.groups] == [["w"]]
+    result = interpreted(program, arrays, fuse=True, tiles=FAMILIES)["w"]
+    assert_close(result, arrays["w"] - arrays["rate"] * (arrays["a"].T @ arrays["b"]), k)
+
+
 def test_a_tile_reads_as_a_student_would_write_it() -> None:
     a, b = normal((4, 8), 0), normal((8, 4), 1)
     program, _ = case_program(Case(ops.matmul, (a, b), {"transpose_a": False, "transpose_b": False}), "float32")

@@ -26,11 +26,13 @@ class Finish:
         total: The result.
         statements: What is computed of it at its place `I`.
         stored: Arrays, the places there, and what is stored.
+        in_place: Whether it reads what it overwrites there.
     """
 
     total: Name
     statements: Sequence[Statement]
     stored: Sequence[tuple[Array, Expr, Name]]
+    in_place: bool = False
 
     @property
     def lines(self) -> list[Statement]:
@@ -193,12 +195,15 @@ def results(
     def group(number: Expr) -> tuple[Statement, ...]:
         # Some are finished before any of them is stored, so that all answers of memory are waited for together.
         term, first = place(k + number * together), place(k * run + number * together)
-        at = Select(reduce(both, term.conditions), term.value, Number(0, PLACE)) if term.conditions else term.value
+        at, conditions = term.value, term.conditions
+        # What is not there is computed of element 0, without a branch; but not where another thread overwrites that.
+        if conditions and not finish.in_place:
+            at, conditions = Select(reduce(both, conditions), at, Number(0, PLACE)), ()
         statements, total = value(k + number * together)
-        finished = (
-            *term.lets, *statements, Let(I, at), Let(finish.total, total), *finish.statements,
+        finished = (*term.lets, *when(conditions, (
+            *statements, Let(I, at), Let(finish.total, total), *finish.statements,
             *(Store(array, k, name) for array, (_, _, name) in zip(kept, finish.stored, strict=True)),
-        )  # fmt: skip
+        )))  # fmt: skip
         stores = [
             Copy(run, array, to, own, k * run) if run > 1 else Store(array, to, Load(own, k))
             for own, (array, to, _) in zip(kept, finish.stored, strict=True)

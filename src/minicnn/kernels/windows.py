@@ -338,11 +338,10 @@ class Windows:
         return (*self.window.kernel, 0, 0) == (*self.window.strides, *self.window.before)
 
     def only_window(self) -> tuple[list[Let], list[Expr], Expr, Expr]:
-        """Names; conditions for element i to be in a window; the window's place; the tap; where they are `apart`."""
+        """Names; conditions for element i to be in a window, not behind the last; the window's place; the tap."""
         rows, columns = self.window.kernel
         lets = [*self.x.coordinates(N, H, W, C), Let(U, H // rows), Let(V, W // columns)]
-        # Rows behind the last whole window belong to none.
-        inside = [U < self.y.h] * (self.x.h > rows * self.y.h) + [V < self.y.w] * (self.x.w > columns * self.y.w)
+        inside = [self.y.h > U] * (self.x.h > rows * self.y.h) + [self.y.w > V] * (self.x.w > columns * self.y.w)
         return lets, inside, self.y.at(N, U, V, C), H % rows * columns + W % columns
 
     def max_pool2d_scatter(self) -> Body:
@@ -358,7 +357,8 @@ class Windows:
         (lets, inside, at, tap), value = self.only_window(), Name("value", self.dtype)
         here = Let(place, Select(reduce(both, inside), at, Number(0, PLACE)) if inside else at)
         dy = Let(value, self._from(Element(1, place), Cast(tap, "uint8"), place))
-        return Body((*lets, here, dy), Select(reduce(both, inside), value, self.number(0)) if inside else value, self.dtype)
+        result = Select(reduce(both, inside), value, self.number(0)) if inside else value
+        return Body((*lets, here, dy), result, self.dtype)
 
     def _share(self, x: Expr) -> Expr:
         """A number divided by how many elements window (u, v) averages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from minicnn.backends._gpu.inlining import SCATTER
@@ -99,7 +100,7 @@ class _Made:
                 lets.append(Let(name, Body(tuple(names), result, str(name.dtype)).replaced({I: number})))
         arrays = [(self.writer.array(value), begin) for value, begin in self.values]
 
-        def element(q: Expr, elements: list[Expr]) -> Expr:
+        def element(q: Expr, elements: Sequence[Expr]) -> Expr:
             stored: dict[Expr, Expr] = {_stored(k): one for k, one in enumerate(elements)}
             return x.replaced({I: number + q, WINDOW: WINDOW + q, **stored})
 
