@@ -294,7 +294,7 @@ class WrittenTrace(Trace):
     def _spread(self) -> dict[int, Spread]:
         """Spread of each Value, once batches are normalised as such."""
         if self.shard is not None and self.shard.count > 1:
-            settled = in_common(self.shard, self.by_shard)
+            settled = in_common(self.shard, self.by_shard, short=self.images != self.dtype)
             _replace(self.program, lambda node: None if id(node) in self._settled else settled(node))
             self._settled |= set(map(id, self.program.nodes))
         return spread(self.program, self.samples, self.data, self._sums)
