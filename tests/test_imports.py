@@ -30,7 +30,8 @@ LEVELS = (
     "cli, studies", "keras, sklearn", "interop", "exercises, demo, conformance", "measure", "jobs", "zoo",
     "models, saving, plans", "loop", "callbacks", "metrics", "losses", "trace", "backends",
     "visual, summary, utils, description", "kernels", "optimizers", "distribution", "layers", "data",
-    "constraints, regularizers", "schedules", "ops, program, states", "tolerance, initializers", "configured, arguments",
+    "constraints, regularizers", "schedules", "ops, program, states", "tolerance, initializers",
+    "configured, arguments",
     "pictures, html, machine, files, extras, documentation, names",
 )  # fmt: skip
 # A file of a model may name a layer of ONNX, a network of the zoo weights of PyTorch, and a model can be exported. A

@@ -21,7 +21,7 @@ from minicnn.distribution.schedule import (
     Piece,
     RankSchedule,
     ShardRows,
-    Sum,
+    ShardSum,
     Transfer,
     described,
 )  # fmt: skip
@@ -108,7 +108,7 @@ class RankStep:
                 return [self._columns(instruction, arrays[0])]
             case Collective():
                 return (self._exchange if instruction.exchanges else self._total)(instruction, arrays)
-            case Sum():
+            case ShardSum():
                 half = len(arrays) // 2
                 return self._add(instruction, arrays[:half], arrays[half:])
             case _:
@@ -127,7 +127,7 @@ class RankStep:
         part = slice(columns.place * width, (columns.place + 1) * width)
         return self._backend.asarray(self._backend.to_numpy(kernel)[..., part].copy())
 
-    def _add(self, addition: Sum, a: list[Array], b: list[Array]) -> list[Array]:
+    def _add(self, addition: ShardSum, a: list[Array], b: list[Array]) -> list[Array]:
         return [x + y for x, y in zip(a, b, strict=True)]
 
     # Between ranks ------------------------------------------------------------------------------

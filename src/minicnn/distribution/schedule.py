@@ -66,7 +66,7 @@ class Columns(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Instruction):
+class ShardSum(Instruction):
     """An inner node of the tree within a rank: the first half of its operands plus the second.
 
     Attributes:
@@ -87,7 +87,7 @@ class Sum(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Collective(Sum):
+class Collective(ShardSum):
     """A collective between ranks: sums, which one rank alone gives back as they are, or an exchange between all shards.
 
     Attributes:
@@ -195,7 +195,7 @@ class RankSchedule:
 
         def plus(a: list[Slot], b: list[Slot]) -> list[Slot]:
             totals = [f"sum {len(self.instructions)}.{i}" for i in range(len(a))]
-            self.append(Sum((*a, *b), tuple(totals), tuple(sums)))
+            self.append(ShardSum((*a, *b), tuple(totals), tuple(sums)))
             return totals
 
         return RunningSums(self.group, plus)
@@ -252,7 +252,7 @@ def described(instruction: Instruction) -> str:
             return f"{nodes[0].phase}: {len(nodes)} operations{where}"
         case Collective():
             return f"{instruction.node.op.name} of {sum(s.nbytes for s in instruction.specs):,} bytes"
-        case Sum():
+        case ShardSum():
             return f"adds two shards: {sum(s.nbytes for s in instruction.specs):,} bytes"
         case Transfer():
             return f"{'to' if instruction.reads else 'from'} rank {instruction.rank}: {instruction.value.spec}"

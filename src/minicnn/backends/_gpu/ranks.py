@@ -17,7 +17,7 @@ from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, Sum, updated
+from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec
 from minicnn.program.memory import Buffer, assign
@@ -34,7 +34,7 @@ def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     communicator = group.communicator if isinstance(group.communicator, NcclCommunicator) else None
     # A graph reads weights where they are: each has to be overwritten there.
     whole = all(schedule.results.get(name) == updated(name) for name in schedule.program.updates)
-    whole &= all(isinstance(each, Piece | ShardRows | Sum | Collective) for each in schedule.instructions)
+    whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
     if whole:
@@ -116,7 +116,9 @@ class GraphStep(DeviceStep):
 
     def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend, communicator)
-        adds = [each for each in schedule.instructions if isinstance(each, Sum) and not isinstance(each, Collective)]
+        adds = [
+            each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
+        ]
         specs = list(dict.fromkeys(each.specs for each in adds))
         additions = backend.compile_each([_additions(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
@@ -361,7 +363,7 @@ class GraphStep(DeviceStep):
         self._tape.append(_Call(run, arrays, results))
         return results | run.updated(arrays)
 
-    def _add(self, addition: Sum, a: list[Any], b: list[Any]) -> list[Any]:
+    def _add(self, addition: ShardSum, a: list[Any], b: list[Any]) -> list[Any]:
         operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
         results = self._call(self._additions[addition.specs], operands)
         return [results[str(n)] for n in range(len(a))]
