@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
 from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.rank_pooling import remember_maxima
 from minicnn.backends._gpu.rank_sums import Sum, side_by_side, sums_of, tree
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
@@ -37,6 +38,8 @@ def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
+    if backend.options.fused:
+        remember_maxima(schedule)
     if whole:
         return GraphStep(schedule, backend, communicator)
     # Where kernels are split, some collectives are the host's.
