@@ -22,6 +22,12 @@ def stored(value: Value) -> Value:
     return value.node.inputs[0] if value.node is not None and widens(value.node, SHORT) else value
 
 
+def before_rounding(value: Value) -> Value:
+    """The float32 that a widened value was rounded from, else the value itself."""
+    short = stored(value)
+    return value if short is value or short.node is None or short.node.op.name != "cast" else short.node.inputs[0]
+
+
 def is_short(*values: Value) -> bool:
     """True if memory holds all values in bfloat16."""
     return all(stored(v).dtype == SHORT for v in values)
@@ -47,4 +53,13 @@ def widen(program: Program) -> None:
         return None
 
     program.replace(rule)
+    _read_rounded_maxima(program)
     remove_dead_nodes(program)
+
+
+def _read_rounded_maxima(program: Program) -> None:
+    """Have gradients of pooling read maxima as they are stored: of an image in bfloat16 they are rounded already."""
+    widened = {id(before_rounding(v)): v for node in program.nodes for v in node.outputs if stored(v) is not v}
+    for node in program.nodes:
+        if node.op.name == "max_pool2d_gradient" and is_short(node.inputs[1]):
+            node.inputs = (*node.inputs[:2], widened.get(id(node.inputs[2]), node.inputs[2]))
