@@ -323,8 +323,7 @@ def pool_and_relu(to: Lowering, node: Node) -> None:
     if step.op.name == "max_pool2d":
         inputs = node.inputs
     else:
-        dy, positive = (node.inputs[i] for i in steps[0].inputs)
-        inputs = (dy, node.inputs[step.inputs[1]], positive)
+        inputs = (node.inputs[steps[0].inputs[0]], *(node.inputs[i] for i in step.inputs[1:]))
     inner = Node(step.op, inputs, node.outputs, step.attrs, node.scope, node.phase)
     _pool(to, inner, rectified=True)
     to.how[id(node)] = " + ".join(s.op.name for s in steps)
