@@ -312,7 +312,7 @@ def test_a_single_candidate_is_neither_the_fastest_nor_the_slowest(name: str) ->
     """All the same it has a page; with two, one of them leads."""
     study = get_study(name)
     folder = sorted((Path(__file__).parents[2] / "docs" / "studies").glob(f"**/results/{name}"))[0]
-    run = recall(study, Store(folder, {}))
+    run = recall(study, ResultStore(folder, {}))
     only, other, *_ = sorted({n for r in run.results.values() for n in r.get("history", r.get("rounds", {}))})
 
     def text(*candidates: str) -> str:
