@@ -305,3 +305,30 @@ def test_gradients_that_other_kernels_compute_are_named() -> None:
         assert ("The gradient of pooling by cupy, H200 (vgg16) is computed within the kernels" in layers.note) == said
         assert ("its kernels compute" in str(judged.rows[0]["why"])) == said
         assert "vgg16 by numba, 2 cores was not timed: it had no memory." in layers.note
+
+
+@pytest.mark.parametrize("name", ["mlp", "platforms"])
+def test_a_single_candidate_is_neither_the_fastest_nor_the_slowest(name: str) -> None:
+    """All the same it has a page; with two, one of them leads."""
+    study = get_study(name)
+    folder = sorted((Path(__file__).parents[2] / "docs" / "studies").glob(f"**/results/{name}"))[0]
+    run = recall(study, ResultStore(folder, {}))
+    only, other, *_ = sorted({n for r in run.results.values() for n in r.get("history", r.get("rounds", {}))})
+
+    def text(*candidates: str) -> str:
+        results = {
+            part: {**result, **{k: {n: result[k][n] for n in candidates if n in result[k]} for k in (
+                "history", "rounds", "nodes", "account") if k in result}}
+            for part, result in run.results.items() if "history" in result or "rounds" in result
+        }  # fmt: skip
+        page = Page()
+        study.present(page, [replace(run, results=results)])
+        return text_of(page) + " ".join(figure.title for figure in page.figures)
+
+    alone, both = text(only), text(only, other)
+    assert f"The only candidate, {run.label(only)}, takes " in alone
+    assert "fastest" not in alone
+    assert "slowest" not in alone
+    assert f" with {run.label(only)}, " not in alone
+    assert "The only candidate" not in both
+    assert "fastest" in both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
@@ -229,13 +230,44 @@ class Segments:
                 leaves[id(operand)] = operand
         return nodes, leaves
 
-    def parts(self) -> tuple[list[Program], list[list[Program]]]:
+    def _updates(self) -> list[list[Node]]:
+        """What is the same for all shards on the last level, in parts that begin when their own sums are there."""
+        nodes, waits = self.common[-1], dict[int, int]()  # by the id of a value, the last sum for which it waits
+        ends, size = list[int](), 0  # of parts: the last of their sums
+        for number, bucket in enumerate(b for level in range(len(self.collectives)) for b in self.buckets(level) if b):
+            waits |= {id(v): number for node in bucket for v in node.outputs}
+            size += sum(v.nbytes for node in bucket for v in node.outputs)
+            if size >= passes.BUCKET:  # small sums wait for the next large one, as a part costs launches
+                ends.append(number)
+                size = 0
+        # What one node overwrites, all its readers read in one part.
+        readers: dict[int, list[Node]] = {id(self.program.value(name)): [] for name in self.program.updates}
+        for node in nodes:
+            for value in node.inputs:
+                readers.get(id(value), []).append(node)
+        last: dict[int, int] = {}  # by the id of a node, the last sum for which it waits
+        while True:
+            before = dict(last)
+            for node in nodes:
+                last[id(node)] = max(last.get(id(node), -1), *(waits.get(id(v), -1) for v in node.inputs), -1)
+                waits |= {id(v): last[id(node)] for v in node.outputs}
+            for each in readers.values():
+                last |= dict.fromkeys(map(id, each), max((last[id(node)] for node in each), default=-1))
+            if last == before:
+                break
+        parts: list[list[Node]] = [[] for _ in range(len(ends) + 1)]
+        for node in nodes:
+            parts[bisect_left(ends, last[id(node)])].append(node)
+        return [each for each in parts if each] or [[]]
+
+    def parts(self) -> tuple[list[list[Program]], list[list[Program]]]:
         """The Programs of all levels: of what is the same for all shards, and of pieces of the shard's own nodes."""
         pieces = [self._pieces(level) for level in range(len(self.per_shard))]
         kept = {id(v) for each in pieces for nodes in each for v in _read_by(nodes)}
         pieces = [[self._with_light(nodes, kept) for nodes in each] for each in pieces]
-        levels = zip(self.common, pieces, self.collectives, strict=True)
-        order = [nodes for common, per_shard, collectives in levels for nodes in (common, *per_shard, collectives)]
+        alike = [*([nodes] for nodes in self.common[:-1]), self._updates()]
+        levels = zip(alike, pieces, self.collectives, strict=True)
+        order = [nodes for common, per_shard, collectives in levels for nodes in (*common, *per_shard, collectives)]
         read_after: list[set[int]] = []  # ids of values that are read after each part
         read = self.read_last()
         # From the end, since what is read later must be handed on.
@@ -244,9 +276,9 @@ class Segments:
             read -= {id(v) for n in nodes for v in n.outputs} - self.read_last()
             read |= {id(v) for v in _read_by(nodes)}
         programs = iter([self.part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
-        common, per_shard = list[Program](), list[list[Program]]()
-        for each in pieces:
-            common.append(next(programs))
+        common, per_shard = list[list[Program]](), list[list[Program]]()
+        for shared, each in zip(alike, pieces, strict=True):
+            common.append([next(programs) for _ in shared])
             per_shard.append([next(programs) for _ in each])
             next(programs)
         return common, per_shard

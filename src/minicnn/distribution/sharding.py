@@ -36,8 +36,9 @@ def sharded(
     schedule = RankSchedule(first.program, group, shards[0].batch, rank_rows, frozenset(cut))
     parts = {id(segments): segments.parts() for _, segments in mine}
     common, _ = next(iter(parts.values()))
-    for level, program in enumerate(common):
-        schedule.piece(program)
+    for level, alike in enumerate(common):
+        for program in alike:
+            schedule.piece(program)
         buckets = [bucket for bucket in first.buckets(level) if bucket]
         sums = [schedule.running([v for node in bucket for v in node.outputs]) for bucket in buckets]
         # Shards one after the other: activations of one at a time are in memory.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.panels import SCRATCH
-from minicnn.backends.numba.short import SHORT, bytes_of
+from minicnn.backends.numba.short import SHORT, bytes_of, product_name
 from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import Gradient, lanes_apart
 
@@ -118,7 +118,7 @@ def weight_gradient(shape: LaneShape, parts: int, pieces: int = 1) -> KernelCode
         _strips(out, shape, "start, stop", filters, length, padded=padded)
     if shape.paired:
         out("restore_mode(mode)")
-    return out.source("conv2d_weight_gradient", "dy", "x", "dw")
+    return out.source(product_name("conv2d_weight_gradient", paired=shape.paired), "dy", "x", "dw")
 
 
 def _strips(out: Lines, shape: LaneShape, panels: str, width: int, length: int, *, padded: bool) -> None:

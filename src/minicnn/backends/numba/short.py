@@ -75,6 +75,12 @@ def bytes_of(dtype: str) -> int:
     return SHORT_BYTES if dtype == SHORT else BYTES
 
 
+def product_name(name: str, *, paired: bool) -> str:
+    """Name of the kernel of a product, for `explain`."""
+    how = "vdpbf16ps" if cpus.multiplies_bfloat16() else "pairs of multiply-adds"
+    return f"{name} in bfloat16 by {how}" if paired else name
+
+
 def _widened(builder: Any, shorts: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(shorts, _INTS), _filled(_INTS, 16)), _VECTOR)
 

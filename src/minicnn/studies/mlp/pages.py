@@ -140,13 +140,15 @@ def _values(results: Found, lead: sweeps.Lead | None) -> dict[str, Any]:
     every = {run.label(name): iteration(result, name).median for run, result in results for name in result["rounds"]}
     shares = _products_shares(results)
     names = ("lead", "gpu", "gpu_s", "cpu_s", "forward_cpu", "forward_gpu", "gains", "cpu_mb", "gpu_mb", "first",
-             "first_s", "last", "last_s", "share_cpu", "share")  # fmt: skip
+             "first_s", "last", "last_s", "only", "only_s", "share_cpu", "share")  # fmt: skip
     values: dict[str, Any] = {
         **dict.fromkeys(names), "some": "" if every else None, "none": None if every else "", "alone": "",
         "products": ", ".join(f"{share:.0%} on {cpu}" for cpu, share in shares.items()) or None,
         "with_samples": lead and lead.with_samples, "with_units": lead and lead.with_units,
     }  # fmt: skip
-    if every:
+    if len(every) == 1:
+        values["only"], values["only_s"] = next(iter(every.items()))
+    elif every:
         first, last = min(every, key=lambda n: every[n]), max(every, key=lambda n: every[n])
         values |= {"first": first, "first_s": every[first], "last": last, "last_s": every[last]}
     if shares:

@@ -103,8 +103,9 @@ def _values(results: Found, runs: Sequence[StudyRun], data: str) -> dict[str, An
     every = sorted(((epoch(rows).median, run.label(n), n) for run, n, rows in each), key=lambda row: row[0])
     accuracies = [[100 * rows[-1]["test_accuracy"] for rows in result["history"].values()] for _, result in results]
     values: dict[str, Any] = {
-        "data": data, "epoch": EPOCH, "nothing": None if every else "", "mps": None, "no_hybrid": "",
-        "apart": max((max(those) - min(those) for those in accuracies if those), default=None),
+        "data": data, "epoch": EPOCH, "some": "" if every else None, "nothing": None if every else "", "mps": None,
+        "no_hybrid": "",
+        "apart": max((max(those) - min(those) for those in accuracies if len(those) > 1), default=None),
         "best": max((max(those) for those in accuracies if those), default=None),
         "hybrid": next((n for _, _, n in every if HYBRID in n), None),
         "hybrid_s": min((s for s, _, n in every if HYBRID in n and on_gpu(n)), default=None),
@@ -119,12 +120,14 @@ def _values(results: Found, runs: Sequence[StudyRun], data: str) -> dict[str, An
         "means": ", ".join(f"{p.mean:.2f}" for p in PUBLISHED.values()), "gain": None, "disturbed": _disturbed(each),
     }  # fmt: skip
     names = ("fast", "first", "slow", "last", "peer", "loaded", "in_memory")
-    values |= dict.fromkeys(names)
+    values |= dict.fromkeys((*names, "only", "only_s"))
     if values["hybrid_s"]:
         values["no_hybrid"] = None
     if values["cpu"] and values["gpu"]:
         values["gain"] = values["cpu"] / values["gpu"]
-    if every:
+    if len(every) == 1:
+        values["only_s"], values["only"], _ = every[0]
+    elif every:
         (fast, first, name), (slow, last, _) = every[0], every[-1]
         gpu = on_gpu(name)
         peer = next((s for s, _, n in every if n.startswith("torch.nn:") and on_gpu(n) == gpu), None)
