@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minicnn.distribution.communicators import PART, RankError, Ranks
-from minicnn.distribution.worker import Worker
+from minicnn.distribution.worker import SideThread
 from minicnn.extras import install
 from minicnn.ops.groups import Communicator
 
@@ -113,7 +113,7 @@ class NcclCommunicator:
                 with runtime.active():
                     return self._nccl.core.Communicator.init(self.size, self.rank, name, config)
 
-            begun = Worker().begin(connect)
+            begun = SideThread().begin(connect)
             if isinstance(self.host, Ranks):
                 self.host.wait(begun.done)
             try:
@@ -172,7 +172,7 @@ class NcclCommunicator:
                     each.destroy()
 
         with suppress(TimeoutError):
-            Worker().begin(part).result(PART)
+            SideThread().begin(part).result(PART)
 
     def finish(self, runtime: Runtime) -> None:
         """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""

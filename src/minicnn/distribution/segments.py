@@ -200,17 +200,17 @@ class Segments:
         light, waiting = list[Node](), [v for v in read.values() if id(v) not in multiplied]
         while waiting:
             value = waiting.pop()
-            again, leaves = self._again(value, {*kept, *read})
+            remade, leaves = self._remade(value, {*kept, *read})
             leaves = {key: v for key, v in leaves.items() if key not in read}
             # What is smaller, such as a mean, costs next to nothing.
-            if again and sum(v.nbytes for v in leaves.values()) <= _NEARLY * value.nbytes:
-                light += [node for node in again if node not in light]
+            if remade and sum(v.nbytes for v in leaves.values()) <= _NEARLY * value.nbytes:
+                light += [node for node in remade if node not in light]
                 del read[id(value)]
                 read |= leaves
                 waiting += leaves.values()
         return [*sorted(light, key=lambda node: self._place_of[id(node)]), *nodes]
 
-    def _again(self, value: Value, kept: Collection[int]) -> tuple[list[Node], dict[int, Value]]:
+    def _remade(self, value: Value, kept: Collection[int]) -> tuple[list[Node], dict[int, Value]]:
         """Light nodes that make a value once more, and what they read, kept or small; none if that cannot be."""
         node = value.node
         if node is None or id(value) not in self._dependent or not _is_light(node):
@@ -221,7 +221,7 @@ class Segments:
                 continue
             before: list[Node] = []
             if id(operand) not in kept and 2 * operand.nbytes > value.nbytes:
-                before, further = self._again(operand, kept)
+                before, further = self._remade(operand, kept)
                 if not before:
                     return [], {}
                 leaves |= further
@@ -329,8 +329,8 @@ class Segments:
 
 def _read_by(nodes: Sequence[Node]) -> list[Value]:
     """The values that some nodes read and do not make."""
-    made = {id(v) for node in nodes for v in node.outputs}
-    return [v for node in nodes for v in node.inputs if v.data is None and id(v) not in made]
+    results = {id(v) for node in nodes for v in node.outputs}
+    return [v for node in nodes for v in node.inputs if v.data is None and id(v) not in results]
 
 
 def _is_light(node: Node) -> bool:

@@ -18,7 +18,7 @@ from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
+from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec
 from minicnn.program.memory import Buffer, assign
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
 
 
-def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
+def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     """The step of a rank, as much of it on the GPU as can be; one rank needs no communicator."""
     group = schedule.group
     communicator = group.communicator if isinstance(group.communicator, NcclCommunicator) else None
     # A graph reads weights where they are: each has to be overwritten there.
     whole = all(schedule.results.get(name) == updated(name) for name in schedule.program.updates)
-    whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
+    whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
     if backend.options.fused:
@@ -62,7 +62,7 @@ class DeviceStep(RankStep):
 
     overlaps = False  # a GPU does what it is given in one order
 
-    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend)
         self._communicator, self._runtime = communicator, backend.runtime
         sums: list[Collective] = []
@@ -117,9 +117,11 @@ class GraphStep(DeviceStep):
     beside what comes next. See `DeviceStep` for the arguments.
     """
 
-    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend, communicator)
-        adds = [each for each in schedule.instructions if isinstance(each, Add) and not isinstance(each, Collective)]
+        adds = [
+            each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
+        ]
         specs = list(dict.fromkeys(each.specs for each in adds))
         additions = backend.compile_each([_additions(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
@@ -386,7 +388,7 @@ class GraphStep(DeviceStep):
         self._tape.append(_Call(run, arrays, results))
         return results | run.updated(arrays)
 
-    def _add(self, addition: Add, a: list[Any], b: list[Any]) -> list[Any]:
+    def _add(self, addition: ShardSum, a: list[Any], b: list[Any]) -> list[Any]:
         operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
         results = self._call(self._additions[addition.specs], operands)
         return [results[str(n)] for n in range(len(a))]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite
 import numba
 import numpy as np
 
-from minicnn.backends.base import Executable, check_results
+from minicnn.backends.base import Array, Executable, check_results
 from minicnn.backends.numba.executable import NumbaExecutable
 from minicnn.backends.numba.rules import lower
+from minicnn.backends.numba.short import SHORT
 from minicnn.backends.numba.threads import default_threads
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program.graph import Node, Program
@@ -36,6 +39,7 @@ class NumbaBackend(NumpyBackend):
     """
 
     name = "numba"
+    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16")
 
     def __init__(
         self,
@@ -47,6 +51,8 @@ class NumbaBackend(NumpyBackend):
         convolution_kernel: str | None = None,
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
+        if self.reference_only:
+            self.precisions = NumpyBackend.precisions  # NumPy has no bfloat16
         self.threads = default_threads() if threads is None else threads
         if isinstance(threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
             raise ValueError(f"threads is an integer of at least 1. Received: threads={threads!r}.")
@@ -54,6 +60,10 @@ class NumbaBackend(NumpyBackend):
             names = ", ".join(CONVOLUTION_KERNELS)
             raise ValueError(f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}.")
         self.convolution_kernel = convolution_kernel
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`; bfloat16 is held in float32, since NumPy has no arrays of it."""
+        return super().asarray(data, "float32" if dtype == SHORT else dtype)
 
     def rewrite(self, program: Program) -> Program:
         """See `Backend.rewrite`; lowering merges what can run in one kernel."""

@@ -1,8 +1,9 @@
-"""Number of threads worth having: one for each core that the process may keep busy."""
+"""The CPU: its cores that are worth a thread each, and which instructions code for it may have."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 SYSTEM = Path("/sys")
@@ -44,3 +45,17 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+@cache
+def features() -> frozenset[str]:
+    """What the CPU that Numba compiles for has, by LLVM's names; `NUMBA_CPU_FEATURES` sets others."""
+    from numba.core.registry import cpu_target
+
+    _, _, text = cpu_target.target_context.codegen().magic_tuple()
+    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))
+
+
+def multiplies_bfloat16() -> bool:
+    """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
+    return features() >= {"avx512f", "avx512bf16"}

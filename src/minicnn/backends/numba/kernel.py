@@ -17,7 +17,17 @@ from numba import cfunc, config, types
 
 from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends._progress import Progress
-from minicnn.backends.numba import functions, interpreting, panels, registers, store, vector, winograd_tiles
+from minicnn.backends.numba import (
+    functions,
+    interpreting,
+    panels,
+    registers,
+    short,
+    short_tiles,
+    store,
+    vector,
+    winograd_tiles,
+)
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64)
 # Rewrites are for array expressions and the like, of which kernels have none.
@@ -257,7 +267,7 @@ def work() -> None:
 def _function(source: KernelCode, key: str, names: Mapping[str, Any]) -> Any:
     scope = _operations()
     for shape in source.tiles:
-        scope |= registers.operations(*shape)
+        scope |= registers.operations(*shape) | short_tiles.operations(*shape)
     if config.DISABLE_JIT:
         scope = {
             name: interpreting.interpreted(intrinsic.emit)
@@ -272,14 +282,17 @@ def _function(source: KernelCode, key: str, names: Mapping[str, Any]) -> Any:
 def _operations() -> dict[str, Any]:
     """The operations that the code of kernels can name, but for those on tiles."""
     return {
-        k: v for m in (vector, functions, panels, winograd_tiles) for k, v in vars(m).items() if not k.startswith("_")
+        k: v
+        for m in (vector, functions, panels, winograd_tiles, short)
+        for k, v in vars(m).items()
+        if not k.startswith("_")
     }
 
 
 @cache
 def _scope() -> dict[str, Any]:
     """Names that compiled code can use beside its own."""
-    types_by_name = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
+    types_by_name = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8", "uint16")}
     return types_by_name | {"inf": math.inf, "nan": math.nan}
 
 

@@ -11,17 +11,17 @@ from numba.core import types
 
 from minicnn.backends.numba.interpreting import VectorInterpreter
 from minicnn.backends.numba.registers import _at
-from minicnn.backends.numba.vector import _INTS, BYTES, LANES, _load, _operation, _store, vector
+from minicnn.backends.numba.short import SHORT_BYTES
+from minicnn.backends.numba.vector import _INTS, _VECTOR, BYTES, LANES, _load, _operation, _pointer, _store, vector
 
 _INT = ir.IntType(64)
 
 
-def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
-    """16 vectors of 16 floats, rows and columns exchanged: blocks of 8 first, then of 4, 2 and 1."""
+def _exchanged(builder: Any, vectors: list[Any], distance: int) -> list[Any]:
+    """Vectors of 16 lanes with rows and columns exchanged, in each run of as many lanes as there are vectors."""
     # Exchanges of blocks of 8, 4, 2, 1 lanes: log2(16) rounds of shuffles instead of 256 single moves.
-    distance = LANES // 2
     while distance:
-        for i in range(LANES):
+        for i in range(len(vectors)):
             if not i & distance:
                 first = [lane if not lane & distance else LANES + lane - distance for lane in range(LANES)]
                 second = [lane + distance if not lane & distance else LANES + lane for lane in range(LANES)]
@@ -40,8 +40,23 @@ def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
         # Rows beyond the last are read as the last one, so that no memory beyond the array is touched.
         inside = builder.select(builder.icmp_signed("<", row, last), row, last)
         rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(_INT, BYTES)))))
-    for r, one in enumerate(_transposed(builder, rows)):
+    for r, one in enumerate(_exchanged(builder, rows, LANES // 2)):
         _store(builder, _at(builder, o, step, r), one)
+
+
+def _transpose_pairs(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
+    half = LANES // 2
+    kind, rows = ir.VectorType(ir.IntType(32), half), []
+    for r in range(LANES):
+        row = ir.Constant(_INT, r)
+        inside = builder.select(builder.icmp_signed("<", row, last), row, last)
+        place = builder.add(x, builder.mul(inside, ir.Constant(_INT, SHORT_BYTES)))
+        rows.append(builder.load(_pointer(builder, place, kind), align=2))
+    # Rows r and r + 8 side by side: three rounds exchange rows and columns in both halves at once.
+    both = ir.Constant(_INTS, list(range(LANES)))
+    vectors = [builder.shuffle_vector(rows[r], rows[r + half], both) for r in range(half)]
+    for r, one in enumerate(_exchanged(builder, vectors, half // 2)):
+        _store(builder, _at(builder, o, step, r), builder.bitcast(one, _VECTOR))
 
 
 def _sums(builder: Any, x: Any, step: Any) -> Any:
@@ -87,6 +102,9 @@ def _stack(builder: Any) -> Any:
 # transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of
 # what is stored at o + s * step is lane s of vector r.
 transpose = _operation("transpose", types.void, [types.int64] * 4, _transpose)
+# transpose_pairs(o, x, step, last): the same for rows of 8 pairs of bfloat16 each: what is stored at o + s * step has
+# pair s of row r in lane r.
+transpose_pairs = _operation("transpose_pairs", types.void, [types.int64] * 4, _transpose_pairs)
 # sums(x, step): lane i is the sum of the lanes of the vector at x + i * step.
 sums = _operation("sums", vector, [types.int64] * 2, _sums)
 # stack(): address of SCRATCH bytes that are the thread's own until the kernel returns.

@@ -19,7 +19,7 @@ from numba.core.registry import cpu_target
 from minicnn.backends import _code
 
 # Modules whose code writes the operations that kernels are made of.
-WRITERS = ("vector", "functions", "registers", "panels", "winograd_tiles")
+WRITERS = ("vector", "functions", "registers", "panels", "winograd_tiles", "short", "short_tiles")
 
 
 @cache

@@ -113,9 +113,10 @@ vload = _operation("vload", _v, [_a], _load)
 vstore = _operation("vstore", types.void, [_a, _v], _store)
 splat = _operation("splat", _v, [_f], _splat)
 bload = _operation("bload", _v, [_a], lambda b, p: _splat(b, b.load(_pointer(b, p, _FLOAT))))
-# fload, fstore ...: one float, int32, uint8 or address.
+# fload, fstore ...: one float, int32, uint8, 16 bits or address.
 for _letter, _type, _kind in (
-    ("f", _f, _FLOAT), ("i", _i, ir.IntType(32)), ("u", types.uint8, ir.IntType(8)), ("a", _a, ir.IntType(64)),
+    ("f", _f, _FLOAT), ("i", _i, ir.IntType(32)), ("u", types.uint8, ir.IntType(8)),
+    ("h", types.uint16, ir.IntType(16)), ("a", _a, ir.IntType(64)),
 ):  # fmt: skip
     _read, _write = (lambda b, p, k=_kind: _load(b, p, k)), (lambda b, p, x, k=_kind: _store(b, p, x, k))
     globals()[f"{_letter}load"] = _operation(f"{_letter}load", _type, [_a], _read)
@@ -137,7 +138,7 @@ _BYTES = ir.VectorType(ir.IntType(8), LANES)
 
 def _masked(builder: Any, what: str, kind: Any, address: Any, count: Any, value: Any) -> Any:
     """Load the first `count` lanes in place of those of a value, or store those of a value."""
-    align = ir.Constant(ir.IntType(32), 1 if kind is _BYTES else 4)
+    align = ir.Constant(ir.IntType(32), {"i8": 1, "i16": 2, "f32": 4}[kind.element.intrinsic_name])
     where = [_pointer(builder, address, kind), align, _some(builder, count)]
     types_of = [kind.as_pointer(), ir.IntType(32), _MASK]
     name = f"llvm.masked.{what}.v{LANES}{kind.element.intrinsic_name}.p0"
