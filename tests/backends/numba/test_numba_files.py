@@ -82,21 +82,21 @@ def test_without_a_folder_kernels_still_compile(
 
 
 def test_another_process_compiles_what_this_one_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from minicnn.backends.numba import kernel, store
+    from minicnn.backends.numba import kernel, machine_code, store
 
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_COMPILED", {})
-    own, here = kernel.cfunc, []
+    own, here = machine_code.object_code, []
 
-    def counted(*args: Any, **options: Any) -> Any:
+    def counted(*args: Any) -> bytes:
         """Compiles one kernel here, once the other process has compiled all others."""
         here.append(args)
         folder, deadline = store.place("").parent, time.monotonic() + 60
         while len(list(folder.glob("*.bin"))) < 6 and time.monotonic() < deadline:
             time.sleep(0.01)
-        return own(*args, **options)
+        return own(*args)
 
-    monkeypatch.setattr(kernel, "cfunc", counted)
+    monkeypatch.setattr(machine_code, "object_code", counted)
     sources = []
     for k in range(7):
         out = kernel.Lines()
@@ -123,23 +123,27 @@ def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_files_are_of_one_cpu_and_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    import llvmlite.binding
-    import numba
+    import llvmlite
 
-    from minicnn.backends.numba import store
+    from minicnn.backends.numba import machine_code, store
 
-    store._platform.cache_clear()
+    def forget() -> None:
+        machine_code.host.cache_clear()
+        store._platform.cache_clear()
+
+    forget()
     before = store.place("a")
     for change in (
-        lambda: monkeypatch.setattr(numba, "__version__", "0.0"),
-        lambda: monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: "another"),
+        lambda: monkeypatch.setattr(llvmlite, "__version__", "0.0"),
+        lambda: monkeypatch.setenv("NUMBA_CPU_NAME", "another"),
+        lambda: monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx2"),
     ):
         change()
-        store._platform.cache_clear()
+        forget()
         assert store.place("a") != before
         before = store.place("a")
     monkeypatch.undo()
-    store._platform.cache_clear()
+    forget()
 
 
 def test_kernels_whose_operations_change_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +160,7 @@ def test_kernels_whose_operations_change_have_other_names(monkeypatch: pytest.Mo
 def test_names_cover_the_code_of_every_operation() -> None:
     from minicnn.backends.numba import kernel, registers, store
 
-    operations = kernel._operations() | registers.operations(1, 1)
+    operations = kernel._ALL | registers.operations(1, 1)
     files = {Path(made.emit.__code__.co_filename).stem for made in operations.values() if hasattr(made, "emit")}
     assert files <= set(store.WRITERS)
 

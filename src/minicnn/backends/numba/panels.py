@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
 
 from minicnn.backends.numba.interpreting import VectorInterpreter
+from minicnn.backends.numba.operations import BYTE, BYTES, INT, LANES, VECTOR, VOID, operation, variable
 from minicnn.backends.numba.registers import _at
-from minicnn.backends.numba.vector import _INTS, BYTES, LANES, _load, _operation, _store, vector
-
-_INT = ir.IntType(64)
+from minicnn.backends.numba.vector import _INTS, _load, _store
 
 
 def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
@@ -36,10 +34,10 @@ def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
 def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
     rows = []
     for r in range(LANES):
-        row = ir.Constant(_INT, r)
+        row = ir.Constant(INT, r)
         # Rows beyond the last are read as the last one, so that no memory beyond the array is touched.
         inside = builder.select(builder.icmp_signed("<", row, last), row, last)
-        rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(_INT, BYTES)))))
+        rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(INT, BYTES)))))
     for r, one in enumerate(_transposed(builder, rows)):
         _store(builder, _at(builder, o, step, r), one)
 
@@ -77,17 +75,15 @@ _STACK = _Stack()
 def _stack(builder: Any) -> Any:
     if isinstance(builder, VectorInterpreter):
         return _STACK.address
-    # In the entry block it is allocated once, and not in every round of a loop.
-    with builder.goto_entry_block():
-        place = builder.alloca(ir.ArrayType(ir.IntType(8), SCRATCH))
+    place = variable(builder, ir.ArrayType(BYTE, SCRATCH))
     place.align = BYTES
-    return builder.ptrtoint(place, _INT)
+    return builder.ptrtoint(place, INT)
 
 
 # transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of
 # what is stored at o + s * step is lane s of vector r.
-transpose = _operation("transpose", types.void, [types.int64] * 4, _transpose)
+transpose = operation("transpose", VOID, [INT] * 4, _transpose)
 # sums(x, step): lane i is the sum of the lanes of the vector at x + i * step.
-sums = _operation("sums", vector, [types.int64] * 2, _sums)
+sums = operation("sums", VECTOR, [INT] * 2, _sums)
 # stack(): address of SCRATCH bytes that are the thread's own until the kernel returns.
-stack = _operation("stack", types.int64, [], _stack)
+stack = operation("stack", INT, [], _stack)
