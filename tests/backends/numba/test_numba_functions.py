@@ -1,4 +1,4 @@
-"""Errors of the vectors' elementary functions, in units in the last place, against float64: some values, at night all."""
+"""Errors of the elementary functions in units in the last place, against float64: of some values, at night of all."""
 
 from __future__ import annotations
 

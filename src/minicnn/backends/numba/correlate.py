@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.operations import BYTES
 
 # Of 32 vector registers 24 accumulate, by preference 3 pixels x 8 filters; the others hold inputs and weights.
 REGISTERS, FILTERS = 24, 8

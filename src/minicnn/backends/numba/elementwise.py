@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.printer import Vectors
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.kernels.strides import collapse, row_major
 from minicnn.ops import REGISTRY

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import Gradient, lanes_apart
 
 _PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0)"  # of a position in the panel

@@ -166,11 +166,10 @@ class LoadedCode:
         self.address, self.owner = address, owner
 
 
-# What steps use, by key; the last ones loaded from the disk are kept for the next model. What Numba has compiled in
-# this process stays: it never frees the memory.
+# What steps use, by key; the last ones are kept for the next model. LLVM frees the code with its owner, which steps
+# hold only while their model lives.
 _COMPILED: MutableMapping[str, LoadedCode] = WeakValueDictionary()
-_LOADED: deque[LoadedCode] = deque(maxlen=256)
-_MADE: list[LoadedCode] = []
+_LATEST: deque[LoadedCode] = deque(maxlen=256)
 
 
 def _key(source: KernelCode) -> str:
@@ -185,13 +184,8 @@ def compile_source(source: KernelCode) -> LoadedCode:
 
 
 def _stored(key: str) -> LoadedCode | None:
-    machine_code = None if interpreting.SWITCHED_ON else store.load(key)
-    if machine_code is None:
-        return None
-    loaded = LoadedCode(*machine_code)
-    # LLVM frees the code with its owner, which steps hold only while their model lives.
-    _LOADED.append(loaded)
-    return loaded
+    code = None if interpreting.SWITCHED_ON else store.load(key)
+    return None if code is None else _kept(*code)
 
 
 def _native(source: KernelCode, key: str) -> LoadedCode:
@@ -200,17 +194,18 @@ def _native(source: KernelCode, key: str) -> LoadedCode:
     symbol = f"minicnn_{key[:16]}"
     code = machine_code.object_code(module_of(source.text, _operations(source), symbol), machine_code.host())
     store.save(key, symbol, code)
-    return _kept(LoadedCode(*machine_code.loaded(symbol, code)))
+    return _kept(*machine_code.loaded(symbol, code))
 
 
 def _interpreted(source: KernelCode, key: str) -> LoadedCode:
     function = _function(source, key)
-    return _kept(LoadedCode(interpreting.address_of(function), function))
+    return _kept(interpreting.address_of(function), function)
 
 
-def _kept(function: LoadedCode) -> LoadedCode:
-    _MADE.append(function)
-    return function
+def _kept(address: int, owner: Any) -> LoadedCode:
+    code = LoadedCode(address, owner)
+    _LATEST.append(code)
+    return code
 
 
 def callable_of(source: KernelCode) -> Callable[[int, int, int], None]:

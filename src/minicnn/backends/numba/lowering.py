@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import KernelCode
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
 

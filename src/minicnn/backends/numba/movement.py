@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.program.graph import ITEMSIZE
 
 _LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}

@@ -8,7 +8,7 @@ from minicnn.backends.numba import movement
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.grouping import run
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.operations import BYTES
 from minicnn.kernels.strides import collapse, row_major
 from minicnn.program.graph import ITEMSIZE, Node, Value
 

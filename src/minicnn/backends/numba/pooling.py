@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.kernel import KernelCode, Lines
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.operations import BYTES
 
 
 class _PooledImage(Lines):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from minicnn.backends.numba.correlate import REGISTERS
 from minicnn.backends.numba.elementwise import code
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
-from minicnn.backends.numba.vector import BYTES, LANES
 
 UNITS, SUMMED_UNITS = 6, 12  # of a tile at most: so few that their weights stay in the cache beside the rows; of sums
 TOGETHER = 8

@@ -2,7 +2,7 @@
 
 A function of integers has assignments, `for ... in range`, `while`, `if`, arithmetic, comparisons and calls of
 operations. Numbers are integers of 64 bits, floats of 32 bits and bools; a variable has the type of what it is first
-given. Numba takes the same text: it infers types by going over all of Python's rules, which takes longer than LLVM.
+given. Numba would take the same text, but needs longer to infer types by all of Python's rules than LLVM to compile it.
 """
 
 from __future__ import annotations
@@ -68,18 +68,19 @@ class _Translation:
     def __init__(self, builder: Any, operations: Mapping[str, Operation]) -> None:
         self.builder = builder
         self._operations = operations
-        self._variables: dict[str, Any] = {}
+        self._variables: dict[str, tuple[Any, Any]] = {}  # place and type
 
     def assign(self, name: str, value: Any) -> None:
         """Give a variable a value."""
-        place = self._variables.get(name)
-        if place is None or not (_is_number(value.type) and _is_number(place.allocated_type)):
-            # A tile of another size takes its name from there on.
-            if place is None or place.allocated_type != value.type:
-                place = self._variables[name] = variable(self.builder, value.type)
-        elif value.type == FLOAT != place.allocated_type:
-            raise TypeError(f"A variable has the type of what it is first given. Received: a float for {name}, an integer.")
-        self.builder.store(self._as(value, place.allocated_type), place)
+        place, kind = self._variables.get(name, (None, None))
+        # A tile of another size takes the name from there on.
+        if place is None or not (value.type == kind or (_is_number(value.type) and _is_number(kind))):
+            kind = value.type
+            place = variable(self.builder, kind)
+            self._variables[name] = place, kind
+        if value.type == FLOAT != kind:
+            raise TypeError(f"A variable keeps its type. Received: a float for the integer {name}.")
+        self.builder.store(self._as(value, kind), place)
 
     # Statements ---------------------------------------------------------------------------------
 
@@ -156,13 +157,19 @@ class _Translation:
         return getattr(self, f"_{type(x).__name__.lower()}", self._unknown)(x)
 
     def _constant(self, x: ast.Constant) -> Any:
-        if isinstance(x.value, bool):
-            return ir.Constant(BOOL, x.value)
-        return ir.Constant(INT, x.value) if isinstance(x.value, int) else _float(x.value)
+        match x.value:
+            case bool():
+                return ir.Constant(BOOL, x.value)
+            case int():
+                return ir.Constant(INT, x.value)
+            case float():
+                return _float(x.value)
+        return self._unknown(x)
 
     def _name(self, x: ast.Name) -> Any:
-        place = self._variables.get(x.id)
-        return self.builder.load(place) if place is not None else _float(_NUMBERS[x.id])
+        if x.id in self._variables:
+            return self.builder.load(self._variables[x.id][0])
+        return _float(_NUMBERS[x.id])
 
     def _unaryop(self, x: ast.UnaryOp) -> Any:
         if isinstance(x.op, ast.Not):
@@ -213,7 +220,7 @@ class _Translation:
         is_and = isinstance(x.op, ast.And)
         result = self._condition(x.values[0])
         for one in x.values[1:]:
-            ways = [partial(self._condition, one), lambda: ir.Constant(BOOL, not is_and)]
+            ways: list[Callable[[], Any]] = [partial(self._condition, one), lambda: ir.Constant(BOOL, not is_and)]
             result = self._joined(self._branches(result, *(ways if is_and else ways[::-1])))
         return result
 

@@ -1,7 +1,7 @@
-"""Vectors of 16 float32 as values in Numba code: loads, stores and arithmetic on whole registers.
+"""Vectors of 16 float32 as values in kernels: loads, stores and arithmetic on whole registers.
 
-Numba leaves it to LLVM whether a loop becomes vector instructions. Here the vectors are values of a type of their
-own, so a kernel says itself what stays in registers: written this way a convolution runs at the CPU's peak.
+A compiler of loops decides itself what becomes a vector instruction. Here the vectors are values, so a kernel says
+itself what stays in registers: written this way a convolution runs at the CPU's peak.
 Memory is addressed by integers (bytes), because a kernel gets the addresses of its buffers, not arrays.
 On CPUs with narrower registers LLVM splits each vector into several.
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS, SHORT, Line
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 
 LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
 PIXELS = 48  # least number of positions between two visits to the sums in memory

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 
 TILES, FILTERS = 3, 8  # of a tile of accumulators
 CACHE = 1 << 19  # bytes of transformed inputs at a time: half of the second-level cache of common CPUs
