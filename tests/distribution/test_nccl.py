@@ -16,7 +16,8 @@ from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from backends.cupy.emulator import needs_gxx
 from minicnn import layers as nn
 from minicnn.backends import get_backend
-from minicnn.backends._gpu.ranks import fits, summed
+from minicnn.backends._gpu.rank_sums import summed
+from minicnn.backends._gpu.ranks import fits
 from minicnn.backends.base import Backend
 from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, Pipeline, passes
@@ -26,7 +27,7 @@ from minicnn.ops.groups import Group
 from minicnn.optimizers import Adam
 from minicnn.program.graph import Program
 from support.distributed import CLASSES, chain, data, dense, digest, normalized, plain
-from support.launchers import MPIEXEC, gpus, mpiexec, results, torchrun
+from support.launchers import MPIEXEC, gpus, mpiexec, patience, results, torchrun
 from support.made_up_nccl import Late, MadeUp
 from support.ranks import ThreadRanks
 from support.tolerances import TRAINING
@@ -109,9 +110,8 @@ def test_steps_in_the_simulator(shards: int) -> None:
         pytest.skip("for the simulator: NUMBA_ENABLE_CUDASIM=1")
     made_up, steps = MadeUp(), 3
     same("numba_cuda", made_up, dense, shards, steps)
-    # One of each connects, and a step has one sum; a rank with one shard has that of the fast mode in the step itself.
-    assert made_up.calls.count("all_gather") == steps
-    assert made_up.calls.count("all_reduce") == 2 + steps
+    # One of each connects, and a step has one sum, of which a rank alone needs no tree.
+    assert made_up.calls.count("all_reduce") == 2 + 2 * steps
 
 
 @needs_gxx
@@ -169,8 +169,7 @@ def test_the_step_of_a_rank_with_one_shard_on_the_emulator() -> None:
     backend, steps = EmulatedBackend(), 2
     library = Late(backend.runtime)
     same(backend, library, dense, 1, steps)
-    assert library.calls.count("all_gather") == steps
-    assert library.calls.count("all_reduce") == 2 + steps  # one of each connects
+    assert library.calls.count("all_reduce") == 2 + 2 * steps  # one of each connects
 
 
 def connected(*devices: tuple[str, str]) -> list[str]:
@@ -295,7 +294,8 @@ def test_two_gpus_compute_what_one_does(backend: str, names: list[str], two_gpus
     if library != "torch":
         pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
     start = mpiexec if MPIEXEC and importlib.util.find_spec("mpi4py") and library != "torch" else torchrun
-    one, two = (results(start(ranks, "train", backend, "2", *names, "fast", TIMEOUT="30"), ranks) for ranks in (1, 2))
+    wait = {"TIMEOUT": str(patience(30))}
+    one, two = (results(start(ranks, "train", backend, "2", *names, "fast", **wait), ranks) for ranks in (1, 2))
     fast = one.pop("fast")[1], two.pop("fast")[1]
     assert fast[1] == pytest.approx(fast[0], rel=TRAINING)
     assert two == one

@@ -170,14 +170,16 @@ def test_a_folder_holds_one_set_of_sizes(tmp_path: Path) -> None:
     class Grown(Journal):
         def measurements(self, setting: Setting) -> Iterator[Measurement]:
             for measurement in super().measurements(setting):
-                yield replace(measurement, given={**measurement.given, "count": setting.sizes.count, "candidates": ()})
+                yield replace(
+                    measurement, inputs={**measurement.inputs, "count": setting.sizes.count, "candidates": ()}
+                )
 
     journal, store = Grown(), Store(tmp_path, STAMP)
     measure(journal.study, setting_of(count=2), store, lambda line: None, parts=["part 1"])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for again in (False, True):
         with pytest.raises(ValueError, match=r"one set of sizes\. Received: part 1 with other count than in"):
-            measure(journal.study, setting_of(), store, lambda line: None, again=again, parts=["part 0"])
+            measure(journal.study, setting_of(), store, lambda line: None, remeasure=again, parts=["part 0"])
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
 
 
@@ -191,7 +193,7 @@ def test_a_folder_holds_the_results_of_one_machine(tmp_path: Path) -> None:
             with pytest.raises(
                 ValueError, match=r"one machine\. Received: part 1, measured on a, 2 cores, NVIDIA H200, for [ab], "
             ):
-                measure(journal.study, setting_of(), Store(tmp_path, other), lambda line: None, again=again)
+                measure(journal.study, setting_of(), Store(tmp_path, other), lambda line: None, remeasure=again)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
     newer = Store(tmp_path, {**gpu, "versions": {"numpy": "3"}, "devices": {"cupy cuda:0": "NVIDIA H200"}})
     measure(journal.study, setting_of(), newer, lambda line: None, parts=["part 1"])
@@ -236,7 +238,7 @@ def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(
 def test_all_can_be_measured_again(tmp_path: Path) -> None:
     journal = Journal()
     for again in (False, True):
-        measure(journal.study, setting_of(), Store(tmp_path, STAMP), lambda line: None, again=again)
+        measure(journal.study, setting_of(), Store(tmp_path, STAMP), lambda line: None, remeasure=again)
     assert journal.done == [0, 1, 2] * 2
 
 

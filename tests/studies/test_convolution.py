@@ -119,7 +119,7 @@ def test_sweeps_go_through_one_point() -> None:
 
 def test_slow_backends_take_part_at_one_point_only() -> None:
     setting = Setting(convolution.QUICK, ("numpy", "jax:cpu", "torch.nn:cpu"), {}, ("synthetic",))
-    given = {m.name: m.given["candidates"] for m in convolution.measurements(setting)}
+    given = {m.name: m.inputs["candidates"] for m in convolution.measurements(setting)}
     assert given["strategies-base"] == ("numpy", "jax:cpu")
     assert given["strategies-channels"] == ("numpy",)
 
@@ -208,7 +208,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:
     setting = Setting(convolution.QUICK, ("numpy", "torch:cpu"), {}, ("synthetic",), None, True)
-    given = {m.name: m.given for m in convolution.measurements(setting)}
+    given = {m.name: m.inputs for m in convolution.measurements(setting)}
     middle = given["strategies-base"]["problems"][0]
     assert all(middle not in given[f"strategies-{name}"]["problems"] for name in strategy_pages.SWEEPS)
 

@@ -110,7 +110,7 @@ def test_platforms_shows_what_frozen_convolutions_cost_by_one_candidate_for_all(
     setting = Setting(platforms.Sizes(3), ("numpy", "torch.nn:cpu", "numba"), {}, ("mnist",))
     assert platforms.standing(setting) == ("numba",)
     assert platforms.standing(replace(setting, candidates=("torch.nn:cpu",))) == ()
-    given = {m.name: m.given for m in platforms.measurements(setting)}
+    given = {m.name: m.inputs for m in platforms.measurements(setting)}
     assert given["frozen-mnist"]["network"] == {"frozen": "conv"}
     assert given["frozen-mnist"]["settings"] == given["training-mnist"]["settings"]
     results = {"training-mnist": result(numpy=4.0, numba=1.0)}
@@ -184,7 +184,7 @@ def test_kernels_says_what_each_optimisation_brings_alone_and_last() -> None:
 def test_loaders_take_whole_epochs_unless_told_otherwise() -> None:
     def samples(**sizes: int) -> dict[str, int]:
         setting = Setting(kernels.Sizes(samples=1000, **sizes), ("cupy",), {}, ("mnist",))
-        return {m.name: m.given["settings"]["samples"] for m in kernels.measurements(setting)}
+        return {m.name: m.inputs["settings"]["samples"] for m in kernels.measurements(setting)}
 
     every = {f"{name}-mnist" for name in ("training", "ablation", "blocks", "loaders")}
     assert samples() == dict.fromkeys(every, 1000)
@@ -252,7 +252,7 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
     sizes = mlp.Sizes(20, hidden=(10, 64), counts=(100, 1000, 70_000), samples=1000)
     assert mlp.sweeps.points(sizes) == [(10, 1000), (64, 1000), (10, 100)]
     setting = Setting(sizes, ("numpy", "cupy"), {}, ("mnist",))
-    given = {m.name: m.given for m in mlp.measurements(setting)}
+    given = {m.name: m.inputs for m in mlp.measurements(setting)}
     assert given["sweep-mnist-64-units-1000-samples"]["hidden"] == 64
     assert given["sweep-mnist-10-units-100-samples"]["settings"]["samples"] == 100
     assert not {"hidden", "counts"} & given["training-mnist"]["sizes"].keys(), "the training does not depend on them"

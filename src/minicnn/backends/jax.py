@@ -9,7 +9,7 @@ import jax
 import jax.numpy as xp
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Executable, interpreter
+from minicnn.backends.base import Array, Backend, Executable, node_by_node
 from minicnn.program.graph import Program
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class JaxBackend(Backend):
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; carried arrays are donated, so that their memory is used again."""
-        run = interpreter(program, self.functions(program), self.asarray)
+        run = node_by_node(program, self.functions(program), self.asarray)
         carried = set(program.updates)
 
         def split(old: Mapping[str, Array], fixed: Mapping[str, Array]) -> dict[str, Array]:

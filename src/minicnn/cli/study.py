@@ -55,7 +55,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/studies"), show_default=True,
     metavar="DIR", help="Folder of results, tables, figures and the report.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="Measure again what was measured already.")
+@click.option("--again", "remeasure", is_flag=True, help="Measure again what was measured already.")
 @click.option(
     "--part", "parts", multiple=True, metavar="PART",
     help='Measure this part of one study only, such as "lanes" or "sweep-*"; may be given several times.',
@@ -72,7 +72,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.pass_context
 def study(
-    ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, parts: Sequence[str],
+    ctx: click.Context, /, names: Sequence[str], out: Path, remeasure: bool, parts: Sequence[str],
     measure_only: bool, stored: bool, docs: Path | None, beside: Sequence[Path], **options: Any,
 ) -> None:  # fmt: skip
     """Carry out studies by NAME, or "all" of them: measure, fill their tables, draw their figures.
@@ -100,7 +100,7 @@ def study(
     if not stored:
         settings = _settings(ctx, opened, **options)
         for n in chosen:
-            _carried_out(n, opened[n], *settings[n], out, again=again, parts=parts)
+            _carried_out(n, opened[n], *settings[n], out, remeasure=remeasure, parts=parts)
         if measure_only:
             click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
             return
@@ -233,14 +233,14 @@ def _there(name: str, opened: Study, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _carried_out(
-    name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool, parts: Sequence[str]
+    name: str, opened: Study, setting: Setting, field: Field, out: Path, *, remeasure: bool, parts: Sequence[str]
 ) -> None:
     click.echo(f"{name}: {', '.join(setting.candidates)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = Store(out / RESULTS / name, field.machine)
     with StudyProgress(name) as progress:
-        measure(opened, setting, store, progress.say, again=again, parts=parts)
+        measure(opened, setting, store, progress.say, remeasure=remeasure, parts=parts)
 
 
 def _answer(chapter: Chapter) -> str:

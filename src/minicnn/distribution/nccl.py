@@ -36,12 +36,13 @@ class NcclCommunicator:
     Args:
         host: The other communicator, such as that of MPI. Its number of ranks may be one.
         nccl: The package `nccl` of nccl4py, or one like it.
+        blocks: Multiprocessors that NCCL may take from what is computed beside; None leaves that to NCCL.
 
     Raises:
         ImportError: If nccl4py or NCCL is missing.
     """
 
-    def __init__(self, host: Communicator, nccl: Any = None) -> None:
+    def __init__(self, host: Communicator, nccl: Any = None, blocks: int | None = None) -> None:
         try:
             if nccl is None:
                 import nccl.core  # type: ignore[import-not-found,no-redef]
@@ -59,7 +60,7 @@ class NcclCommunicator:
         # Arrays of the host are the other's business.
         self.exchange, self.gather, self.add, self.share = host.exchange, host.gather, host.add, host.share
         self.send, self.receive, self.fail = host.send, host.receive, host.fail
-        self._nccl = nccl
+        self._nccl, self._blocks = nccl, blocks
         self._connected: Any = None
         self._graphs: weakref.WeakSet[Captured] = weakref.WeakSet()
 
@@ -106,8 +107,9 @@ class NcclCommunicator:
             name = self._nccl.core.UniqueId.from_bytes(first)
 
             def connect() -> Any:
+                config = None if self._blocks is None else self._nccl.core.NCCLConfig(max_ctas=self._blocks)
                 with runtime.active():
-                    return self._nccl.core.Communicator.init(self.size, self.rank, name)
+                    return self._nccl.core.Communicator.init(self.size, self.rank, name, config)
 
             begun = Worker().begin(connect)
             if isinstance(self.host, Ranks):

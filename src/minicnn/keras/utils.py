@@ -188,8 +188,8 @@ def image_dataset_from_directory(
     names = list(class_names or classes)
     files = [(path, names.index(name)) for name in names for path in classes.get(name, [])]
     if labels != "inferred":
-        given = sorted(path for path in Path(directory).rglob("*") if path.suffix.lower() in SUFFIXES)
-        files = [(path, 0) for path in given]
+        paths = sorted(path for path in Path(directory).rglob("*") if path.suffix.lower() in SUFFIXES)
+        files = [(path, 0) for path in paths]
     if not files:
         raise ValueError(f"A folder of images has one folder for each class. Received: {directory}, without images.")
     if (subset is None) != (not validation_split) or subset not in (None, "training", "validation", "both"):

@@ -272,7 +272,7 @@ def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trac
         if value.kind == "parameter" and trace.declared[path].regularizer is trace.declared[path].constraint is None
     ]  # fmt: skip
     split_kernels(program, shard, free)
-    synchronize(program, shard, trace.by_shard)
+    synchronize(program, shard, trace.by_shard, short=trace.images != trace.dtype)
     values, trace.updates = list(program.outputs.values()), program.updates
     program.outputs, program.updates = {}, {}
     outputs, more = values[: len(outputs)], values[len(outputs) :]

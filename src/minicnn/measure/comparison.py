@@ -134,9 +134,9 @@ class Comparison:
             doubted = set(unsure)
             for epoch in LOOKS:
                 if unsure and reference in (probes := probes_of(epoch)):
-                    again = parity(probes, reference, rtol, others)
-                    reasons = {n: again.get(n, why) for n, why in reasons.items() if n not in unsure or n in again}
-                    unsure &= again.keys()
+                    later = parity(probes, reference, rtol, others)
+                    reasons = {n: later.get(n, why) for n, why in reasons.items() if n not in unsure or n in later}
+                    unsure &= later.keys()
             self.kinked |= doubted - reasons.keys()
             self.out |= reasons
 

@@ -115,12 +115,12 @@ class Measurement:
 
     Attributes:
         name: Name, unique in the study.
-        given: All that the result depends on beside machine and versions; plain data.
+        inputs: All that the result depends on beside machine and versions; plain data.
         run: Measures; returns plain data.
     """
 
     name: str
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     run: Callable[[], Any]
 
 
@@ -207,7 +207,7 @@ def _size(size: Field[Any], usual: Any, text: str) -> Any:
 
 
 def measure(
-    study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, again: bool = False,
+    study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, remeasure: bool = False,
     parts: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Measure what the store does not hold yet; each result is stored as soon as it is measured.
@@ -217,7 +217,7 @@ def measure(
         setting: How it is carried out.
         store: Where results are kept.
         say: Told what goes on, a line at a time.
-        again: Measure everything again, stored or not.
+        remeasure: Measure everything again, stored or not.
         parts: Names of measurements, or patterns such as "sweep-*"; empty for all.
 
     Raises:
@@ -230,7 +230,7 @@ def measure(
     _check_sizes(store, setting.sizes, wanted)
     wanted = _chosen(wanted, parts)
     for number, measurement in enumerate(wanted, start=1):
-        stored = "measured anew" if again else store.find(measurement.name, measurement.given)
+        stored = "measured anew" if remeasure else store.find(measurement.name, measurement.inputs)
         place = f"{number}/{len(wanted)} {measurement.name}"
         if isinstance(stored, Record):
             store.keep(SETTING, {}, asdict(setting))
@@ -242,7 +242,7 @@ def measure(
         result = measurement.run()
         busy = others.busy()
         store.keep(SETTING, {}, asdict(setting))  # only now: what cannot be measured leaves nothing behind
-        store.keep(measurement.name, measurement.given, result, busy)
+        store.keep(measurement.name, measurement.inputs, result, busy)
         say("; ".join(filter(None, (f"{place}: {time.perf_counter() - start:.0f} s", disturbance(busy)))))
 
 
@@ -281,9 +281,9 @@ def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None
         return
     for measurement in every:
         stored = store.read(measurement.name)
-        inputs = plain(measurement.given)
-        if isinstance(stored, Record) and {**stored.given, "candidates": None} != {**inputs, "candidates": None}:
-            other = ", ".join(k for k in {**stored.given, **inputs} if stored.given.get(k) != inputs.get(k))
+        inputs = plain(measurement.inputs)
+        if isinstance(stored, Record) and {**stored.inputs, "candidates": None} != {**inputs, "candidates": None}:
+            other = ", ".join(k for k in {**stored.inputs, **inputs} if stored.inputs.get(k) != inputs.get(k))
             raise ValueError(
                 f"A folder holds a study in one set of sizes. Received: {measurement.name} with other {other} than in "
                 f"{store.folder}. Name another folder with --out, or remove that one."

@@ -125,10 +125,10 @@ def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_files_are_of_one_cpu_and_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
     import llvmlite
 
-    from minicnn.backends.numba import machine_code, store
+    from minicnn.backends.numba import cpus, store
 
     def forget() -> None:
-        machine_code.host.cache_clear()
+        cpus.host.cache_clear()
         store._platform.cache_clear()
 
     forget()
@@ -274,7 +274,7 @@ def test_kernels_from_the_disk_go_with_their_steps(monkeypatch: pytest.MonkeyPat
 
     _trained(range(67, 68))  # now they are there
     monkeypatch.setattr(kernel, "_COMPILED", WeakValueDictionary())
-    monkeypatch.setattr(kernel, "_LOADED", deque(maxlen=0))
+    monkeypatch.setattr(kernel, "_LATEST", deque(maxlen=0))
     model = _trained(range(67, 68))
     assert len(kernel._COMPILED) > 10
     del model

@@ -35,6 +35,7 @@ class NumbaBackend(NumpyBackend):
     """
 
     name = "numba"
+    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16")
 
     def __init__(
         self,
@@ -46,6 +47,8 @@ class NumbaBackend(NumpyBackend):
         convolution_kernel: str | None = None,
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
+        if self.reference_only:
+            self.precisions = NumpyBackend.precisions  # NumPy has no bfloat16
         self.threads = default_threads() if threads is None else threads
         if isinstance(threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
             raise ValueError(f"threads is an integer of at least 1. Received: threads={threads!r}.")

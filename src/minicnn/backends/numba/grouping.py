@@ -9,6 +9,9 @@ from functools import partial
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering
+from minicnn.backends.numba.short import SHORT
+from minicnn.backends.numba.widening import stored
+from minicnn.kernels.elements import widens
 from minicnn.kernels.strides import row_major
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
@@ -71,7 +74,15 @@ def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
     activated = after is not None and after.op.name in ACTIVATIONS
     # The gradient of the relu before a layer is a mask on that layer's input gradient.
     masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is product
-    return [*ending, after] if after is not None and (activated or masked) else ending
+    if after is not None and (activated or masked):
+        ending.append(after)
+    return [*ending, *_rounding(node, ending[-1] if ending else node, readers)]
+
+
+def _rounding(node: Node, last: Node, readers: Readers) -> list[Node]:
+    """The cast to bfloat16 of what a convolution makes with its epilogue so far: it is stored so."""
+    cast = readers.only(last.outputs[0])
+    return [cast] if cast is not None and cast.outputs[0].dtype == SHORT and node.op.name != "matmul" else []
 
 
 def _is_bias(to: Lowering, product: Value, after: Node) -> bool:
@@ -152,6 +163,8 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
     result = node.outputs[0]
     return (
         node.op.name in _NAMES
+        # What is widened is so by whoever reads it, and what is packed for a product is rounded there.
+        and not (widens(node, SHORT) or (result.dtype == SHORT and not blocked))
         and to.is_blocked(result) == blocked
         and elementwise.supported(node.op.name, [v.dtype for v in node.inputs], result.dtype)
         and operands_of(to, node.inputs, result, blocked) is not None
@@ -160,6 +173,7 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
 
 def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) -> Operand | None:
     """A value as an operand next to a result; None if it cannot be read so."""
+    value = stored(value)
     if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
@@ -236,7 +250,7 @@ def operands_of(to: Lowering, inputs: Sequence[Value], result: Value | Spec, blo
 def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
     """Buffers of a node's inputs that are read in those ways."""
     return [
-        to.need(v, BLOCKED if o.kind == "lanes" else PLAIN)
+        to.need(stored(v), BLOCKED if o.kind == "lanes" else PLAIN)
         for v, o in zip(node.inputs, operands, strict=True) if o.kind != "constant"
     ]  # fmt: skip
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movement, pooling, weights, winograd
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
+from minicnn.backends.numba.cpus import host
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
 from minicnn.backends.numba.operations import LANES
+from minicnn.backends.numba.short import SHORT
+from minicnn.backends.numba.widening import is_short, stored
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
 
@@ -62,7 +66,7 @@ _NOTHING = Ending()
 def _ends(to: Lowering, ending: Ending) -> list[Key]:
     """Buffers that an ending reads."""
     bias = [] if ending.bias is None else [to.need(ending.bias, PLAIN)]
-    return bias + ([] if ending.mask is None else [to.need(ending.mask, BLOCKED)])
+    return bias + ([] if ending.mask is None else [to.need(stored(ending.mask), BLOCKED)])
 
 
 def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
@@ -74,17 +78,49 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     sizes = (filters, channels) if back else (channels, filters)
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
-    if winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
+    floats = SHORT not in _types(x, w, y, ending).values()
+    if floats and winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
         key = _transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, sizes, lines, ending)
         return
     operands = Operands(
         x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
-        channels if back else filters // groups, kw, groups, ending.bias is not None, back, ending.finish,
+        channels if back else filters // groups, kw, groups, flipped=back, **_types(x, w, y, ending),
     )  # fmt: skip
-    source = correlate(node.op.name, rows, columns, operands, partial(to.pieces, y))
-    key = _transposed(to, node, w, kh * kw, channels, filters // groups, groups) if back else to.need(w, PLAIN)
+    source = correlate(_name(node.op.name, operands), rows, columns, operands, partial(to.pieces, y))
+    shape = (kh * kw, channels, filters // groups, groups)
+    key = _weights(to, node, w, shape, operands)
+    x = stored(x) if operands.paired else x
     to.add(node, source, [to.need(x, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
+
+
+def _types(x: Value, w: Value, y: Value, ending: Ending) -> dict[str, Any]:
+    """Numbers of `Operands` about an ending, and about what is stored in bfloat16."""
+    mask = "float32" if ending.mask is None else stored(ending.mask).dtype
+    return {
+        "bias": ending.bias is not None, "finish": ending.finish, "dtype": SHORT if is_short(x, w) else "float32",
+        "result": y.dtype, "mask": mask,
+    }  # fmt: skip
+
+
+def _name(name: str, operands: Operands) -> str:
+    how = "vdpbf16ps" if host().multiplies_bfloat16 else "pairs of multiply-adds"
+    return f"{name} in bfloat16 by {how}" if operands.paired else name
+
+
+def _weights(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int], o: Operands) -> Key:
+    """The weights (taps, C, groups * F) in the order that a correlation reads."""
+    taps, channels, filters, groups = shape
+    if not o.paired:
+        return _transposed(to, node, w, taps, channels, filters, groups) if o.flipped else to.need(w, PLAIN)
+    # They are rounded where they are packed.
+    cast = stored(w).node
+    w = w if cast is None or cast.op.name != "cast" else cast.inputs[0]
+    pack = movement.paired_filters if o.flipped else movement.paired_weights
+    source, items = pack(taps=taps, channels=channels, filters=filters, groups=groups)
+    key = to.scratch(node, "weights", taps * groups * o.terms * o.filters * 4)
+    to.tasks.append(Task(node, [to.need(w, PLAIN)], [key], source, items))
+    return key
 
 
 def _winograd(
@@ -109,6 +145,8 @@ def product(to: Lowering, node: Node) -> None:
     first, ending = steps[0], Ending()
     for step in steps[1:]:
         value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
+        if step.op.name == "cast":
+            continue  # the sums are stored so
         if step.op.name == "add":
             ending = replace(ending, bias=value)
         elif step.op.name == "relu_gradient":
@@ -142,13 +180,18 @@ def _weight_sum(
     to: Lowering, node: Node, dy: Value, x: Value, row: Line, column: Line, channels: int, filters: int, groups: int = 1
 ) -> None:
     dw = node.outputs[0]
-    shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0])
+    dtype = "float32"
+    if is_short(dy, x):
+        dy, x, dtype = stored(dy), stored(x), SHORT
+    shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0], dtype)
     # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
         to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
         return
-    reads = [to.need(dy, BLOCKED), to.need(x, BLOCKED)]
+    # Pairs of samples are read whole.
+    read = to.clean if shape.paired and shape.samples % 2 else partial(to.need, form=BLOCKED)
+    reads = [read(dy), read(x)]
     # Shared filters need no parts to add up, but each thread reads all images.
     if filter_lanes.divided(shape, to.threads):
         to.add(node, filter_lanes.weight_gradient(shape, 0), reads, [to.buffer(dw, PLAIN)], shape.panels)
@@ -184,16 +227,16 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     plain = ending.bias is None and ending.finish in ("", "mask")
     if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(a.shape[0], a.shape[1]):
         source = few_samples.input_gradient(y.shape[0], y.shape[1], a.shape[1], masked=ending.mask is not None)
-        reads = [to.need(a, PLAIN), to.need(b, PLAIN), *_ends(to, ending)]
+        reads = [to.need(a, PLAIN), to.need(b, PLAIN)]
+        reads += [] if ending.mask is None else [to.need(ending.mask, BLOCKED)]
         to.add(node, source, reads, [to.buffer(y, BLOCKED)], few_samples.items(y.shape[1]))
         return
     flipped = bool(node.attrs["transpose_b"])
-    operands = Operands(
-        1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
-    )
-    source = correlate("matmul", [_POINT], [_POINT], operands, partial(to.pieces, y))
+    operands = Operands(1, 1, 1, a.shape[1], y.shape[1], 1, flipped=flipped, **_types(a, b, y, ending))
+    source = correlate(_name("matmul", operands), [_POINT], [_POINT], operands, partial(to.pieces, y))
     # The kernel reads filters side by side: turning the weights around once costs less than strided loads.
-    key = _transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
+    key = _weights(to, node, b, (1, b.shape[0], b.shape[1], 1), operands)
+    a = stored(a) if operands.paired else a
     to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
 
 

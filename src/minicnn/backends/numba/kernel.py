@@ -20,11 +20,13 @@ from minicnn.backends.numba import (
     machine_code,
     panels,
     registers,
+    short,
+    short_tiles,
     store,
     vector,
     winograd_tiles,
 )  # fmt: skip
-from minicnn.backends.numba.machine_code import Target
+from minicnn.backends.numba.cpus import Target, host
 from minicnn.backends.numba.operations import Operation
 from minicnn.backends.numba.translation import module_of
 
@@ -192,7 +194,7 @@ def _native(source: KernelCode, key: str) -> LoadedCode:
     if loaded := _stored(key):
         return loaded
     symbol = f"minicnn_{key[:16]}"
-    code = machine_code.object_code(module_of(source.text, _operations(source), symbol), machine_code.host())
+    code = machine_code.object_code(module_of(source.text, _operations(source), symbol, host()))
     store.save(key, symbol, code)
     return _kept(*machine_code.loaded(symbol, code))
 
@@ -220,7 +222,7 @@ def callable_of(source: KernelCode) -> Callable[[int, int, int], None]:
 
 def assembly(source: KernelCode, target: Target | None = None) -> str:
     """A kernel's machine code in words, for this CPU or another; compiles it."""
-    return machine_code.assembly(module_of(source.text, _operations(source), "kernel"), target or machine_code.host())
+    return machine_code.assembly(module_of(source.text, _operations(source), "kernel", target or host()))
 
 
 def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[LoadedCode]:
@@ -265,13 +267,13 @@ def _operations(source: KernelCode) -> dict[str, Operation]:
     """The operations that the code of a kernel can name."""
     operations = dict(_ALL)
     for shape in source.tiles:
-        operations |= registers.operations(*shape)
+        operations |= registers.operations(*shape) | short_tiles.operations(*shape)
     return operations
 
 
 _ALL = {
     one.name: one
-    for module in (vector, functions, panels, winograd_tiles)
+    for module in (vector, functions, panels, winograd_tiles, short)
     for one in vars(module).values()
     if isinstance(one, Operation)
 }

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from minicnn.backends.numba.cpus import Target
+
 # LLVM's passes are for loops that it has to make faster. Kernels say themselves what is a vector and what is unrolled.
 SPEED_LEVEL = 2
-
-
-@dataclass(frozen=True)
-class Target:
-    """A CPU that code is compiled for.
-
-    Attributes:
-        triple: Architecture and system, as "aarch64-unknown-linux-gnu".
-        cpu: LLVM's name of it, as "x86-64-v3".
-        features: What it has beyond that, or has not, as "+avx2,-avx512f".
-    """
-
-    triple: str
-    cpu: str
-    features: str = ""
-
-
-@cache
-def host() -> Target:
-    """This CPU, or the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES describe."""
-    cpu, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
-    if features is None:  # as Numba has it: a name of another CPU alone says all
-        features = llvm.get_host_cpu_features().flatten() if cpu in (None, llvm.get_host_cpu_name()) else ""
-    return Target(llvm.get_process_triple(), cpu or llvm.get_host_cpu_name(), features)
 
 
 @cache
@@ -51,9 +27,9 @@ def _machine(target: Target) -> Any:
     )
 
 
-def _optimized(module: Any, target: Target) -> tuple[Any, Any]:
-    machine = _machine(target)
-    module.triple, module.data_layout = target.triple, str(machine.target_data)
+def _optimized(module: Any) -> tuple[Any, Any]:
+    machine = _machine(module.target)
+    module.data_layout = str(machine.target_data)
     parsed = llvm.parse_assembly(str(module))
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     options.loop_vectorization = options.slp_vectorization = False
@@ -62,16 +38,16 @@ def _optimized(module: Any, target: Target) -> tuple[Any, Any]:
     return parsed, machine
 
 
-def object_code(module: Any, target: Target) -> bytes:
+def object_code(module: Any) -> bytes:
     """An object file."""
-    parsed, machine = _optimized(module, target)
+    parsed, machine = _optimized(module)
     code: bytes = machine.emit_object(parsed)
     return code
 
 
-def assembly(module: Any, target: Target) -> str:
+def assembly(module: Any) -> str:
     """Machine code in words."""
-    parsed, machine = _optimized(module, target)
+    parsed, machine = _optimized(module)
     text: str = machine.emit_assembly(parsed)
     return text
 

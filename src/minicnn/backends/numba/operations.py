@@ -9,10 +9,12 @@ from typing import Any
 
 from llvmlite import ir
 
+from minicnn.backends.numba.cpus import Target
+
 LANES = 16
 BYTES = 4 * LANES  # of one vector
 
-BOOL, BYTE, INT32, INT = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+BOOL, BYTE, HALF, INT32, INT = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 FLOAT, VOID = ir.FloatType(), ir.VoidType()
 VECTOR = ir.VectorType(FLOAT, LANES)
 MASK = ir.VectorType(BOOL, LANES)
@@ -38,6 +40,12 @@ class Operation:
 def operation(name: str, result: Any, arguments: Sequence[Any], emit: Callable[..., Any]) -> Operation:
     """See `Operation`."""
     return Operation(name, result, tuple(arguments), emit)
+
+
+def target_of(builder: Any) -> Target:
+    """The CPU that a builder's module is for."""
+    target: Target = builder.module.target
+    return target
 
 
 def pointer(builder: Any, address: Any, kind: Any) -> Any:

@@ -14,14 +14,18 @@ import llvmlite
 
 from minicnn.backends import _code
 from minicnn.backends.numba import machine_code
+from minicnn.backends.numba.cpus import host
 
 # Modules whose code writes the operations that kernels are made of.
-WRITERS = ("vector", "functions", "registers", "panels", "winograd_tiles", "operations", "translation", "machine_code")
+WRITERS = (
+    "vector", "functions", "registers", "panels", "winograd_tiles", "short", "short_tiles", "operations", "translation",
+    "machine_code",
+)  # fmt: skip
 
 
 @cache
 def _platform() -> str:
-    target = machine_code.host()
+    target = host()
     # Object code of one CPU may use instructions that another lacks.
     features = hashlib.sha256(repr(target).encode()).hexdigest()[:12]
     return f"{llvmlite.__version__}-{target.cpu}-{features}"

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from minicnn.backends.numba.operations import BOOL, BYTE, FLOAT, INT, INT32, VOID, Operation, loop, variable
+from minicnn.backends.numba.cpus import Target
+from minicnn.backends.numba.operations import BOOL, BYTE, FLOAT, HALF, INT, INT32, VOID, Operation, loop, variable
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
@@ -29,22 +30,24 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitAnd: ("and_", ""), ast.BitOr: ("or_", ""), ast.BitXor: ("xor", ""),
     ast.LShift: ("shl", ""), ast.RShift: ("ashr", ""),
 }  # fmt: skip
-_CASTS = {"float32": FLOAT, "int64": INT, "int32": INT, "uint8": INT}
+_CASTS = {"float32": FLOAT, "int64": INT, "int32": INT, "uint8": INT, "uint16": INT}
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
 
 
-def module_of(text: str, operations: Mapping[str, Operation], name: str) -> Any:
+def module_of(text: str, operations: Mapping[str, Operation], name: str, target: Target) -> Any:
     """LLVM's module with one function, `name`, that does what a text's function does.
 
     Args:
         text: Python source of a function of integers that returns nothing.
         operations: What it calls, by name.
         name: Of the function in the module.
+        target: The CPU that the code is for.
     """
     definition = ast.parse(text).body[0]
     if not isinstance(definition, ast.FunctionDef):
         raise TypeError(f"A kernel's text is one function. Received: {ast.unparse(definition)[:80]}")
     module = ir.Module(name)
+    module.target, module.triple = target, target.triple
     parameters = [argument.arg for argument in definition.args.args]
     function = ir.Function(module, ir.FunctionType(VOID, [INT] * len(parameters)), name)
     function.attributes.add("nounwind")
@@ -250,7 +253,7 @@ class _Translation:
         result = called.emit(self.builder, *converted)
         if called.result == INT32:
             return self.builder.sext(result, INT)
-        return self.builder.zext(result, INT) if called.result == BYTE else result
+        return self.builder.zext(result, INT) if called.result in (BYTE, HALF) else result
 
     def _extremum(self, sign: str, x: Any, y: Any) -> Any:
         x, y = self._alike(x, y)
@@ -283,7 +286,7 @@ class _Translation:
         match x.type, kind:
             case (ir.IntType(width=1), ir.IntType()):
                 return self.builder.zext(x, kind)
-            case (ir.IntType(width=64), ir.IntType(width=8 | 32)):
+            case (ir.IntType(width=64), ir.IntType(width=8 | 16 | 32)):
                 return self.builder.trunc(x, kind)
             case (ir.IntType(width=1), ir.FloatType()):
                 return self.builder.uitofp(x, kind)

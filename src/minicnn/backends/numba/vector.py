@@ -19,6 +19,7 @@ from minicnn.backends.numba.operations import (
     BYTE,
     BYTES,
     FLOAT,
+    HALF,
     INT,
     INT32,
     LANES,
@@ -28,6 +29,7 @@ from minicnn.backends.numba.operations import (
     external,
     operation,
     pointer,
+    target_of,
 )
 
 NAP_US = 50
@@ -81,8 +83,8 @@ vload = operation("vload", _v, [_a], _load)
 vstore = operation("vstore", VOID, [_a, _v], _store)
 splat = operation("splat", _v, [_f], _splat)
 bload = operation("bload", _v, [_a], lambda b, p: _splat(b, b.load(pointer(b, p, FLOAT))))
-# fload, fstore ...: one float, int32, uint8 or address.
-for _letter, _kind in (("f", FLOAT), ("i", INT32), ("u", BYTE), ("a", INT)):
+# fload, fstore ...: one float, int32, uint8, 16 bits or address.
+for _letter, _kind in (("f", FLOAT), ("i", INT32), ("u", BYTE), ("h", HALF), ("a", INT)):
     _read, _write = (lambda b, p, k=_kind: _load(b, p, k)), (lambda b, p, x, k=_kind: _store(b, p, x, k))
     globals()[f"{_letter}load"] = operation(f"{_letter}load", _kind, [_a], _read)
     globals()[f"{_letter}store"] = operation(f"{_letter}store", VOID, [_a, _kind], _write)
@@ -103,7 +105,7 @@ _BYTES = ir.VectorType(BYTE, LANES)
 
 def _masked(builder: Any, what: str, kind: Any, address: Any, count: Any, value: Any) -> Any:
     """Load the first `count` lanes in place of those of a value, or store those of a value."""
-    align = ir.Constant(INT32, 1 if kind is _BYTES else 4)
+    align = ir.Constant(INT32, {"i8": 1, "i16": 2, "f32": 4}[kind.element.intrinsic_name])
     where = [pointer(builder, address, kind), align, _some(builder, count)]
     types_of = [kind.as_pointer(), INT32, MASK]
     name = f"llvm.masked.{what}.v{LANES}{kind.element.intrinsic_name}.p0"
@@ -318,7 +320,7 @@ nap = operation("nap", VOID, [], _nap)
 
 def _pause(builder: Any) -> None:
     """Let the other thread of the core have it for a moment, where the CPU has a word for that."""
-    if platform.machine() in ("x86_64", "AMD64"):
+    if target_of(builder).architecture == "x86_64":
         external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [], [])
 
 

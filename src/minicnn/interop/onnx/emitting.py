@@ -31,19 +31,22 @@ class Emitter:
         draw: Gives uniform numbers of a shape.
         assign: Takes the new value of a moving statistic, by the Value of the old one.
         batch: The number of samples that the file was written for, if it is fixed, and that of the trace.
+        dtype: Type in which the model computes what is float32 in the file.
     """
 
     def __init__(
         self, program: Program, opset: int, *, training: bool = False, draw: Callable[..., Value] | None = None,
         assign: Callable[[Value, Value], None] | None = None, batch: tuple[int, int] | None = None,
+        dtype: str = "float32",
     ) -> None:  # fmt: skip
         self.program, self.opset, self.training = program, opset, training
-        self.draw, self.assign, self.batch = draw, assign, batch
+        self.draw, self.assign, self.batch, self.dtype = draw, assign, batch, dtype
         self._known: dict[int, tuple[Value, HostArray]] = {}
 
     def constant(self, data: Any, dtype: Any = None) -> Value:
         """A constant."""
-        return self.program.constant(np.asarray(data, dtype))
+        array = np.asarray(data, dtype)
+        return self.program.constant(array.astype(self.dtype) if array.dtype == np.float32 else array)
 
     def known(self, x: Value) -> HostArray:
         """The elements of a small array that follows from constants."""

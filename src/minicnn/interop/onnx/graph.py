@@ -64,7 +64,7 @@ class OnnxGraph(Layer):
             given[0].program, opset_of(model), training=training and self.trainable,
             draw=partial(self.random_uniform) if training else None,
             assign=lambda old, new: self.assign(by_value[id(old)], new) if id(old) in by_value else None,
-            batch=None if self.batch is None else (self.batch, given[0].shape[0]),
+            batch=None if self.batch is None else (self.batch, given[0].shape[0]), dtype=self._tracing().dtype,
         )  # fmt: skip
         names = [info.name for info in model.graph.input if info.name not in held]
         found = emitted(model, emitter, dict(zip(names, given, strict=True)) | held)

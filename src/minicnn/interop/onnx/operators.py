@@ -129,7 +129,7 @@ def _to(e: Emitter, a: Attributes, x: Value) -> Value:
     dtype = helper.tensor_dtype_to_np_dtype(a["to"]).name
     if "float" in x.dtype and "float" not in dtype and dtype != "bool":
         raise UnsupportedError(f"a cast of {x.dtype} to {dtype}, of numbers that may be out of range")
-    return _cast(x, dtype)
+    return _cast(x, e.dtype if dtype == "float32" else dtype)
 
 
 # Reductions -----------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             breakdown.measure, names, name, image, sizes.network_batch, sizes.iterations, CLASSES, LOSS_RTOL
         )  # fmt: skip
         yield Measurement(f"layers-{name}", {**inputs, "iterations": sizes.iterations}, run)
-    yield Measurement(parallelism.PREDICTED, parallelism.given(), parallelism.predict)
+    yield Measurement(parallelism.PREDICTED, parallelism.inputs(), parallelism.predict)
     measured = {"candidates": (), "runs": parallelism.MEASURED, "budget_s": parallelism.BUDGET_S}
     yield Measurement(parallelism.RANKED, measured, parallelism.measure)
 

@@ -31,7 +31,7 @@ KEPT = ("seconds", "exposed", "hidden", "idle", "sent", "memory")
 TONES = dict(zip((*prediction.STRATEGIES, RING), PALETTE, strict=False))
 
 
-def given() -> dict[str, Any]:
+def inputs() -> dict[str, Any]:
     """All that the predictions depend on."""
     return {"candidates": (), "networks": NETWORKS, "gpu": GPU, "hosts": HOSTS, "ranks": RANKS, "strong": STRONG,
             "weak": WEAK, "variation": VARIATION}  # fmt: skip
