@@ -16,10 +16,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from minicnn import Sequential, ops
+from minicnn import Sequential
 from minicnn.backends import backend_class
 from minicnn.layers import Dense, Input
-from minicnn.program import Program
 from support.small_training import compiled, digits
 from support.tolerances import SUM
 
@@ -163,23 +162,6 @@ def test_names_cover_the_code_of_every_operation() -> None:
     operations = kernel._ALL | registers.operations(1, 1)
     files = {Path(made.emit.__code__.co_filename).stem for made in operations.values() if hasattr(made, "emit")}
     assert files <= set(store.WRITERS)
-
-
-def test_products_are_multiply_adds_of_full_registers() -> None:
-    from minicnn.backends import backend_class
-    from minicnn.backends.numba.kernel import assembly
-    from minicnn.machine import processor
-
-    if not processor().avx512:
-        pytest.skip("the CPU has no AVX-512")
-    program = Program()
-    x, w = program.input("x", (32, 8, 8, 8)), program.input("w", (3, 3, 8, 16), kind="parameter")
-    program.outputs["y"] = ops.conv2d(x, w)
-    tasks = backend_class("numba")(threads=1).compile(program).tasks  # type: ignore[call-arg, attr-defined]
-    text = assembly(next(t.source for t in tasks if t.source.name.startswith("conv2d")))
-    lines = [line for line in text.splitlines() if "vfmadd" in line]
-    assert sum("%zmm" in line for line in lines) >= 24  # a tile
-    assert not any("%ymm" in line or "%xmm" in line for line in lines)
 
 
 def test_a_folder_that_cannot_be_written(small_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

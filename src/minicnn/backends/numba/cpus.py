@@ -71,6 +71,19 @@ class Target:
         return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
     @property
+    def accumulators(self) -> int:
+        """Vectors of 16 floats that a tile sums in: three quarters of the registers, since inputs need the others."""
+        if "+avx512f" in self.features.split(","):
+            return 24  # of 32 registers
+        # 16 registers of 8 floats, or 32 of 4, hold 8 vectors; 16 of 4 hold 4.
+        return 6 if self.architecture == "aarch64" or "+avx2" in self.features.split(",") else 3
+
+    @property
+    def pixels(self) -> int:
+        """Neighbouring outputs of a tile, by preference: each has a vector of inputs, which takes registers, too."""
+        return 3 if self.accumulators == 24 else 1
+
+    @property
     def multiplies_bfloat16(self) -> bool:
         """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
         return {"+avx512f", "+avx512bf16"} <= set(self.features.split(","))

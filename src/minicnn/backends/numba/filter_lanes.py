@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import REGISTERS
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
@@ -38,8 +38,8 @@ class LaneShape(Gradient):
     @property
     def vectors(self) -> int:
         """Vectors of a panel: 32 filters, or 16 where that wastes less."""
-        # Two vectors share each broadcast of x, unless the second would be empty.
-        return 2 if -(-self.filters // LANES) % 2 == 0 else 1
+        # Two vectors share each broadcast of x, unless the second would be empty, or leave too few registers.
+        return 2 if -(-self.filters // LANES) % 2 == 0 and cpus.host().pixels > 1 else 1
 
     @property
     def panels(self) -> int:
@@ -145,7 +145,7 @@ def _strips(out: Lines, shape: LaneShape, panels: str, width: int, length: int, 
                     out("ca = max(t0, -(j0 // c_step))", "cz = min(t1, (w - 1 - j0) // c_step + 1)")
                 else:
                     out("ca = t0", "cz = t1")
-                size = even_tile(length, REGISTERS // vectors)
+                size = even_tile(length, cpus.host().accumulators // vectors)
                 full, rest = divmod(length, size)
                 with out.block(f"for m in range(0, {out.number('full', full * size)}, {size}):"):
                     _visit(out, size, shape)
