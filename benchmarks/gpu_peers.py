@@ -43,7 +43,7 @@ from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure import Comparison, Spread
 from minicnn.measure.cases import CASES as EVERY
-from minicnn.measure.cases import Case, as_samples
+from minicnn.measure.cases import TrainingCase, as_samples
 from minicnn.measure.jax_peer import JaxTrainer
 from minicnn.measure.torch_peer import TorchTrainer
 from minicnn.measure.trainer import Row, Trainer, Work
@@ -116,7 +116,7 @@ MANY = 10_000  # samples of a batch from which on it is the whole set
 DRY_STEPS, DRY_BATCH = 4, 32  # at most, in a dry run
 
 
-def samples(case: Case, _: Settings) -> Samples:
+def samples(case: TrainingCase, _: Settings) -> Samples:
     """Images uint8 (N, H, W, C) that can be told apart, with noise, and labels (N,); an epoch sees each once."""
     generator = np.random.default_rng(0)
     count = case.batch * case.steps if case.batch < MANY else case.batch
@@ -231,7 +231,7 @@ class GraphTrainer(TorchTrainer):
         return self._replayed((), steps)
 
 
-def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
+def contender(candidate: str, name: str, case: TrainingCase, *, dry: bool) -> Trainer:
     """The trainer of a candidate; in a dry run on the CPU."""
     who = CANDIDATES[candidate]
     own, short = who.library == "minicnn", who.precision.endswith("16")
@@ -255,7 +255,7 @@ def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
 
 
 def measure(
-    name: str, case: Case, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float | None
+    name: str, case: TrainingCase, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float | None
 ) -> dict[str, Any]:
     """Milliseconds of a round of each candidate: median and quartiles, interleaved; or why it was not timed."""
     judges = (c for c in candidates if (CANDIDATES[c].library, CANDIDATES[c].precision) == ("torch", "float32"))

@@ -14,7 +14,7 @@ import numpy as np
 from minicnn.program.graph import Node, Program, Spec
 
 if TYPE_CHECKING:
-    from minicnn.distribution.schedule import Schedule
+    from minicnn.distribution.schedule import RankSchedule
     from minicnn.ops.groups import Communicator
 
 Array = Any
@@ -265,7 +265,7 @@ class Backend:
         """
         return communicator
 
-    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+    def rank_step(self, schedule: RankSchedule, run: Callable[[RankSchedule, Self], Executable]) -> Executable:
         """A rank's step, which is a list of pieces and collectives.
 
         Args:

@@ -13,7 +13,7 @@ from minicnn.backends.base import Array, Backend, Executable, node_by_node
 from minicnn.program.graph import Program
 
 if TYPE_CHECKING:
-    from minicnn.distribution.schedule import Schedule
+    from minicnn.distribution.schedule import RankSchedule
 
 
 class JaxBackend(Backend):
@@ -80,7 +80,7 @@ class JaxBackend(Backend):
 
         return call
 
-    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+    def rank_step(self, schedule: RankSchedule, run: Callable[[RankSchedule, Self], Executable]) -> Executable:
         """See `Backend.rank_step`; in one jit where that can be."""
         from minicnn.backends._jax_ranks import rank_step
 

@@ -14,27 +14,27 @@ import click
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
 from minicnn.cli.errors import describe
-from minicnn.cli.options import Name
+from minicnn.cli.options import NameType
 from minicnn.cli.runs import require
 from minicnn.cli.study_progress import StudyProgress
 from minicnn.data.places import PLACES
 from minicnn.files import write_file
 from minicnn.measure import drawing, markdown, report, tables
 from minicnn.measure.candidates import HYBRID, PEERS, Field, find
-from minicnn.measure.page import Page, Words
+from minicnn.measure.page import Page, Paragraph
 from minicnn.measure.report import Chapter
-from minicnn.measure.store import Store
+from minicnn.measure.store import ResultStore
 from minicnn.measure.study import SETTING, Setting, Study, changed, measure, recall_all
 
 ALL = "all"
-CANDIDATE = Name("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")
+CANDIDATE = NameType("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")
 DRAWN = "synthetic_digits"
 RESULTS = "results"  # folder of the stored results, in the folder of all that is written
 
 
 @click.command()
 @click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, type=Name("A study", lambda: [*studies.names(), ALL])
+    "names", metavar="NAME...", nargs=-1, required=True, type=NameType("A study", lambda: [*studies.names(), ALL])
 )
 @click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
 @click.option(
@@ -43,7 +43,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     'hybrids, whose first backend computes the forward pass, such as "cupy+numba". Default: all found.',
 )  # fmt: skip
 @click.option(
-    "--data", "datasets", multiple=True, type=Name("A data set", data.names), metavar="NAME",
+    "--data", "datasets", multiple=True, type=NameType("A data set", data.names), metavar="NAME",
     help="Data set instead of the study's own; may be given several times.",
 )  # fmt: skip
 @click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of the data set.")
@@ -95,7 +95,7 @@ def study(
     everything = ALL in names
     chosen = studies.names() if everything else list(dict.fromkeys(names))
     opened = {study_name: studies.get_study(study_name) for study_name in chosen}
-    known = {n: Store(out / RESULTS / n, {}) for n in studies.names()}
+    known = {n: ResultStore(out / RESULTS / n, {}) for n in studies.names()}
     there = [n for n in known if known[n].path(SETTING).exists()]
     if not stored:
         settings = _settings(ctx, opened, **options)
@@ -105,7 +105,7 @@ def study(
             click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
             return
     chapters = [
-        _recalled(n, known[n], *(Store(folder / RESULTS / n, {}) for folder in beside))
+        _recalled(n, known[n], *(ResultStore(folder / RESULTS / n, {}) for folder in beside))
         for n in chosen
         if not (stored and everything) or n in there
     ]
@@ -238,15 +238,15 @@ def _carried_out(
     click.echo(f"{name}: {', '.join(setting.candidates)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
-    store = Store(out / RESULTS / name, field.machine)
+    store = ResultStore(out / RESULTS / name, field.machine)
     with StudyProgress(name) as progress:
         measure(opened, setting, store, progress.say, remeasure=remeasure, parts=parts)
 
 
 def _answer(chapter: Chapter) -> str:
     """Beginning of a page, before its first table or figure."""
-    answer = takewhile(lambda block: isinstance(block, Words), chapter.page.blocks)
-    return " ".join(block.text for block in answer if isinstance(block, Words))
+    answer = takewhile(lambda block: isinstance(block, Paragraph), chapter.page.blocks)
+    return " ".join(block.text for block in answer if isinstance(block, Paragraph))
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def _as_written(name: str) -> Iterator[None]:
         ) from error
 
 
-def _recalled(name: str, *stores: Store) -> Chapter:
+def _recalled(name: str, *stores: ResultStore) -> Chapter:
     opened, page = studies.get_study(name), Page()
     with _as_written(name):
         runs = recall_all(opened, stores)
@@ -273,7 +273,7 @@ def _recalled(name: str, *stores: Store) -> Chapter:
     return Chapter(name, opened, runs, page)
 
 
-def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[str, Store]]) -> None:
+def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[str, ResultStore]]) -> None:
     """One page with all studies of the folder, those too that were carried out before."""
     for name, store in others:
         try:

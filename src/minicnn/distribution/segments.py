@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
@@ -199,17 +200,17 @@ class Segments:
         light, waiting = list[Node](), [v for v in read.values() if id(v) not in multiplied]
         while waiting:
             value = waiting.pop()
-            again, leaves = self._again(value, {*kept, *read})
+            remade, leaves = self._remade(value, {*kept, *read})
             leaves = {key: v for key, v in leaves.items() if key not in read}
             # What is smaller, such as a mean, costs next to nothing.
-            if again and sum(v.nbytes for v in leaves.values()) <= _NEARLY * value.nbytes:
-                light += [node for node in again if node not in light]
+            if remade and sum(v.nbytes for v in leaves.values()) <= _NEARLY * value.nbytes:
+                light += [node for node in remade if node not in light]
                 del read[id(value)]
                 read |= leaves
                 waiting += leaves.values()
         return [*sorted(light, key=lambda node: self._place_of[id(node)]), *nodes]
 
-    def _again(self, value: Value, kept: Collection[int]) -> tuple[list[Node], dict[int, Value]]:
+    def _remade(self, value: Value, kept: Collection[int]) -> tuple[list[Node], dict[int, Value]]:
         """Light nodes that make a value once more, and what they read, kept or small; none if that cannot be."""
         node = value.node
         if node is None or id(value) not in self._dependent or not _is_light(node):
@@ -220,7 +221,7 @@ class Segments:
                 continue
             before: list[Node] = []
             if id(operand) not in kept and 2 * operand.nbytes > value.nbytes:
-                before, further = self._again(operand, kept)
+                before, further = self._remade(operand, kept)
                 if not before:
                     return [], {}
                 leaves |= further
@@ -229,13 +230,44 @@ class Segments:
                 leaves[id(operand)] = operand
         return nodes, leaves
 
-    def parts(self) -> tuple[list[Program], list[list[Program]]]:
+    def _updates(self) -> list[list[Node]]:
+        """What is the same for all shards on the last level, in parts that begin when their own sums are there."""
+        nodes, waits = self.common[-1], dict[int, int]()  # by the id of a value, the last sum for which it waits
+        ends, size = list[int](), 0  # of parts: the last of their sums
+        for number, bucket in enumerate(b for level in range(len(self.collectives)) for b in self.buckets(level) if b):
+            waits |= {id(v): number for node in bucket for v in node.outputs}
+            size += sum(v.nbytes for node in bucket for v in node.outputs)
+            if size >= passes.BUCKET:  # small sums wait for the next large one, as a part costs launches
+                ends.append(number)
+                size = 0
+        # What one node overwrites, all its readers read in one part.
+        readers: dict[int, list[Node]] = {id(self.program.value(name)): [] for name in self.program.updates}
+        for node in nodes:
+            for value in node.inputs:
+                readers.get(id(value), []).append(node)
+        last: dict[int, int] = {}  # by the id of a node, the last sum for which it waits
+        while True:
+            before = dict(last)
+            for node in nodes:
+                last[id(node)] = max(last.get(id(node), -1), *(waits.get(id(v), -1) for v in node.inputs), -1)
+                waits |= {id(v): last[id(node)] for v in node.outputs}
+            for each in readers.values():
+                last |= dict.fromkeys(map(id, each), max((last[id(node)] for node in each), default=-1))
+            if last == before:
+                break
+        parts: list[list[Node]] = [[] for _ in range(len(ends) + 1)]
+        for node in nodes:
+            parts[bisect_left(ends, last[id(node)])].append(node)
+        return [each for each in parts if each] or [[]]
+
+    def parts(self) -> tuple[list[list[Program]], list[list[Program]]]:
         """The Programs of all levels: of what is the same for all shards, and of pieces of the shard's own nodes."""
         pieces = [self._pieces(level) for level in range(len(self.per_shard))]
         kept = {id(v) for each in pieces for nodes in each for v in _read_by(nodes)}
         pieces = [[self._with_light(nodes, kept) for nodes in each] for each in pieces]
-        levels = zip(self.common, pieces, self.collectives, strict=True)
-        order = [nodes for common, per_shard, collectives in levels for nodes in (common, *per_shard, collectives)]
+        alike = [*([nodes] for nodes in self.common[:-1]), self._updates()]
+        levels = zip(alike, pieces, self.collectives, strict=True)
+        order = [nodes for common, per_shard, collectives in levels for nodes in (*common, *per_shard, collectives)]
         read_after: list[set[int]] = []  # ids of values that are read after each part
         read = self.read_last()
         # From the end, since what is read later must be handed on.
@@ -244,9 +276,9 @@ class Segments:
             read -= {id(v) for n in nodes for v in n.outputs} - self.read_last()
             read |= {id(v) for v in _read_by(nodes)}
         programs = iter([self.part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
-        common, per_shard = list[Program](), list[list[Program]]()
-        for each in pieces:
-            common.append(next(programs))
+        common, per_shard = list[list[Program]](), list[list[Program]]()
+        for shared, each in zip(alike, pieces, strict=True):
+            common.append([next(programs) for _ in shared])
             per_shard.append([next(programs) for _ in each])
             next(programs)
         return common, per_shard
@@ -297,8 +329,8 @@ class Segments:
 
 def _read_by(nodes: Sequence[Node]) -> list[Value]:
     """The values that some nodes read and do not make."""
-    made = {id(v) for node in nodes for v in node.outputs}
-    return [v for node in nodes for v in node.inputs if v.data is None and id(v) not in made]
+    results = {id(v) for node in nodes for v in node.outputs}
+    return [v for node in nodes for v in node.inputs if v.data is None and id(v) not in results]
 
 
 def _is_light(node: Node) -> bool:

@@ -161,13 +161,6 @@ def _whole(x: Value) -> Value:
 class CenterCrop(RandomCrop):
     """The middle of each image, in training, too.
 
-    Args:
-        height: Rows of the part, at most those of the images.
-        width: Columns of the part.
-
-    Output shape:
-        (N, height, width, C), or (N, C, height, width).
-
     Raises:
         ValueError: If the images are smaller.
     """

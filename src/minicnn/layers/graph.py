@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from minicnn.layers.layer import Layer
-from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
+from minicnn.layers.symbolic import LayerCall, SymbolicTensor, Tensors
 from minicnn.layers.trace import Trace
 from minicnn.program.graph import Value
 
@@ -87,7 +87,7 @@ class Graph:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.names, self.one_input, self.one_output = state["names"], state["one_input"], state["one_output"]
         tensors = [t for t, _ in state["tensors"]]
-        self.calls = [Call(layer, [tensors[i] for i in inputs], *rest) for layer, inputs, *rest in state["calls"]]
+        self.calls = [LayerCall(layer, [tensors[i] for i in inputs], *rest) for layer, inputs, *rest in state["calls"]]
         for tensor, source in state["tensors"]:
             tensor.source = None if source is None else self.calls[source]
         self.inputs, self.outputs = ([tensors[i] for i in numbers] for numbers in state["ends"])
@@ -105,10 +105,10 @@ def _tensors(what: str, argument: Tensors) -> list[SymbolicTensor]:
     return tensors
 
 
-def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> list[Call]:
+def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> list[LayerCall]:
     """Calls between inputs and outputs, each after those it depends on; no recursion, so any depth."""
     known = {t.key for t in inputs}
-    done: dict[int, Call] = {}
+    done: dict[int, LayerCall] = {}
     stack = [(t, False) for t in reversed(outputs)]
     while stack:
         tensor, ready = stack.pop()

@@ -81,15 +81,7 @@ class Inspectable(Configured):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Self:
-        """A layer with the arguments that `get_config` gave.
-
-        Args:
-            config: The arguments; tuples may have become lists.
-            custom_objects: Classes that are not minicnn's own, by name.
-
-        Raises:
-            ValueError: If a class is unknown.
-        """
+        """A layer with the arguments that `get_config` gave: see `Configured`."""
         layer = super().from_config({k: v for k, v in config.items() if k != "trainable"}, custom_objects)
         layer._trainable = checked_bool(config.get("trainable", True))  # which a constructor need not take
         return layer

@@ -27,7 +27,7 @@ _TRIALS = (256, 384)
 
 
 @dataclass(eq=False)
-class Call:
+class LayerCall:
     """One application of a layer to symbolic tensors.
 
     Attributes:
@@ -87,7 +87,7 @@ class SymbolicTensor(Operators):
     shape: Shape
     dtype: str = "float32"
     name: str | None = None
-    source: Call | None = None
+    source: LayerCall | None = None
     index: int = 0
     trials: Trials = ()
 
@@ -172,7 +172,7 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
     as_list = not isinstance(inputs, SymbolicTensor)
     tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
     form = inputs.with_tensors([]) if isinstance(inputs, Arguments) else None
-    call = Call(layer, tensors, as_list, training, form=form)
+    call = LayerCall(layer, tensors, as_list, training, form=form)
     built = layer.built
     by_trial = [_traced(call, 0, most_nodes)]
     if any(t.trials for t in tensors):
@@ -193,7 +193,7 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
     return call.result
 
 
-def _traced(call: Call, number: int, most_nodes: int) -> list[Value]:
+def _traced(call: LayerCall, number: int, most_nodes: int) -> list[Value]:
     """The results of a call for samples of the trial shape of that number; says in the call what it takes."""
     trace = Trace(Program("shapes", most_nodes=most_nodes))
     values = [trace.program.input(f"x{i}", (_BATCH, *t.trial(number)), t.dtype) for i, t in enumerate(call.inputs)]

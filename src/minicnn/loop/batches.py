@@ -18,7 +18,7 @@ from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numer
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches, picked
 from minicnn.loop.adapters import one_row, same_length, taken_over
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, row_specs, staged, steps_of_a_slot
-from minicnn.loop.sources import Source
+from minicnn.loop.sources import BatchSource
 from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.tracing import Feed, Run
 from minicnn.program.graph import ITEMSIZE, Spec
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minicnn.distribution import DataParallel
 
 
-class ArraySource(Source):
+class ArraySource(BatchSource):
     """Batches picked by index from whole arrays: on the device, or in the host's memory if they are not kept there.
 
     Memory maps of which either would take a copy are read and converted batch by batch, as what a loader gives is.
@@ -67,11 +67,11 @@ class ArraySource(Source):
         self._gather = None if stays else Gatherer(self._arrays)
 
     def batches(self) -> int:
-        """See `Source`."""
+        """See `BatchSource`."""
         return self._batches
 
     def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
-        """See `Source`."""
+        """See `BatchSource`."""
         ahead, self._ahead = self._ahead, None
         if shuffle and ahead is not None and ahead[0] == (seed, epoch):
             order = ahead[1]
@@ -106,7 +106,7 @@ class ArraySource(Source):
             yield Chunk(feed, len(rows), specs, steps * self._batch_size, partial(gather, np.concatenate(rows)))
 
 
-class LoaderSource(Source):
+class LoaderSource(BatchSource):
     """Batches as a loader gives them: (x, y) or (x, y, sample_weight).
 
     Args:
@@ -138,11 +138,11 @@ class LoaderSource(Source):
             )
 
     def batches(self) -> int:
-        """See `Source`; the loader itself decides on their order."""
+        """See `BatchSource`; the loader itself decides on their order."""
         return len(self._loader) if self._stream_steps is None else self._stream_steps
 
     def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
-        """See `Source`."""
+        """See `BatchSource`."""
         batches = self._numbered(skip, shuffle, seed, epoch)
         if self._distribution is not None:
             yield from self._parts(batches, self._distribution)
@@ -330,7 +330,7 @@ def source_of(
     standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: Any = "keep",
     steps: int | None = None, several_epochs: bool = False, continues: bool = False,
     distribution: DataParallel | None = None,
-) -> Source:  # fmt: skip
+) -> BatchSource:  # fmt: skip
     """The source of batches that data are.
 
     Args:
@@ -349,7 +349,7 @@ def source_of(
     Raises:
         ValueError: If labels are missing or given twice, or it cannot be known how many batches an epoch has.
     """
-    source: Source
+    source: BatchSource
     if isinstance(x, Batches):
         if y is not None or weight is not None:
             raise ValueError(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from minicnn.loop.tracing import Run
 
 
-class Source(ABC):
+class BatchSource(ABC):
     """Batches of each epoch, as runs of steps.
 
     Attributes:

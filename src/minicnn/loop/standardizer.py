@@ -15,7 +15,7 @@ from minicnn.backends.base import Array, Backend
 from minicnn.data.forms import HostArray, as_list, dtype_name, host, numeric
 from minicnn.layers.options import Shape
 from minicnn.loop.adapters import on_backend, one_row, same_length, spec_of, taken_over
-from minicnn.loop.tracing import Feed, Run, input_names
+from minicnn.loop.tracing import Feed, Run
 from minicnn.losses import Loss
 from minicnn.losses.base import extremes
 from minicnn.metrics import Metric
@@ -265,13 +265,13 @@ class Standardizer:
         ys = self._labels(y, samples) if self.losses and (y is not None or not self.free) else []
         if self.free and not self.losses and y is not None:
             ys = self._free(y, samples)
-        arrays = dict(zip(input_names("x", len(xs)), xs, strict=True))
-        arrays |= dict(zip(input_names("y", len(ys)), ys, strict=True))
         weights = self._weights(weight, ys) if ys else None
+        specs = (tuple(spec_of(a) for a in xs), tuple(spec_of(a) for a in ys))
+        feed = Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:]))
+        arrays = dict(zip(feed.names, (*xs, *ys), strict=True))
         if weights is not None:
             arrays["sample_weight"] = weights
-        specs = (tuple(spec_of(a) for a in xs), tuple(spec_of(a) for a in ys))
-        return Run(Feed(samples, *specs, weight=None if weights is None else tuple(weights.shape[1:])), arrays)
+        return Run(feed, arrays)
 
 
 def _fits(sample: tuple[int, ...], shape: Shape) -> bool:

@@ -25,7 +25,7 @@ from minicnn.loop.adapters import samples_of
 from minicnn.loop.batches import source_of
 from minicnn.loop.executor import Executor
 from minicnn.loop.objective import LazyLogs
-from minicnn.loop.sources import Source
+from minicnn.loop.sources import BatchSource
 from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.step import Supervised
 from minicnn.loop.totals import Totals
@@ -229,7 +229,7 @@ class Training:
     def source(
         self, x: Any, y: Any, weight: Any, batch_size: int, class_weight: Mapping[int, float] | None = None,
         **options: Any,
-    ) -> Source:  # fmt: skip
+    ) -> BatchSource:  # fmt: skip
         """The source of batches with labels; see `source_of` for the options."""
         options |= {"batch_size": batch_size, "distribution": self.distribution}
         return source_of(self.standardizer(class_weight), x, y, weight, **options)
@@ -268,8 +268,8 @@ class Training:
         return executor.train(run, totals, executor.step.rates(executor.steps_taken, run.steps), finite)
 
     def fit(
-        self, source: Source, validation: Source | None, validates: Callable[[int], bool], callbacks: Callbacks,
-        shuffle: bool, seed: int, epochs: range, about: Mapping[str, Any],
+        self, source: BatchSource, validation: BatchSource | None, validates: Callable[[int], bool],
+        callbacks: Callbacks, shuffle: bool, seed: int, epochs: range, about: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Train for some epochs: see `Model.fit`; all ranks must have been asked `about` the same."""
         self.stop, self.position = False, (epochs.start, 0)
@@ -284,7 +284,7 @@ class Training:
         self.agree("end of the training", callbacks.params)
 
     def train_epoch(
-        self, source: Source, validation: Source | None, callbacks: Callbacks, shuffle: bool, seed: int
+        self, source: BatchSource, validation: BatchSource | None, callbacks: Callbacks, shuffle: bool, seed: int
     ) -> None:
         """Train from the position to the end of its epoch, and validate."""
         epoch, first = self.position
@@ -310,7 +310,7 @@ class Training:
         self.position = (epoch + 1, 0)
         callbacks("on_epoch_end", epoch, epoch_logs)
 
-    def evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
+    def evaluate(self, source: BatchSource, callbacks: Callbacks) -> dict[str, Any]:
         """Losses and metrics of all batches."""
         callbacks("on_test_begin")
         totals = Totals()

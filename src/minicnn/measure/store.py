@@ -31,7 +31,7 @@ class Record:
     others: float | None = None
 
 
-class Store:
+class ResultStore:
     """A folder of results.
 
     A result is kept as long as all that it depends on is what it was: the sizes, the machine, the versions.

@@ -30,7 +30,7 @@ from minicnn.loop.held import held_weights
 from minicnn.loop.objective import Objective
 from minicnn.loop.observation import timeline, trace
 from minicnn.loop.predictions import predict, predict_alike, predict_batch
-from minicnn.loop.sources import Source
+from minicnn.loop.sources import BatchSource
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
 from minicnn.loop.training import Training
@@ -743,7 +743,7 @@ def clone_model(model: Model) -> Model:
     return clone
 
 
-def _length(source: Source) -> int | None:
+def _length(source: BatchSource) -> int | None:
     """Batches of a source; None for a loader that does not know it."""
     try:
         return len(source)

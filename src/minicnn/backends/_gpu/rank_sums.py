@@ -80,21 +80,23 @@ class Sum:
         """See `StepExecutable.updated`."""
         return {}
 
-    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
-        """See `StepExecutable.bind`."""
+    def bind(self, arrays: Arrays, outputs: Arrays, *, beside: bool = False) -> list[Launch]:
+        """See `StepExecutable.bind`; `beside`: see `NcclCommunicator.enqueue`."""
         group, flat, total = self._group, arrays["flat"], outputs["sum"]
+        moved = partial(self._moved, beside=beside)
         if self._add is None:
-            return [self._moved("all_reduce", flat, total)]
+            return [moved("all_reduce", flat, total)]
         rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
         operands = {str(r): row for r, row in enumerate(rows)}
         if self._at_once:
-            return [self._moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
+            return [moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
         share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
-        launches = [self._moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
-        return [*launches, self._moved("all_gather", share, total)]
+        launches = [moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
+        return [*launches, moved("all_gather", share, total)]
 
-    def _moved(self, collective: str, source: Any, target: Any) -> Launch:
-        return partial(self._group.communicator.enqueue, collective, source, target, self._runtime)  # type: ignore[union-attr]
+    def _moved(self, collective: str, source: Any, target: Any, *, beside: bool) -> Launch:
+        enqueue = self._group.communicator.enqueue  # type: ignore[union-attr]
+        return partial(enqueue, collective, source, target, self._runtime, beside=beside)
 
     def _part(self, array: Any, rank: int) -> Any:
         """A rank's part of an array."""

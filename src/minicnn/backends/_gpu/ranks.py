@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
 from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.rank_pooling import remember_maxima
 from minicnn.backends._gpu.rank_sums import Sum, side_by_side, sums_of, tree
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
@@ -17,7 +18,7 @@ from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
+from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec
 from minicnn.program.memory import Buffer, assign
@@ -28,15 +29,17 @@ if TYPE_CHECKING:
 PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
 
 
-def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
+def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     """The step of a rank, as much of it on the GPU as can be; one rank needs no communicator."""
     group = schedule.group
     communicator = group.communicator if isinstance(group.communicator, NcclCommunicator) else None
     # A graph reads weights where they are: each has to be overwritten there.
     whole = all(schedule.results.get(name) == updated(name) for name in schedule.program.updates)
-    whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
+    whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
+    if backend.options.fused:
+        remember_maxima(schedule)
     if whole:
         return GraphStep(schedule, backend, communicator)
     # Where kernels are split, some collectives are the host's.
@@ -59,13 +62,13 @@ class DeviceStep(RankStep):
 
     overlaps = False  # a GPU does what it is given in one order
 
-    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend)
         self._communicator, self._runtime = communicator, backend.runtime
         sums: list[Collective] = []
         if communicator is not None:
             # NCCL allocates when it is first used, which a capture does not allow.
-            connect(communicator, backend)
+            connect(communicator, backend.runtime)
             communicator.captured(self)
             sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
         self._sums = self._compile_sums(sums)
@@ -114,9 +117,11 @@ class GraphStep(DeviceStep):
     beside what comes next. See `DeviceStep` for the arguments.
     """
 
-    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend, communicator)
-        adds = [each for each in schedule.instructions if isinstance(each, Add) and not isinstance(each, Collective)]
+        adds = [
+            each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
+        ]
         specs = list(dict.fromkeys(each.specs for each in adds))
         additions = backend.compile_each([_additions(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
@@ -254,7 +259,13 @@ class GraphStep(DeviceStep):
             run: Any = self._backend.compile(_finite({name: a.spec for name, a in seen.items()}))
             self._returned[FINITE] = self._call(run, seen)[FINITE]
             self._captures &= run.captures
+        self._update_early()
         self._awaited = self._first_readers()
+        # Sums for which all wait do not wait for those beside, which one connection would do in one order.
+        sums = {at in self._awaited for at, call in enumerate(self._tape) if isinstance(call.run, Sum)}
+        self._has_both = self._communicator is not None and len(sums) > 1
+        if self._communicator is not None and self._has_both:
+            connect(self._communicator, self._runtime, beside=True)
         lives: dict[_Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
 
         def used(result: Any, at: int) -> None:
@@ -279,14 +290,27 @@ class GraphStep(DeviceStep):
                 at, spec = offsets[each.holder] + each.offset, each.spec
                 self._places[each] = self._runtime.view(self._memory, at, spec.shape, stored(spec.dtype))
 
+    def _update_early(self) -> None:
+        """Move updates to where all is there that they read, and nobody reads any more what they overwrite."""
+        for update in [call for call in self._tape if call.overwrites and call.run.is_alone]:
+            at = self._tape.index(update)
+            before = [k for k, call in enumerate(self._tape[:at]) if update.waits_for(call)]
+            del self._tape[at]
+            self._tape.insert(max(before, default=-1) + 1, update)
+
     def _first_readers(self) -> dict[int, int]:
-        """Of each sum that need not be there for the next call the first call that reads it."""
-        first: dict[_Result, int] = {}
-        for at, call in reversed([*enumerate(self._tape)]):
-            first |= {each.holder: at for each in call.operands.values() if isinstance(each, _Result)}
-        sums = {at: call for at, call in enumerate(self._tape) if isinstance(call.run, Sum) and call.run.is_alone}
-        readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
-        return {at: reader for at, reader in readers.items() if reader > at + 1}
+        """Of each sum and update that goes on beside others the first call that waits for it."""
+        beside: dict[int, int] = {}
+        for at in reversed(range(len(self._tape))):
+            call = self._tape[at]
+            if not (isinstance(call.run, Sum) or call.overwrites) or not call.run.is_alone:
+                continue
+            # What is begun beside stays in order, as an update behind its sum: only others wait.
+            others = [k for k in range(at + 1, len(self._tape)) if k not in beside]
+            reader = next((k for k in others if self._tape[k].waits_for(call)), len(self._tape))
+            if any(k < reader for k in others):
+                beside[at] = reader
+        return beside
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
@@ -299,7 +323,10 @@ class GraphStep(DeviceStep):
                 for name, each in recorded.items()
             }
 
-        bound = [call.run.bind(there(call.operands), there(call.results)) for call in self._tape]
+        bound = []
+        for at, call in enumerate(self._tape):
+            about = {"beside": self._has_both and at in self._awaited} if isinstance(call.run, Sum) else {}
+            bound.append(call.run.bind(there(call.operands), there(call.results), **about))
         launches = self._in_turn(bound)
         run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
         return run, there(self._returned), bound
@@ -361,7 +388,7 @@ class GraphStep(DeviceStep):
         self._tape.append(_Call(run, arrays, results))
         return results | run.updated(arrays)
 
-    def _add(self, addition: Add, a: list[Any], b: list[Any]) -> list[Any]:
+    def _add(self, addition: ShardSum, a: list[Any], b: list[Any]) -> list[Any]:
         operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
         results = self._call(self._additions[addition.specs], operands)
         return [results[str(n)] for n in range(len(a))]
@@ -416,6 +443,23 @@ class _Call:
         """Operands and results."""
         return [*self.operands.values(), *self.results.values()]
 
+    @property
+    def overwrites(self) -> set[str]:
+        """Names of the arrays that it overwrites where they are."""
+        return {a.name for a in self.run.updated(self.operands).values() if isinstance(a, _Given)}
+
+    @property
+    def _reads(self) -> tuple[set[int], set[str]]:
+        """Results that it reads, by id, and names of the arrays that it reads where they are."""
+        results = {id(a.holder) for a in self.operands.values() if isinstance(a, _Result)}
+        return results, {a.name for a in self.operands.values() if isinstance(a, _Given)}
+
+    def waits_for(self, other: _Call) -> bool:
+        """True if it reads what another makes or overwrites, or overwrites what the other reads."""
+        results, names = self._reads
+        made = {id(a.holder) for a in other.results.values() if isinstance(a, _Result)}
+        return bool(results & made or names & other.overwrites or self.overwrites & other._reads[1])
+
 
 @dataclass(frozen=True)
 class _Copy:
@@ -423,6 +467,10 @@ class _Copy:
 
     runtime: Runtime
     titles: tuple[str, ...] = ()
+
+    def updated(self, arrays: Arrays) -> Arrays:
+        """See `StepExecutable.updated`."""
+        return {}
 
     def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
         """See `StepExecutable.bind`."""
@@ -446,11 +494,11 @@ def _additions(specs: Sequence[Spec]) -> Program:
     return program
 
 
-def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:
-    """Connect the ranks before anything is captured."""
-    with backend.runtime.active():
-        arrays = [backend.runtime.empty((communicator.size,), "float32") for _ in range(2)]
+def connect(communicator: NcclCommunicator, runtime: Runtime, *, beside: bool = False) -> None:
+    """Connect the ranks before anything is captured; `beside`: see `NcclCommunicator.enqueue`."""
+    with runtime.active():
+        arrays = [runtime.empty((communicator.size,), "float32") for _ in range(2)]
         for array in arrays:
-            backend.runtime.clear(array)
-        communicator.prepare(arrays, backend.runtime)
-        backend.runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here
+            runtime.clear(array)
+        communicator.prepare(arrays, runtime, beside=beside)
+        runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here

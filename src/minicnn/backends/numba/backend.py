@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite
 import numpy as np
 
-from minicnn.backends.base import Executable, check_results
+from minicnn.backends.base import Array, Executable, check_results
 from minicnn.backends.numba.executable import NumbaExecutable
 from minicnn.backends.numba.rules import lower
+from minicnn.backends.numba.short import SHORT
 from minicnn.backends.numba.threads import default_threads
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program.graph import Node, Program
@@ -56,6 +59,10 @@ class NumbaBackend(NumpyBackend):
             names = ", ".join(CONVOLUTION_KERNELS)
             raise ValueError(f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}.")
         self.convolution_kernel = convolution_kernel
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`; bfloat16 is held in float32, since NumPy has no arrays of it."""
+        return super().asarray(data, "float32" if dtype == SHORT else dtype)
 
     def rewrite(self, program: Program) -> Program:
         """See `Backend.rewrite`; lowering merges what can run in one kernel."""

@@ -9,10 +9,9 @@ from typing import Any
 from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movement, pooling, weights, winograd
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
-from minicnn.backends.numba.cpus import host
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
 from minicnn.backends.numba.operations import LANES
-from minicnn.backends.numba.short import SHORT
+from minicnn.backends.numba.short import SHORT, product_name
 from minicnn.backends.numba.widening import is_short, stored
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
@@ -87,7 +86,9 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
         x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
         channels if back else filters // groups, kw, groups, flipped=back, **_types(x, w, y, ending),
     )  # fmt: skip
-    source = correlate(_name(node.op.name, operands), rows, columns, operands, partial(to.pieces, y))
+    source = correlate(
+        product_name(node.op.name, paired=operands.paired), rows, columns, operands, partial(to.pieces, y)
+    )
     shape = (kh * kw, channels, filters // groups, groups)
     key = _weights(to, node, w, shape, operands)
     x = stored(x) if operands.paired else x
@@ -101,11 +102,6 @@ def _types(x: Value, w: Value, y: Value, ending: Ending) -> dict[str, Any]:
         "bias": ending.bias is not None, "finish": ending.finish, "dtype": SHORT if is_short(x, w) else "float32",
         "result": y.dtype, "mask": mask,
     }  # fmt: skip
-
-
-def _name(name: str, operands: Operands) -> str:
-    how = "vdpbf16ps" if host().multiplies_bfloat16 else "pairs of multiply-adds"
-    return f"{name} in bfloat16 by {how}" if operands.paired else name
 
 
 def _weights(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int], o: Operands) -> Key:
@@ -233,7 +229,9 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
         return
     flipped = bool(node.attrs["transpose_b"])
     operands = Operands(1, 1, 1, a.shape[1], y.shape[1], 1, flipped=flipped, **_types(a, b, y, ending))
-    source = correlate(_name("matmul", operands), [_POINT], [_POINT], operands, partial(to.pieces, y))
+    source = correlate(
+        product_name("matmul", paired=operands.paired), [_POINT], [_POINT], operands, partial(to.pieces, y)
+    )
     # The kernel reads filters side by side: turning the weights around once costs less than strided loads.
     key = _weights(to, node, b, (1, b.shape[0], b.shape[1], 1), operands)
     a = stored(a) if operands.paired else a
@@ -275,17 +273,19 @@ def _depthwise(to: Lowering, node: Node) -> None:
     source = depthwise.depthwise(
         node.op.name, rows, columns, channels=w.shape[2], multiplier=w.shape[3], kernel_width=w.shape[1],
         out_size=(y.shape[1], y.shape[2]), gradient=node.op.name.endswith("gradient"),
-        pieces=to.pieces(y, max(row.count for row in rows)),
+        pieces=to.pieces(y, max(row.count for row in rows)), dtype=stored(x).dtype, result=y.dtype,
     )  # fmt: skip
-    to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN)], [to.buffer(y, BLOCKED)])
+    to.add(node, source, [to.need(stored(x), BLOCKED), to.need(w, PLAIN)], [to.buffer(y, BLOCKED)])
 
 
 def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     dy, x = node.inputs
     dw = node.outputs[0]
     row, column = _lines(node, x, node.attrs["kernel"])
+    if is_short(dy, x):
+        dy, x = stored(dy), stored(x)
     source = depthwise.weight_gradient(
-        row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x)
+        row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x), dtype=x.dtype
     )
     to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
 
@@ -294,25 +294,36 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
     gradient = node.op.name.endswith("gradient")
     image = node.outputs[0] if gradient else node.inputs[0]
     row, column = _lines(node, image, node.attrs["kernel"])
-    sizes = {"channels": image.shape[3], "pieces": to.pieces(image, image.shape[3])}
+    images = [*map(stored, node.inputs), node.outputs[0]]
+    names = ("dy", "x", "y", "dx") if len(images) == 4 else ("dy", "dx") if gradient else ("x", "y")
+    dtypes = {name: value.dtype for name, value in zip(names, images, strict=True)}
+    sizes: dict[str, Any] = {"channels": image.shape[3], "pieces": to.pieces(image, image.shape[3]), "dtypes": dtypes}
     if node.op.name.startswith("max"):
         make = pooling.max_pool_gradient if gradient else pooling.max_pool
         source = make(row, column, **sizes, rectified=rectified)
     else:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
         source = average(row, column, **sizes, count_padding=node.attrs["count_padding"])
-    to.add(node, source, [to.need(v, BLOCKED) for v in node.inputs], [to.buffer(node.outputs[0], BLOCKED)])
+    to.add(node, source, [to.need(v, BLOCKED) for v in images[:-1]], [to.buffer(node.outputs[0], BLOCKED)])
+
+
+def rounded(to: Lowering, node: Node) -> None:
+    """Lower a node with the cast to bfloat16 that follows: it stores what it makes so."""
+    first = node.attrs["body"].operations[0]
+    inputs = tuple(node.inputs[i] for i in first.inputs)
+    inner = Node(first.op, inputs, node.outputs, first.attrs, node.scope, node.phase)
+    IMAGE_RULES[first.op.name](to, inner)
+    to.how[id(node)] = f"{to.how.pop(id(inner))} + cast"
 
 
 def pool_and_relu(to: Lowering, node: Node) -> None:
     """Lower max-pooling and the relu that follows, or the gradients of both: dx from dy, relu's result and x."""
     steps = node.attrs["body"].operations
-    step = next(s for s in steps if s.op.name != "relu" and s.op.name != "relu_gradient")
+    step = next(s for s in steps if s.op.name not in ("relu", "relu_gradient", "cast"))
     if step.op.name == "max_pool2d":
         inputs = node.inputs
     else:
-        dy, positive = (node.inputs[i] for i in steps[0].inputs)
-        inputs = (dy, node.inputs[step.inputs[1]], positive)
+        inputs = (node.inputs[steps[0].inputs[0]], *(node.inputs[i] for i in step.inputs[1:]))
     inner = Node(step.op, inputs, node.outputs, step.attrs, node.scope, node.phase)
     _pool(to, inner, rectified=True)
     to.how[id(node)] = " + ".join(s.op.name for s in steps)

@@ -15,6 +15,7 @@ import numpy as np
 from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends._progress import Progress
 from minicnn.backends.numba import (
+    cpus,
     functions,
     interpreting,
     machine_code,
@@ -26,7 +27,7 @@ from minicnn.backends.numba import (
     vector,
     winograd_tiles,
 )  # fmt: skip
-from minicnn.backends.numba.cpus import Target, host
+from minicnn.backends.numba.cpus import Target
 from minicnn.backends.numba.operations import Operation
 from minicnn.backends.numba.translation import module_of
 
@@ -194,7 +195,7 @@ def _native(source: KernelCode, key: str) -> LoadedCode:
     if loaded := _stored(key):
         return loaded
     symbol = f"minicnn_{key[:16]}"
-    code = machine_code.object_code(module_of(source.text, _operations(source), symbol, host()))
+    code = machine_code.object_code(module_of(source.text, _operations(source), symbol, cpus.host()))
     store.save(key, symbol, code)
     return _kept(*machine_code.loaded(symbol, code))
 
@@ -222,7 +223,7 @@ def callable_of(source: KernelCode) -> Callable[[int, int, int], None]:
 
 def assembly(source: KernelCode, target: Target | None = None) -> str:
     """A kernel's machine code in words, for this CPU or another; compiles it."""
-    return machine_code.assembly(module_of(source.text, _operations(source), "kernel", target or host()))
+    return machine_code.assembly(module_of(source.text, _operations(source), "kernel", target or cpus.host()))
 
 
 def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[LoadedCode]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.interpreting import VectorInterpreter
 from minicnn.backends.numba.operations import (
     BYTES,
@@ -68,6 +69,12 @@ def store_of(dtype: str) -> str:
 def bytes_of(dtype: str) -> int:
     """Bytes of a vector of 16 elements of a type that has blocks."""
     return SHORT_BYTES if dtype == SHORT else BYTES
+
+
+def product_name(name: str, *, paired: bool) -> str:
+    """Name of the kernel of a product, for `explain`."""
+    how = "vdpbf16ps" if cpus.host().multiplies_bfloat16 else "pairs of multiply-adds"
+    return f"{name} in bfloat16 by {how}" if paired else name
 
 
 def _widened(builder: Any, shorts: Any) -> Any:

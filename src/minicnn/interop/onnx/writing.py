@@ -91,8 +91,8 @@ def _sheet(program: Program, held: Collection[str]) -> tuple[Sheet, set[str]]:
             refused.add(f"{node.op.name} in {node.scope or program.name} ({type(error).__name__}: {error})")
             made = [Tensor(sheet, v.name, v.shape, v.dtype) for v in node.outputs]
         tensors |= {id(v): t for v, t in zip(node.outputs, made, strict=True)}
-    for name, v in {**program.outputs, **program.updates}.items():
-        sheet.name(tensors[id(v)], result_name(name, program))
+    results = {**program.outputs, **program.updates}
+    sheet.leave({result_name(name, program): tensors[id(v)] for name, v in results.items()})
     return sheet, refused
 
 
