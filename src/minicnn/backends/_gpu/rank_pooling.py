@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from minicnn.backends._gpu.rewriting import POOL_INDEX, POOL_SCATTER, has_byte
-from minicnn.distribution.schedule import Instruction, Piece, Schedule, Slot
+from minicnn.distribution.schedule import Instruction, Piece, RankSchedule, Slot
 from minicnn.program.graph import Node, Program, Spec, Value
 from minicnn.program.passes import remove_dead_nodes
 
 Names = dict[int, str]  # of arrays with the places of maxima, by the id of a node
 
 
-def remember_maxima(schedule: Schedule) -> None:
+def remember_maxima(schedule: RankSchedule) -> None:
     """Change the parts of a schedule so that gradients of max-poolings read where maxima are.
 
     Within one Program `rewriting.remember_maxima` does so; between two, the image before the pooling would be stored,
@@ -98,7 +98,7 @@ def _named_anew(each: Instruction) -> Instruction:
     )  # fmt: skip
 
 
-def _drop_unread(schedule: Schedule) -> None:
+def _drop_unread(schedule: RankSchedule) -> None:
     """Let no part hand on what nobody reads any more."""
     last = {*schedule.results.values(), *schedule.watched.values()}
     last |= {slot for slots, _ in schedule.kept.values() for slot in slots}
