@@ -47,7 +47,7 @@ def key(text: str) -> str:
 
 
 def place(name: str) -> Path | None:
-    """Path of a compiled kernel for this CPU, Numba, llvmlite and Python; None if it cannot be kept."""
+    """Path of a compiled kernel for this CPU and llvmlite; None if it cannot be kept."""
     return _code.place("numba", _platform(), f"{name}.bin")
 
 
