@@ -13,8 +13,7 @@ from minicnn.backends.numba import cpus
 from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES, LANES
-
-CACHE = 1 << 19  # bytes of transformed inputs at a time: half of the second-level cache of common CPUs
+from minicnn.machine import second_level_cache
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,10 @@ class WinogradShape:
     @property
     def together(self) -> int:
         """Tiles of a group."""
-        # As many tiles as fit into the cache, since products read their transformed inputs once for each group of
+        # As many as fit into half of the cache, since products read their transformed inputs once for each group of
         # filters.
         tiles = cpus.host().pixels
-        most = max(tiles, CACHE // (16 * self.channels * BYTES) // tiles * tiles)
+        most = max(tiles, second_level_cache() // 2 // (16 * self.channels * BYTES) // tiles * tiles)
         return min(most, -(-self.tiles // tiles) * tiles)
 
     @property
