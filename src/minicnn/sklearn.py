@@ -113,17 +113,17 @@ class _Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
     def _new_model(self, x: Array, outputs: int, loss: Any, metrics: Sequence[str]) -> Model:
         inputs = Input(tuple(x.shape[1:]))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        made = Model(inputs, self._network()(inputs, outputs), backend=self.backend, seed=seed)
-        if made.output_shape != (None, outputs):
+        model = Model(inputs, self._network()(inputs, outputs), backend=self.backend, seed=seed)
+        if model.output_shape != (None, outputs):
             raise ValueError(
                 "network is a function from a symbolic tensor and a number of outputs to a tensor (N, outputs). "
-                f"Received: one that gives {made.output_shape} for {outputs}."
+                f"Received: one that gives {model.output_shape} for {outputs}."
             )
         optimizer = copy.deepcopy(get_optimizer(self.optimizer))
         if self.learning_rate is not None:
             optimizer.learning_rate = self.learning_rate
-        made.compile(optimizer, loss, metrics, precision=self.precision)
-        return made
+        model.compile(optimizer, loss, metrics, precision=self.precision)
+        return model
 
     def _network(self) -> Build:
         if self.network is None:
@@ -155,8 +155,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         """Sample weights as floating-point numbers (N,)."""
         if sample_weight is None:
             return None
-        given = _namespace(sample_weight)
-        dtypes = [given.float64, given.float32]
+        xp = _namespace(sample_weight)
+        dtypes = [xp.float64, xp.float32]
         weight = _like(check_array(sample_weight, ensure_2d=False, dtype=dtypes, input_name="sample_weight"), x)
         if tuple(weight.shape) != (x.shape[0],):
             raise ValueError(
