@@ -54,7 +54,7 @@ def test_float64_on_jax_needs_its_64_bit_mode() -> None:
     assert np.any(model.get_weights()["dense/kernel"] != before["dense/kernel"])
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", ["torch", "jax", "numba"])
 def test_mixed_bfloat16(backend: str) -> None:
     model, plain = network(backend, precision="mixed_bfloat16"), network(backend, precision="float32")
     program = model.program("train", batch_size=8)
@@ -90,7 +90,7 @@ def test_the_backend_of_the_data_decides_late() -> None:
     assert model.backend.name == "torch"
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", ["torch", "jax", "numba"])
 def test_counts_are_exact_where_products_are_rounded(backend: str) -> None:
     """A count of 301 has no bfloat16 of its own."""
     model = Sequential([Input((2,))], backend=backend)
