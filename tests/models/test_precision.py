@@ -54,7 +54,7 @@ def test_float64_on_jax_needs_its_64_bit_mode() -> None:
     assert np.any(model.get_weights()["dense/kernel"] != before["dense/kernel"])
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax", "numba"])
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_mixed_bfloat16(backend: str) -> None:
     model, plain = network(backend, precision="mixed_bfloat16"), network(backend, precision="float32")
     program = model.program("train", batch_size=8)
