@@ -22,7 +22,7 @@ MASK = ir.VectorType(BOOL, LANES)
 
 @dataclass(frozen=True)
 class Operation:
-    """What code calls by a name.
+    """An operation of kernels, which their code calls by its name.
 
     Attributes:
         name: The name.
