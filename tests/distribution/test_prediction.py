@@ -17,7 +17,7 @@ from minicnn.distribution import prediction
 from minicnn.distribution.prediction import (
     Conditions,
     Interconnect,
-    Layer,
+    LayerWork,
     Rates,
     Workload,
     expected_maximum,
@@ -41,14 +41,14 @@ def layers_of(name: str, batch: int = 2, clock: Any = None) -> Workload:
     return prediction.workload(partial(local_ranks.trace, {"network": name}), batches, clock)
 
 
-def made(*layers: Layer) -> Workload:
+def made(*layers: LayerWork) -> Workload:
     return Workload(layers, [1, 2], 0.0)
 
 
-def layer(name: str, sample_s: float, weights: float = 0.0, **facts: Any) -> Layer:
+def layer(name: str, sample_s: float, weights: float = 0.0, **facts: Any) -> LayerWork:
     """One whose forward pass takes so long a sample, and whose backward pass takes twice that."""
     times = {"forward": [[sample_s, 2 * sample_s], [0.0, 0.0]], "backward": [[2 * sample_s, 4 * sample_s], [0.0, 0.0]]}
-    return Layer(name, weights, width=64, seconds=times, **facts)
+    return LayerWork(name, weights, width=64, seconds=times, **facts)
 
 
 # Facts of trials, and published figures -----------------------------------------------------------
@@ -70,7 +70,7 @@ def test_hybrid_moves_fewer_bytes_up_to_a_batch(name: str, batch: int) -> None:
 
 def bytes_of_one_group(work: Workload, samples: int) -> float:
     """All ranks are one group, each with one sample, however few columns there are."""
-    wide = Workload([Layer(**{**vars(one), "width": 10**6}) for one in work.layers], work.batches, work.input)
+    wide = Workload([LayerWork(**{**vars(one), "width": 10**6}) for one in work.layers], work.batches, work.input)
     return predict(wide, "hybrid", samples, samples, Conditions(FREE, group=samples)).sent
 
 

@@ -10,7 +10,8 @@ from minicnn import ops
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.activations import ActivationArgument, finish, known_activation
 from minicnn.layers.arguments import number
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions, LimitedOptions
 from minicnn.ops.checks import positive
 
 
@@ -35,7 +36,7 @@ class Dense(Layer):
 
     Example:
         >>> Dense(10, activation="softmax")
-        <Dense None>
+        Dense(10, activation='softmax')
     """
 
     _limited = (("kernel", "kernel"), ("bias", "bias"))
@@ -88,10 +89,10 @@ class Rescaling(Layer):
 
     Example:
         >>> Rescaling(1 / 255)
-        <Rescaling None>
+        Rescaling(0.00392156862745098)
     """
 
-    def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[Options]) -> None:
+    def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.scale = number("scale", scale)
         self.offset = number("offset", offset)
@@ -125,7 +126,7 @@ class Lambda(Layer):
 
     Example:
         >>> Lambda(lambda x: x * x)
-        <Lambda None>
+        Lambda(<lambda>)
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Lambda(Layer):
         output_shape: Any = None,
         *,
         arguments: Mapping[str, Any] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**options)
         if not callable(function):

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure import Page, Panel, Spread, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.figures import OWN, PUBLISHED, Mark, family
 from minicnn.measure.page import Cell
-from minicnn.measure.template import Content, Template
+from minicnn.measure.template import Content, PageTemplate
 from minicnn.studies.mlp import by_operation, sweeps
 from minicnn.studies.mlp.by_operation import OPERATIONS_MS, WITHOUT, operations
 
-TEMPLATE = Template(Path(__file__).with_name("page.md"))
+TEMPLATE = PageTemplate(Path(__file__).with_name("page.md"))
 # What was published for NumPy and for CuPy.
 TOTAL_S = (42.3, 15.1)
 ITERATION_MS = {"iteration": (84.6, 30.2), "forward": (36.7, 11.9), "backward": (47.9, 18.3)}
@@ -38,11 +38,11 @@ COMPONENTS = {
 PLANNED = {"step": "arena", "total": "peak", "device": "peak"}  # what the plan calls a component, if not the same
 
 Result = Mapping[str, Any]
-Found = Sequence[tuple[Run, Result]]
+Found = Sequence[tuple[StudyRun, Result]]
 Rows = list[dict[str, Cell]]
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
+def present(page: Page, runs: Sequence[StudyRun]) -> None:
     """Totals, operations and memory of all machines beside the published; accuracy against iteration."""
     for data in runs[0].setting.data:
         results = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
