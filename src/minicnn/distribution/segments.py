@@ -160,11 +160,12 @@ class Segments:
         Those of a group begin when the shard's nodes have made them.
         """
         buckets: list[list[Node]] = [[]]
+        large = min(passes.BUCKET, passes.LAST)
         for node in self.collectives[level]:
             if is_sum(node):
                 filled, size = (sum(v.nbytes for n in nodes for v in n.outputs) for nodes in (buckets[-1], [node]))
                 # A large sum by itself may begin early; small ones together save a collective each.
-                apart = max(filled, size) >= passes.BUCKET or self.needed([node]) != self.needed(buckets[-1])
+                apart = max(filled, size) >= large or self.needed([node]) != self.needed(buckets[-1])
                 if buckets[-1] and apart:
                     buckets.append([])
                 buckets[-1].append(node)

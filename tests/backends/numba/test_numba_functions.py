@@ -53,9 +53,9 @@ def every(step: int) -> Iterator[Array]:
 
 def _error_function(function: Callable[[float], float], near: Callable[[Array], Array]) -> Callable[[Array], Array]:
     def on_arrays(x: Array) -> Array:
-        exact = near(2 / math.sqrt(math.pi) * (x - x**3 / 3))
-        far = np.abs(x) > 2.0**-13
-        exact[far] = [function(float(v)) for v in np.clip(x[far], -30, 30)]
+        exact = np.where(np.abs(x) < 1, near(2 / math.sqrt(math.pi) * (x - x**3 / 3)), near(np.sign(x)))
+        between = (np.abs(x) > 2.0**-13) & (np.abs(x) < 30)
+        exact[between] = [function(v) for v in x[between].tolist()]
         return exact
 
     return on_arrays
