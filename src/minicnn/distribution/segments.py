@@ -232,7 +232,7 @@ class Segments:
         return nodes, leaves
 
     def _updates(self) -> list[list[Node]]:
-        """What is the same for all shards on the last level, in parts that begin when their own sums are there."""
+        """Nodes that all shards share on the last level, in parts that begin when their own sums are there."""
         nodes, waits = self.common[-1], dict[int, int]()  # by the id of a value, the last sum for which it waits
         ends, size = list[int](), 0  # of parts: the last of their sums
         for number, bucket in enumerate(b for level in range(len(self.collectives)) for b in self.buckets(level) if b):
