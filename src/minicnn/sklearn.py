@@ -50,20 +50,9 @@ class _Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
 
     model_: Model
 
-    def __init__(
-        self, network: str | Build | None = None, *, input_shape: Sequence[int] | None = None,
-        optimizer: str | Optimizer = "adam", learning_rate: float | None = None, epochs: int = 20, batch_size: int = 32,
-        shuffle: bool = True, early_stopping: bool = False, validation_fraction: float = 0.1, n_iter_no_change: int = 5,
-        callbacks: Sequence[Callback] = (), backend: str | Backend | None = None, precision: str = "float32",
-        random_state: Any = None, verbose: int = 0,
-    ) -> None:  # fmt: skip
-        self.network, self.input_shape = network, input_shape
-        self.optimizer, self.learning_rate = optimizer, learning_rate
-        self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change, self.callbacks = n_iter_no_change, callbacks
-        self.backend, self.precision = backend, precision
-        self.random_state, self.verbose = random_state, verbose
+    def _keep(self, arguments: Mapping[str, Any]) -> None:
+        """Attributes of the arguments' names, as scikit-learn wants of a constructor."""
+        self.__dict__.update({name: value for name, value in arguments.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -240,13 +229,7 @@ class CNNClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         callbacks: Sequence[Callback] = (), backend: str | Backend | None = None, precision: str = "float32",
         random_state: Any = None, verbose: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(
-            network, input_shape=input_shape, optimizer=optimizer, learning_rate=learning_rate, epochs=epochs,
-            batch_size=batch_size, shuffle=shuffle, early_stopping=early_stopping,
-            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, callbacks=callbacks,
-            backend=backend, precision=precision, random_state=random_state, verbose=verbose,
-        )  # fmt: skip
-        self.class_weight = class_weight
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train a new network on samples (N, ...) and labels (N,); a weight of each sample counts in the loss."""
@@ -359,13 +342,7 @@ class CNNRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         callbacks: Sequence[Callback] = (), backend: str | Backend | None = None, precision: str = "float32",
         random_state: Any = None, verbose: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(
-            network, input_shape=input_shape, optimizer=optimizer, learning_rate=learning_rate, epochs=epochs,
-            batch_size=batch_size, shuffle=shuffle, early_stopping=early_stopping,
-            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, callbacks=callbacks,
-            backend=backend, precision=precision, random_state=random_state, verbose=verbose,
-        )  # fmt: skip
-        self.loss = loss
+        self._keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
