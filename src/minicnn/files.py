@@ -90,6 +90,21 @@ def check_folder(path: Path) -> None:
             raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
 
 
+def write_named(path: Path, what: str, ending: str, data: bytes) -> None:
+    """Write a file whose name says what it holds: see `write_file`.
+
+    Raises:
+        ValueError: If its name has another ending.
+        OSError: If it cannot be written.
+    """
+    name = os.fspath(path)
+    if not name.endswith(f".{ending}"):
+        raise ValueError(
+            f"{what} is written as {ending.upper()}. Received: {name!r}. Name a file that ends in .{ending}."
+        )
+    write_file(path, data)
+
+
 def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
     """Write a file so that at any moment, whatever interrupts it, the old one or the new one is there, whole.
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.kernel import KernelCode, Lines
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.short import bytes_of, load_of, store_of
 
 
 class _PooledImage(Lines):
-    """Code with the geometry of the windows."""
+    """Code with the geometry of the windows.
 
-    def __init__(self, row: Line, column: Line, channels: int, pieces: int) -> None:
+    Args:
+        row: Geometry along the rows.
+        column: The same along the columns.
+        channels: C.
+        pieces: Into how many pieces a block is cut.
+        dtypes: Types of the arrays by their names in the code.
+    """
+
+    def __init__(self, row: Line, column: Line, channels: int, pieces: int, dtypes: Mapping[str, str]) -> None:
         # Small windows are written with their numbers, so that LLVM unrolls them; for large ones that is not worth a
         # kernel for each size.
         super().__init__(bake=row.taps * column.taps <= 9)
@@ -26,6 +34,7 @@ class _PooledImage(Lines):
             }  # fmt: skip
         self.n = {name: self.number(name, value) for name, value in numbers.items()}
         self._pieces = pieces
+        self.dtypes, self.width = dtypes, {name: bytes_of(dtype) for name, dtype in dtypes.items()}
 
     @contextmanager
     def blocks(self) -> Iterator[None]:
@@ -39,9 +48,10 @@ class _PooledImage(Lines):
     def positions(self) -> Iterator[None]:
         """Loops over output positions; xb is the image's address in x, yi the position's channel c0 in y."""
         n = self.n
-        self(f"xb = x + block * {n['image']} * {BYTES}")
+        self(f"xb = x + block * {n['image']} * {self.width['x']}")
         with self.nest(f"for r in range({n['h_count']}):", f"for t in range({n['w_count']}):"):
-            self(f"yi = y + (((block * {n['h_count']} + r) * {n['w_count']} + t) * {n['channels']} + c0) * {BYTES}")
+            position = f"(block * {n['h_count']} + r) * {n['w_count']} + t"
+            self(f"yi = y + (({position}) * {n['channels']} + c0) * {self.width['y']}")
             yield
 
     @contextmanager
@@ -56,9 +66,21 @@ class _PooledImage(Lines):
             if padded:
                 self(f"if 0 <= {at} < {n[f'{axis}_size']}:")
                 self.depth += 1
-        self(f"xi = xb + ((i * {n['w_size']} + j) * {n['channels']} + c) * {BYTES}")
+        self(f"xi = xb + ((i * {n['w_size']} + j) * {n['channels']} + c) * {self.width['x']}")
         yield
         self.depth = depth
+
+    def load(self, name: str, at: str) -> str:
+        """A vector of an array."""
+        return f"{load_of(self.dtypes[name])}({at})"
+
+    def store(self, name: str, at: str, value: str) -> str:
+        """Statement that stores one."""
+        return f"{store_of(self.dtypes[name])}({at}, {value})"
+
+    def beside(self, name: str, at: str, other: str) -> str:
+        """Offset of the place in an array that corresponds to an offset in another."""
+        return f"({at}) * {self.width[name]} // {self.width[other]}"
 
     def count(self, *, padding: bool) -> None:
         """Set `share` to 1 / number of elements that a window averages."""
@@ -71,79 +93,90 @@ class _PooledImage(Lines):
             self(f"in_{axis} = min({first} + {n[f'{axis}_taps']}, {n[f'{axis}_size']}) - max({first}, 0)")
         self("share = splat(float32(1) / float32(in_h * in_w))")
 
+    def image(self) -> None:
+        """Set db to the address of the block's image in dx."""
+        self(f"db = dx + block * {self.n['image']} * {self.width['dx']}")
+
     def zero(self) -> None:
         """Set the channels of the block's image at db in dx to 0."""
         n = self.n
-        self(f"xb = x + block * {n['image']} * {BYTES}", f"db = dx + block * {n['image']} * {BYTES}")
+        self.image()
         with self.block(f"for k in range(0, {n['image']}, {n['channels']}):"), self.block("for c in range(c0, c1):"):
-            self(f"vstore(db + (k + c) * {BYTES}, splat(float32(0)))")
+            self(self.store("dx", f"db + (k + c) * {self.width['dx']}", "splat(float32(0))"))
 
 
-def max_pool(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> KernelCode:
+def max_pool(row: Line, column: Line, *, channels: int, pieces: int, dtypes: Mapping[str, str],
+             rectified: bool = False) -> KernelCode:  # fmt: skip
     """y = largest element of each window, or 0 if that is larger and the result is rectified.
 
     An item, here and below, is a piece of a block.
     """
-    out = _PooledImage(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces, dtypes)
     with out.blocks(), out.positions(), out.block("for c in range(c0, c1):"):
         out("a = splat(float32(0))" if rectified else "a = splat(float32(-inf))")
         with out.window():
-            out("a = vmax(a, vload(xi))")
-        out("vstore(yi, a)", f"yi += {BYTES}")
+            out(f"a = vmax(a, {out.load('x', 'xi')})")
+        out(out.store("y", "yi", "a"), f"yi += {out.width['y']}")
     return out.source("max_pool2d", "x", "y")
 
 
-def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, rectified: bool = False) -> KernelCode:
+def max_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, dtypes: Mapping[str, str],
+                      rectified: bool = False) -> KernelCode:  # fmt: skip
     """dx: dy goes to the first maximum of each window, to its last element if none equals y (NaN).
 
     If y is rectified, dy counts as 0 where y is not positive.
     """
-    out = _PooledImage(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces, dtypes)
     # Windows that do not overlap are written once; then only what no window covers is set to 0 before.
     apart = all(line.in_step >= line.taps for line in (row, column)) and not any(out.padded)
     covered = all(line.in_step == line.taps and line.count * line.taps == line.size for line in (row, column))
     with out.blocks():
         if apart and covered:
-            out(f"xb = x + block * {out.n['image']} * {BYTES}", f"db = dx + block * {out.n['image']} * {BYTES}")
+            out.image()
         else:
             out.zero()
         with out.positions(), out.block("for c in range(c0, c1):"):
-            out("g = vload(dy + yi - y)", "top = vload(yi)", "zero = splat(float32(0))", "di = db")
+            out(f"g = {out.load('dy', 'dy + ' + out.beside('dy', 'yi - y', 'y'))}", f"top = {out.load('y', 'yi')}")
+            out("zero = splat(float32(0))", "di = db")
             if rectified:
                 out("g = vselect(vgt(top, zero), g, zero)")
             with out.window():
-                out("hit = veq(vload(xi), top)", "di = db + xi - xb", "here = vselect(hit, g, zero)")
-                out("vstore(di, here)" if apart else "vstore(di, vadd(vload(di), here))", "g = vselect(hit, zero, g)")
+                out(f"hit = veq({out.load('x', 'xi')}, top)", f"di = db + {out.beside('dx', 'xi - xb', 'x')}")
+                here = "vselect(hit, g, zero)"
+                out(out.store("dx", "di", here if apart else f"vadd({out.load('dx', 'di')}, {here})"))
+                out("g = vselect(hit, zero, g)")
             # g is zero by now unless no element was equal, as with a not-a-number, and adding zero is cheaper than a
             # branch for each lane.
-            out("vstore(di, vadd(vload(di), g))", f"yi += {BYTES}")
+            out(out.store("dx", "di", f"vadd({out.load('dx', 'di')}, g)"), f"yi += {out.width['y']}")
     return out.source("max_pool2d_gradient", "dy", "x", "y", "dx")
 
 
-def average_pool(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> KernelCode:
+def average_pool(row: Line, column: Line, *, channels: int, pieces: int, dtypes: Mapping[str, str],
+                 count_padding: bool) -> KernelCode:  # fmt: skip
     """y = mean of each window."""
-    out = _PooledImage(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces, dtypes)
     with out.blocks(), out.positions():
         out.count(padding=count_padding)
         with out.block("for c in range(c0, c1):"):
             out("a = splat(float32(0))")
             with out.window():
-                out("a = vadd(a, vload(xi))")
-            out("vstore(yi, vmul(a, share))", f"yi += {BYTES}")
+                out(f"a = vadd(a, {out.load('x', 'xi')})")
+            out(out.store("y", "yi", "vmul(a, share)"), f"yi += {out.width['y']}")
     return out.source("average_pool2d", "x", "y")
 
 
-def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, count_padding: bool) -> KernelCode:
+def average_pool_gradient(row: Line, column: Line, *, channels: int, pieces: int, dtypes: Mapping[str, str],
+                          count_padding: bool) -> KernelCode:  # fmt: skip
     """dx: each element of a window gets its share of dy."""
-    out = _PooledImage(row, column, channels, pieces)
+    out = _PooledImage(row, column, channels, pieces, {**dtypes, "x": dtypes["dx"], "y": dtypes["dy"]})
     with out.blocks():
         out("x = dx", "y = dy")
         out.zero()
         with out.positions():
             out.count(padding=count_padding)
             with out.block("for c in range(c0, c1):"):
-                out("g = vmul(vload(yi), share)")
+                out(f"g = vmul({out.load('y', 'yi')}, share)")
                 with out.window():
-                    out("vstore(xi, vadd(vload(xi), g))")
-                out(f"yi += {BYTES}")
+                    out(out.store("x", "xi", f"vadd({out.load('x', 'xi')}, g)"))
+                out(f"yi += {out.width['y']}")
     return out.source("average_pool2d_gradient", "dy", "dx")
