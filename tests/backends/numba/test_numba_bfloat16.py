@@ -97,8 +97,6 @@ def both_ways(x: Array, w: Array, sums: Array, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.no_cover
 def test_the_instruction_and_multiply_adds_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not cpus.multiplies_bfloat16():
-        pytest.skip("the CPU multiplies no bfloat16")
     count = 200_000 if NIGHT else 20_000
     rng = np.random.default_rng(0)
     x = pairs(rng, 16 * count).reshape(count, 16)
@@ -244,8 +242,6 @@ def weights_after(name: str, batch: int) -> bytes:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("lacking", ["avx512bf16", "avx512"])
 def test_other_cpus_train_to_the_same_bits(lacking: str) -> None:
-    if not cpus.multiplies_bfloat16():
-        pytest.skip("the CPU multiplies no bfloat16")
     code = (
         "import sys; from backends.numba.test_numba_bfloat16 import cpus, weights_after\n"
         "assert not cpus.multiplies_bfloat16(); print(weights_after('pairs', 19).hex())"
