@@ -116,22 +116,22 @@ def measure(name: str, candidates: Sequence[str], rounds: int, threads: int, bat
 
 
 def table(path: Path) -> str:
-    """Results of a file as a Markdown table."""
+    """Results of a file as a Markdown table, with the candidates that it has."""
     results = json.loads(path.read_text("utf-8"))
-    names = list(CANDIDATES)[:5]
+    measured = {name: results[name] for name in SHOWN if name in results}
+    names = [c for c in CANDIDATES if any(c in rows for rows in measured.values())]
+    peers = [c for c in names if c.startswith("torch") and "bfloat16" not in c]
+    titles = [c.replace("torch", "PyTorch").replace("jax", "JAX") for c in names]
     lines = [
-        "| case | minicnn | " + " | ".join(c.replace("torch", "PyTorch") for c in names[1:4])
-        + " | JAX | minicnn against the fastest PyTorch |",
-        "| --- |" + " ---: |" * 6,
-    ]  # fmt: skip
-    for name in SHOWN:
-        case, rows = CASES[name], results.get(name, {})
+        f"| case | {' | '.join(titles)} | minicnn against the fastest PyTorch |",
+        "| --- |" + " ---: |" * (len(names) + 1),
+    ]
+    for name, rows in measured.items():
+        case = sized(name, results.get("batch", 0))
         cells = [f"{rows[c]['median_ms']:,.1f}" if c in rows else "" for c in names]
-        torch = [rows[c]["median_ms"] for c in names[1:4] if c in rows]
-        if torch:
-            what = "an epoch" if case.steps > 1 else "a step"
-            ratio = min(torch) / rows["minicnn"]["median_ms"]
-            lines.append(f"| `{name}`, {what}, batch {case.batch:,} | " + " | ".join(cells) + f" | {ratio:.2f} times |")
+        ratio = min(rows[c]["median_ms"] for c in peers if c in rows) / rows["minicnn"]["median_ms"]
+        what = "an epoch" if case.steps > 1 else "a step"
+        lines.append(f"| `{name}`, {what}, batch {case.batch:,} | {' | '.join(cells)} | {ratio:.2f} times |")
     return "\n".join(lines)
 
 

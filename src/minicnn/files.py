@@ -229,6 +229,24 @@ def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str
         data: The content.
         path: Where it comes from, for errors.
     """
+    tensors, header = _unpacked(data, path)
+    metadata = header.get("__metadata__") or {}
+    if "minicnn" not in metadata:
+        raise SavedModelError(path, "it holds tensors, but no description by minicnn")
+    about = _object(path, metadata["minicnn"].encode())
+    # Flipped bits in weights are no error of the format, and would train on unnoticed.
+    if about.pop("sha256", None) != _checksum(tensors, about):
+        raise SavedModelError(path, "its content has changed since it was written")
+    return tensors, about
+
+
+def read_arrays(path: Path) -> Tensors:
+    """The tensors of a safetensors file of any library; errors and bounds are those of `read_tensors`."""
+    return _unpacked(_content(path), path)[0]
+
+
+def _unpacked(data: bytes, path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and header of a safetensors file."""
     load = _safetensors().load
     _check_header(path, data[:8], len(data))
     header = _object(path, data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -239,14 +257,7 @@ def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str
     except Exception as error:  # safetensors raises its own error, but also KeyError, ValueError ...
         wrong = f"it is damaged, or no safetensors file of NumPy's dtypes ({error})"
         raise SavedModelError(path, wrong) from error
-    metadata = header.get("__metadata__") or {}
-    if "minicnn" not in metadata:
-        raise SavedModelError(path, "it holds tensors, but no description by minicnn")
-    about = _object(path, metadata["minicnn"].encode())
-    # Flipped bits in weights are no error of the format, and would train on unnoticed.
-    if about.pop("sha256", None) != _checksum(tensors, about):
-        raise SavedModelError(path, "its content has changed since it was written")
-    return tensors, about
+    return tensors, header
 
 
 def read_json(path: Path) -> Any:

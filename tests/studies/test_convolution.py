@@ -109,7 +109,7 @@ def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None
 
 
 def test_sweeps_go_through_one_point() -> None:
-    for sizes in (convolution.ConvolutionSizes(), convolution.QUICK):
+    for sizes in (convolution.ConvolutionStudySizes(), convolution.QUICK):
         for name, varied in strategy_pages.SWEEPS.items():
             problems = convolution.sweep_of(name, sizes)
             assert convolution.base(sizes) in problems
@@ -281,7 +281,7 @@ def of_parallelism(runs: list[StudyRun]) -> list[tuple[Any, Any]]:
 
 
 def test_the_figure_of_lanes_has_ticks_where_vectors_are_full() -> None:
-    setting = Setting(convolution.ConvolutionSizes(), ("numba",), {}, ("synthetic",))
+    setting = Setting(convolution.ConvolutionStudySizes(), ("numba",), {}, ("synthetic",))
     points = [
         {"problem": {"filters": n, "batch": n}, "candidates": {"numba": {"times": {"own kernel": {"forward": [1e-3]}}}}}
         for n in setting.sizes.lanes

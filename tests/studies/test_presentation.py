@@ -292,7 +292,7 @@ def test_gradients_that_other_kernels_compute_are_named() -> None:
         }
         for name, first in (("cupy", 54.0), ("torch.nn:cuda", 14.0))
     }
-    setting = Setting(convolution.ConvolutionSizes(), tuple(seconds), {}, ("synthetic",))
+    setting = Setting(convolution.ConvolutionStudySizes(), tuple(seconds), {}, ("synthetic",))
     found = {
         "seconds": seconds, "steps": {"cupy": [1.0], "torch.nn:cuda": [2.0]}, "merged": ["cupy"], "apart": [],
         "out": {"numba": "it had no memory"}, "refused": {},

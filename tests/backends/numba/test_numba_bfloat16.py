@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def products(x: Array, w: Array, sums: Array, *, emulated: bool) -> Array:
     code = KernelCode("products", ("x", "w", "z", "y"), lines, tiles=((1, 1),))
     table = np.array([a.ctypes.data for a in (x, w, sums, result)], np.int64)
     callable_of(code)(table.ctypes.data, 0, len(x))
-    if cpus.multiplies_bfloat16():
+    if cpus.host().multiplies_bfloat16:
         assert ("vdpbf16ps" in assembly(code)) != emulated
     return result
 
@@ -89,9 +90,16 @@ def without_nan(bits: Array) -> Array:
     return np.where(np.isnan(bits.view(np.float32)), WORD(0x7FC00000), bits)
 
 
+def describe(monkeypatch: pytest.MonkeyPatch, *, instruction: bool) -> None:
+    """As if the CPU had the instruction, or had not."""
+    host, changed = cpus.host(), ("+avx512f", "+avx512bf16") if instruction else ("-avx512bf16",)
+    kept = [name for name in host.features.split(",") if name[1:] not in [other[1:] for other in changed]]
+    monkeypatch.setattr(cpus, "host", lambda: replace(host, features=",".join((*kept, *changed))))
+
+
 def both_ways(x: Array, w: Array, sums: Array, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, Array]:
     by_instruction = products(x, w, sums, emulated=False)
-    monkeypatch.setattr(cpus, "multiplies_bfloat16", lambda: False)
+    describe(monkeypatch, instruction=False)
     return without_nan(by_instruction), without_nan(products(x, w, sums, emulated=True))
 
 
@@ -146,7 +154,7 @@ def rounding_kernel(name: str) -> KernelCode:
 @pytest.mark.parametrize("instruction", [True, False])
 def test_numbers_are_rounded_as_the_policy_says(instruction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not instruction:
-        monkeypatch.setattr(cpus, "multiplies_bfloat16", lambda: False)
+        describe(monkeypatch, instruction=False)
     bits = hostile(np.random.default_rng(2), 16 * 5000)
     bits[:4] = 0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x007FFFFF  # two middles, the largest, the largest denormal one
     found = np.zeros(bits.size, np.uint16)
@@ -244,11 +252,10 @@ def weights_after(name: str, batch: int) -> bytes:
 def test_other_cpus_train_to_the_same_bits(lacking: str) -> None:
     code = (
         "import sys; from backends.numba.test_numba_bfloat16 import cpus, weights_after\n"
-        "assert not cpus.multiplies_bfloat16(); print(weights_after('pairs', 19).hex())"
+        "assert not cpus.host().multiplies_bfloat16; print(weights_after('pairs', 19).hex())"
     )
-    kept = ",".join(f"+{name}" for name in cpus.features() if not name.startswith(lacking))
-    missing = ",".join(f"-{name}" for name in cpus.features() if name.startswith(lacking))
-    about = {"NUMBA_CPU_FEATURES": f"{kept},{missing}", "PYTHONPATH": os.pathsep.join(sys.path)}
+    features = cpus.host().features.replace(f"+{lacking}", f"-{lacking}")
+    about = {"NUMBA_CPU_FEATURES": features, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | about, capture_output=True, text=True, check=True
     )
@@ -257,7 +264,7 @@ def test_other_cpus_train_to_the_same_bits(lacking: str) -> None:
 
 @pytest.mark.parametrize("instruction", [True, False])
 def test_explain_names_the_way_of_a_product(instruction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpus, "multiplies_bfloat16", lambda: instruction)
+    describe(monkeypatch, instruction=instruction)
     text = str(compiled("pairs", strict()).explain("train"))
     way = "vdpbf16ps" if instruction else "pairs of multiply-adds"
     for product in ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"):

@@ -1,11 +1,10 @@
-"""The backend of Numba on the CPU."""
+"""The backend of kernels for the CPU, which are compiled by LLVM, as Numba's are."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import llvmlite
-import numba
 import numpy as np
 
 from minicnn.backends.base import Array, Executable, check_results
@@ -22,7 +21,7 @@ CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled")
 
 
 class NumbaBackend(NumpyBackend):
-    """Runs Programs on NumPy arrays with kernels compiled by Numba.
+    """Runs Programs on NumPy arrays with kernels compiled by LLVM.
 
     Args:
         device: "cpu".
@@ -92,7 +91,7 @@ class NumbaBackend(NumpyBackend):
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__, "numpy": np.__version__}
+        versions = {"llvmlite": llvmlite.__version__, "numpy": np.__version__}
         return versions | {"threads": str(default_threads())}
 
     def __repr__(self) -> str:

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.short import SHORT, SHORT_BYTES, bytes_of
-
-# Of 32 vector registers 24 accumulate, by preference 3 pixels x 8 filters; the others hold inputs and weights.
-REGISTERS, FILTERS = 24, 8
 
 # Loops over taps and channels up to this length have their numbers written into the code.
 FEW_TERMS = 16
@@ -167,7 +165,18 @@ def correlate(
 
 def _tiles(o: Operands) -> int:
     """Tiles of filters at a single position."""
-    return -(-o.filters // even_tile(o.filters, 2 * FILTERS))
+    return -(-o.filters // even_tile(o.filters, filters_alone()))
+
+
+def filters_of_tile() -> int:
+    """Filters of a tile of several pixels."""
+    cpu = cpus.host()
+    return cpu.accumulators // cpu.pixels
+
+
+def filters_alone() -> int:
+    """Filters of a tile of one pixel, which is no more than its inputs are worth being read for."""
+    return min(16, cpus.host().accumulators)
 
 
 def line_numbers(out: Lines, prefix: str, line: Line, **more: int) -> dict[str, str]:
@@ -184,8 +193,8 @@ def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
     low, high = column.inside
     if high > low:
         # A single position has no neighbours to share weights with: twice the filters share its inputs instead.
-        width = even_tile(o.filters, FILTERS if high - low > 1 else 2 * FILTERS)
-        pixels = even_tile(high - low, REGISTERS // width)
+        width = even_tile(o.filters, filters_of_tile() if high - low > 1 else filters_alone())
+        pixels = even_tile(high - low, cpus.host().accumulators // width)
         with out.block(f"for q in range({c['low']}, {c['high']}, {pixels}):"):
             # The last tile overlaps the one before, and computes some pixels twice: one width needs one compiled tile.
             out(f"t = min(q, {c['high']} - {pixels})")
@@ -193,7 +202,7 @@ def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
     for some, begin, end in ((low > 0, "0", c["low"]), (high < column.count, c["high"], c["count"])):
         if some:
             with out.block(f"for t in range({begin}, {end}):"):
-                _outputs(out, row, column, r, c, o, 1, even_tile(o.filters, 2 * FILTERS), checked=True)
+                _outputs(out, row, column, r, c, o, 1, even_tile(o.filters, filters_alone()), checked=True)
 
 
 def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands, pixels: int,

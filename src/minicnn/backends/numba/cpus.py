@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import llvmlite.binding as llvm
 
 SYSTEM = Path("/sys")
 PROCESS = Path("/proc/self")
@@ -47,15 +50,49 @@ def _read(path: Path) -> str:
         return ""
 
 
+@dataclass(frozen=True)
+class Target:
+    """A CPU that code is compiled for.
+
+    Attributes:
+        triple: Architecture and system, as "aarch64-unknown-linux-gnu".
+        cpu: LLVM's name of it, as "x86-64-v3".
+        features: What it has beyond that, or has not, as "+avx2,-avx512f".
+    """
+
+    triple: str
+    cpu: str
+    features: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture: "x86_64", "aarch64" or another."""
+        name = self.triple.partition("-")[0]
+        return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+    @property
+    def accumulators(self) -> int:
+        """Vectors of 16 floats that a tile sums in: three quarters of the registers, since inputs need the others."""
+        if "+avx512f" in self.features.split(","):
+            return 24  # of 32 registers
+        # 16 registers of 8 floats, or 32 of 4, hold 8 vectors; 16 of 4 hold 4.
+        return 6 if self.architecture == "aarch64" or "+avx2" in self.features.split(",") else 3
+
+    @property
+    def pixels(self) -> int:
+        """Neighbouring outputs of a tile, by preference: each has a vector of inputs, which takes registers, too."""
+        return 3 if self.accumulators == 24 else 1
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
+        return {"+avx512f", "+avx512bf16"} <= set(self.features.split(","))
+
+
 @cache
-def features() -> frozenset[str]:
-    """What the CPU that Numba compiles for has, by LLVM's names; `NUMBA_CPU_FEATURES` sets others."""
-    from numba.core.registry import cpu_target
-
-    _, _, text = cpu_target.target_context.codegen().magic_tuple()
-    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))
-
-
-def multiplies_bfloat16() -> bool:
-    """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
-    return features() >= {"avx512f", "avx512bf16"}
+def host() -> Target:
+    """This CPU, or the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES describe."""
+    cpu, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:  # the name of another CPU says all
+        features = llvm.get_host_cpu_features().flatten() if cpu in (None, llvm.get_host_cpu_name()) else ""
+    return Target(llvm.get_process_triple(), cpu or llvm.get_host_cpu_name(), features)

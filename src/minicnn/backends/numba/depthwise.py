@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from minicnn.backends.numba.correlate import Line, line_numbers
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES
 from minicnn.backends.numba.short import bytes_of, load_of, store_of
-from minicnn.backends.numba.vector import BYTES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
 CHANNELS = 8

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
+from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.printer import Vectors
 from minicnn.backends.numba.short import SHORT, bytes_of, load_of, store_of
-from minicnn.backends.numba.vector import LANES
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.kernels.strides import collapse, row_major
 from minicnn.ops import REGISTRY

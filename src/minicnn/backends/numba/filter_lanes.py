@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import REGISTERS
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.short import SHORT, bytes_of, product_name
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import Gradient, lanes_apart
 
 _PLACE = "(((block - block0) * strip_rows + {r} - r0) * strip_columns + {t} - t0)"  # of a position in the panel
@@ -38,7 +38,12 @@ class LaneShape(Gradient):
     @property
     def vectors(self) -> int:
         """Vectors of a panel: 32 filters, or 16 where that wastes less."""
-        # Two vectors share each broadcast of x, unless the second would be empty.
+        # Two vectors share each broadcast of x, where there are registers for them.
+        return self.filled_vectors if cpus.host().pixels > 1 else 1
+
+    @property
+    def filled_vectors(self) -> int:
+        """Two, unless the second would be empty."""
         return 2 if -(-self.filters // LANES) % 2 == 0 else 1
 
     @property
@@ -57,7 +62,8 @@ def divided(shape: LaneShape, threads: int) -> bool:
     """True if threads share the filters; otherwise they share the samples, and their parts are added afterwards."""
     # Sharing filters has each thread read all images, sharing samples has it keep all weights: the smaller one wins.
     image = shape.row.size * shape.column.size * shape.channels * shape.groups * shape.blocks * LANES
-    balanced = shape.panels % threads == 0 or shape.panels >= 4 * threads
+    panels = shape.panels * shape.vectors // shape.filled_vectors
+    balanced = panels % threads == 0 or panels >= 4 * threads
     return threads == 1 or (balanced and (threads - 1) * image < 2 * threads * shape.size)
 
 
@@ -83,7 +89,8 @@ def weight_gradient(shape: LaneShape, parts: int, pieces: int = 1) -> KernelCode
     joined = column.joined and not padded and shape.groups == 1
     length = column.taps * shape.channels if joined else shape.channels
     # The panel stays in the first-level cache, where each tap reads it.
-    most = SCRATCH // (shape.vectors * shape.row_vectors * BYTES)  # positions of a panel
+    # Its positions do not depend on the CPU, so that sums are in one order everywhere.
+    most = SCRATCH // (shape.filled_vectors * shape.row_vectors * BYTES)
     strip_columns = even_tile(column.count, most)
     strip_rows = even_tile(row.count, max(1, most // column.count))
     together = max(1, most // (row.count * column.count))
@@ -145,7 +152,7 @@ def _strips(out: Lines, shape: LaneShape, panels: str, width: int, length: int, 
                     out("ca = max(t0, -(j0 // c_step))", "cz = min(t1, (w - 1 - j0) // c_step + 1)")
                 else:
                     out("ca = t0", "cz = t1")
-                size = even_tile(length, REGISTERS // vectors)
+                size = even_tile(length, cpus.host().accumulators // vectors)
                 full, rest = divmod(length, size)
                 with out.block(f"for m in range(0, {out.number('full', full * size)}, {size}):"):
                     _visit(out, size, shape)

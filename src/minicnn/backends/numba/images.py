@@ -10,8 +10,8 @@ from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movemen
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
+from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.short import SHORT, product_name
-from minicnn.backends.numba.vector import LANES
 from minicnn.backends.numba.widening import is_short, stored
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -16,6 +17,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+
+# Whether kernels run as Python.
+SWITCHED_ON = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 _DTYPES = {
     "float": "float32",

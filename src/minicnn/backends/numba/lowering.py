@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import KernelCode
+from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.short import SHORT, bytes_of
-from minicnn.backends.numba.vector import LANES
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.short import SHORT, SHORT_BYTES, bytes_of, load_of, store_of
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.program.graph import ITEMSIZE
 
 _LOAD = {

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, constant, one
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.short import bytes_of, load_of
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
 _START = {"sum": "0.0", "mean": "0.0", "max": "-inf"}

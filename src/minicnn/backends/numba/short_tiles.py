@@ -7,17 +7,15 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
-from minicnn.backends.numba.registers import _at, _looped, _plus, _Tile
+from minicnn.backends.numba.operations import BYTES, INT, LANES, VECTOR, VOID, Operation, operation
+from minicnn.backends.numba.registers import _at, _looped, _plus
 from minicnn.backends.numba.short import SHORT_BYTES, Pairs, _short_load, _short_store, dot
-from minicnn.backends.numba.vector import _VECTOR, BYTES, LANES, _filled, _fma, _operation
-
-_INT = ir.IntType(64)
+from minicnn.backends.numba.vector import _filled, _fma
 
 
 @cache
-def operations(rows: int, columns: int) -> dict[str, Any]:
+def operations(rows: int, columns: int) -> dict[str, Operation]:
     """Operations on tiles of that many vectors, by their names in code; vectors of bfloat16 have 32 bytes.
 
     For ROWS x COLUMNS vectors a[r][c], with addresses in bytes:
@@ -32,14 +30,14 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
     - keep_short_R_C(a, m, step) and put_short_R_C(o, a, step): as keep_R_C and put_R_C, in memory bfloat16.
     """
     size = rows * columns
-    tile, address, kind = _Tile(size), types.int64, ir.ArrayType(_VECTOR, size)
+    tile, address = ir.ArrayType(VECTOR, size), INT
     cells = [(r, c, r * columns + c) for r in range(rows) for c in range(columns)]
 
     def apart(builder: Any, a: Any) -> list[Any]:
         return [builder.extract_value(a, i) for i in range(size)]
 
     def joined(builder: Any, vectors: list[Any]) -> Any:
-        result = ir.Constant(kind, ir.Undefined)
+        result = ir.Constant(tile, ir.Undefined)
         for i, vector in enumerate(vectors):
             result = builder.insert_value(result, vector, i)
         return result
@@ -49,7 +47,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             inputs = [Pairs.of_neighbours(builder, _at(builder, at[0], x_step, r)) for r in range(rows)]
             return multiplied(builder, sums, inputs, at[1])
 
-        steps = [ir.Constant(_INT, BYTES), w_step]
+        steps = [ir.Constant(INT, BYTES), w_step]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, w], steps, body))
 
     def multiplied(builder: Any, sums: list[Any], inputs: list[Pairs], w: Any) -> list[Any]:
@@ -73,10 +71,10 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             return sums
 
         def position(sums: list[Any], at: list[Any]) -> list[Any]:
-            steps = [ir.Constant(_INT, 4), ir.Constant(_INT, columns * BYTES)]
+            steps = [ir.Constant(INT, 4), ir.Constant(INT, columns * BYTES)]
             return _looped(builder, sums, samples, at, steps, pair)
 
-        steps = [x_step, ir.Constant(_INT, LANES // 2 * columns * BYTES)]
+        steps = [x_step, ir.Constant(INT, LANES // 2 * columns * BYTES)]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
 
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
@@ -91,7 +89,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
-        zero, masked = _filled(_VECTOR, 0.0), []
+        zero, masked = _filled(VECTOR, 0.0), []
         for r, c, i in cells:
             masks = _short_load(builder, _plus(builder, _at(builder, m, step, r), c * SHORT_BYTES))
             positive = builder.fcmp_ordered(">", masks, zero)
@@ -110,9 +108,9 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "spread_pairs": (tile, [tile, *many], spread_pairs),
         "outer_short": (tile, [tile, *many], outer),
         "keep_short": (tile, [tile, address, address], keep),
-        "put_short": (types.void, [address, tile, address], put),
+        "put_short": (VOID, [address, tile, address], put),
     }
     return {
-        f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)
+        f"{name}_{rows}_{columns}": operation(f"{name}_{rows}_{columns}", result, arguments, emit)
         for name, (result, arguments, emit) in operations_by_name.items()
     }

@@ -11,7 +11,7 @@ from minicnn.backends.numba import reduction
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.grouping import group_of, operands_of, reads_of
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.widening import stored
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import FEW_TERMS, REGISTERS, Line
+from minicnn.backends.numba import cpus
+from minicnn.backends.numba.correlate import FEW_TERMS, Line
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.short import SHORT, bytes_of
-from minicnn.backends.numba.vector import BYTES, LANES
 
 LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
 PIXELS = 48  # least number of positions between two visits to the sums in memory
@@ -75,8 +76,9 @@ def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
     # Taps of a row and channels lie one after the other in memory: as one loop they fill tiles better.
     joined = column.joined and not padded and groups == 1
     length = column.taps * channels if joined else channels
-    columns = even_tile(shape.filters, 6)
-    rows = even_tile(length, REGISTERS // columns)
+    accumulators = cpus.host().accumulators
+    columns = even_tile(shape.filters, min(6, accumulators))
+    rows = even_tile(length, accumulators // columns)
     width = bytes_of(shape.dtype)
     numbers = {
         "part_bytes": shape.size * BYTES, "kh_": row.taps, "kw_": column.taps,

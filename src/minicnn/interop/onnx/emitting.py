@@ -57,9 +57,9 @@ class Emitter:
                 raise UnsupportedError("a shape, an axis or an index that depends on the data")
             import array_api_compat.numpy as xp
 
-            made = x.node.op.reference(*map(self.known, x.node.inputs), xp=xp, **x.node.attrs)
-            made = made if len(x.node.outputs) > 1 else (made,)
-            self._known |= {id(v): (v, np.asarray(a)) for v, a in zip(x.node.outputs, made, strict=True)}
+            results = x.node.op.reference(*map(self.known, x.node.inputs), xp=xp, **x.node.attrs)
+            results = results if len(x.node.outputs) > 1 else (results,)
+            self._known |= {id(v): (v, np.asarray(a)) for v, a in zip(x.node.outputs, results, strict=True)}
         return self._known[id(x)][1]
 
     def integers(self, x: Value | None) -> list[int] | None:
@@ -109,5 +109,5 @@ def taken(x: Value, axis: int, index: HostArray) -> Value:
     """Elements along one axis by their places."""
     order = (axis, *(i for i in range(x.ndim) if i != axis))
     rows = ops.take(permuted(x, order), x.program.constant(index.astype("int32").reshape(-1)))
-    made = permuted(rows, tuple(order.index(i) for i in range(x.ndim)))
-    return reshaped(made, sized((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])))
+    y = permuted(rows, tuple(order.index(i) for i in range(x.ndim)))
+    return reshaped(y, sized((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])))

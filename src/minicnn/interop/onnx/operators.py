@@ -33,8 +33,8 @@ def _unary(op: Any, *defaults: Any, **names: str) -> Callable[..., Value]:
     """One primitive on one array; its attributes by the operator's names for them, with defaults."""
 
     def emit(e: Emitter, a: Attributes, x: Value) -> Value:
-        given = {ours: a.get(theirs, d) for (ours, theirs), d in zip(names.items(), defaults, strict=True)}
-        return op(x, **given)
+        attrs = {ours: a.get(theirs, d) for (ours, theirs), d in zip(names.items(), defaults, strict=True)}
+        return op(x, **attrs)
 
     return emit
 

@@ -74,9 +74,9 @@ class Sheet:
 
     def leave(self, results: Mapping[str, Tensor]) -> None:
         """Give arrays that leave the graph their names there; what no operator makes, or has a name, is copied."""
-        made, names = {name for o in self.operators for name in o.outputs}, dict[str, str]()
+        emitted, names = {name for o in self.operators for name in o.outputs}, dict[str, str]()
         for name, x in results.items():
-            if x.name in made and x.name not in names:
+            if x.name in emitted and x.name not in names:
                 names[x.name] = name
             else:
                 self.operators.append(Operator("Identity", f"{name}/Identity", (x.name,), (name,)))

@@ -29,8 +29,12 @@ def _window(node: Node, kernel: Sequence[int]) -> Window:
 def _geometry(window: Window, *, dilated: bool = True) -> dict[str, Any]:
     """A window as attributes of an operator."""
     (top, bottom), (left, right) = window.padding
-    given = {"kernel_shape": list(window.kernel), "strides": list(window.strides), "pads": [top, left, bottom, right]}
-    return given | ({"dilations": list(window.dilation)} if dilated else {})
+    attributes = {
+        "kernel_shape": list(window.kernel),
+        "strides": list(window.strides),
+        "pads": [top, left, bottom, right],
+    }
+    return attributes | ({"dilations": list(window.dilation)} if dilated else {})
 
 
 def _conv(x: Tensor, w: Tensor, window: Window, groups: int) -> Tensor:
@@ -44,8 +48,8 @@ def _transposed(dy: Tensor, w: Tensor, window: Window, groups: int, image: Seque
     sides = zip(image, dy.shape[2:], *_of_axes(window), strict=True)
     beyond = [n + sum(p) - ((o - 1) * s + d * (k - 1) + 1) for n, o, k, s, p, d in sides]
     shape = (dy.shape[0], w.shape[1] * groups, *image)
-    given = _geometry(window) | {"output_padding": beyond}
-    return dy.sheet.emit("ConvTranspose", [dy, w], shape, dy.dtype, group=groups, **given)
+    geometry = _geometry(window) | {"output_padding": beyond}
+    return dy.sheet.emit("ConvTranspose", [dy, w], shape, dy.dtype, group=groups, **geometry)
 
 
 def _of_axes(window: Window) -> tuple[Any, Any, Any, Any]:
@@ -85,7 +89,7 @@ def _filters_first(w: Tensor) -> Tensor:
 
 
 def _taps(x: Tensor, window: Window, size: Sequence[int]) -> list[Tensor]:
-    """What each tap of a window meets, as rows (N * OH * OW, C)."""
+    """Elements that each tap of a window meets, as rows (N * OH * OW, C)."""
     framed = pad(permute_dims(x, (0, 2, 3, 1)), ((0, 0), *window.padding, (0, 0)))
     return [reshape(tap, (-1, x.shape[1])) for tap in window.taps(framed, LAST, (size[0], size[1]))]
 
@@ -163,9 +167,9 @@ def _max_pool2d(node: Node, x: Tensor) -> Tensor:
 
 
 def _average_pool2d(node: Node, x: Tensor) -> Tensor:
-    given = _geometry(_window(node, node.attrs["kernel"]), dilated=False)
+    geometry = _geometry(_window(node, node.attrs["kernel"]), dilated=False)
     counted = int(node.attrs["count_padding"])
-    return x.sheet.emit("AveragePool", [x], node.outputs[0].shape, x.dtype, count_include_pad=counted, **given)
+    return x.sheet.emit("AveragePool", [x], node.outputs[0].shape, x.dtype, count_include_pad=counted, **geometry)
 
 
 def _average_pool2d_gradient(node: Node, dy: Tensor) -> Tensor:
