@@ -31,6 +31,7 @@ from minicnn.layers import (
     Layer,
     MaxPooling2D,
 )
+from minicnn.loop.tracing import StepKind
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.tolerance import EPSILON
@@ -204,9 +205,9 @@ def compiled(name: str, backend: Any) -> Model:
     return model
 
 
-def step_and_policy(model: Model, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
+def step_and_policy(model: Model, kind: StepKind, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
     """Results of a step by the backend's kernels, and by the policy in NumPy."""
-    program, rng = model.program("train", batch_size=batch), np.random.default_rng(3)
+    program, rng = model.program(kind, batch_size=batch), np.random.default_rng(3)
     weights = model.get_weights()
     inputs = {v.name: np.asarray(weights.get(v.name, rng.standard_normal(v.shape)), v.dtype) for v in program.inputs}
     return model.backend.compile(program.copy())(inputs), rounded.results(program, inputs)
@@ -223,7 +224,14 @@ def assert_close(found: dict[str, Array], expected: dict[str, Array]) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_beside_the_policy_in_numpy(name: str) -> None:
     """Activations, sums and gradients are rounded where the Program says so, and nowhere else."""
-    assert_close(*step_and_policy(compiled(name, strict()), 17))
+    assert_close(*step_and_policy(compiled(name, strict()), "train", 17))
+
+
+@pytest.mark.usefixtures("either_at_night")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_prediction_beside_the_policy_in_numpy(name: str) -> None:
+    """Without gradients other nodes follow each other, and are merged."""
+    assert_close(*step_and_policy(compiled(name, strict()), "predict", 17))
 
 
 ZOO = ["resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "googlenet"]
@@ -235,7 +243,8 @@ ZOO = ["resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "googlenet"]
 def test_networks_of_the_zoo_beside_the_policy_in_numpy(name: str) -> None:
     model = zoo.get_model(name, num_classes=10, input_shape=(32, 32, 3), backend=strict())
     model.compile("sgd", losses.CategoricalCrossentropy(from_logits=True), precision=SHORT)
-    assert_close(*step_and_policy(model, 7))
+    for kind in ("train", "predict"):
+        assert_close(*step_and_policy(model, kind, 7))
 
 
 def weights_after(name: str, batch: int) -> bytes:
