@@ -35,7 +35,7 @@ from minicnn.loop.tracing import StepKind
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.tolerance import EPSILON
-from support import rounded
+from support import random_networks, rounded
 from support.campaign import NIGHT
 from support.tolerances import STEP
 
@@ -48,6 +48,7 @@ from minicnn.backends.numba.rules import lower
 
 SHAPE = (6, 5, 3)
 SHORT, WORD = "mixed_bfloat16", np.uint32
+KINDS: tuple[StepKind, ...] = ("train", "predict")
 Array = np.ndarray[Any, Any]
 
 
@@ -208,8 +209,10 @@ def compiled(name: str, backend: Any) -> Model:
 def step_and_policy(model: Model, kind: StepKind, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
     """Results of a step by the backend's kernels, and by the policy in NumPy."""
     program, rng = model.program(kind, batch_size=batch), np.random.default_rng(3)
-    weights = model.get_weights()
-    inputs = {v.name: np.asarray(weights.get(v.name, rng.standard_normal(v.shape)), v.dtype) for v in program.inputs}
+    inputs: dict[str, Array] = {}
+    for value in program.inputs:
+        made = rng.integers(0, 3, value.shape) if "int" in value.dtype else rng.standard_normal(value.shape)
+        inputs[value.name] = np.asarray(model.get_weights().get(value.name, made), value.dtype)
     return model.backend.compile(program.copy())(inputs), rounded.results(program, inputs)
 
 
@@ -234,6 +237,16 @@ def test_a_prediction_beside_the_policy_in_numpy(name: str) -> None:
     assert_close(*step_and_policy(compiled(name, strict()), "predict", 17))
 
 
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("seed", range(60) if NIGHT else (0, 1, 2))
+def test_random_networks_beside_the_policy_in_numpy(seed: int) -> None:
+    model, _ = random_networks.network(seed, backend_class("numba")(threads=2))  # type: ignore[call-arg]
+    model.compile("sgd", "mse", precision=SHORT)
+    for kind in KINDS:
+        with np.errstate(all="ignore"):
+            assert_close(*step_and_policy(model, kind, 5))
+
+
 ZOO = ["resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "googlenet"]
 
 
@@ -243,7 +256,7 @@ ZOO = ["resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "googlenet"]
 def test_networks_of_the_zoo_beside_the_policy_in_numpy(name: str) -> None:
     model = zoo.get_model(name, num_classes=10, input_shape=(32, 32, 3), backend=strict())
     model.compile("sgd", losses.CategoricalCrossentropy(from_logits=True), precision=SHORT)
-    for kind in ("train", "predict"):
+    for kind in KINDS:
         assert_close(*step_and_policy(model, kind, 7))
 
 
