@@ -4,8 +4,8 @@
 
 Each candidate runs in a process of its own and is idle while another is timed. PyTorch runs at its best: images in
 float32 and normalised beforehand, channels last, also with malloc tuned so that it keeps its memory; on request with
-products in bfloat16, and through torch.compile, which needs a C++ compiler. minicnn runs
-through `fit` on uint8 images. Data are random bytes, which take the same time as real ones; cases are those of
+products in bfloat16, and through torch.compile, which needs a C++ compiler. minicnn runs through `fit` on uint8 images,
+on request in bfloat16. Data are random bytes, which take the same time as real ones; cases are those of
 `minicnn.measure.cases`.
 
     platforms, kernels, mlp                          the reference studies' networks, time of an epoch (an iteration)
@@ -47,6 +47,7 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicnn on numpy": ("numpy", {}),
     "torch channels-last, tuned malloc, bfloat16": ("torch.nn:cpu", {"channels_last": True, "autocast": True}),
     "torch channels-last, tuned malloc, compiled": ("torch.nn:cpu", {"channels_last": True, "compiled": True}),
+    "minicnn, bfloat16": ("numba", {"precision": "mixed_bfloat16"}),
 }
 OWN = ("numba", "numpy")  # trainers of minicnn's own
 TIMED, DEEP_TIMED = 40, 2  # steps that are timed, at most
@@ -80,7 +81,9 @@ def contender(candidate: str, name: str, threads: int, count: int = 0, batch: in
     """The trainer of a candidate; peers have images that are normalised beforehand, unless samples are counted."""
     kind, options = CANDIDATES[candidate]
     settings, work = training(name, count, batch, scaled=kind not in OWN and not count)
-    return trainer(kind, settings, {"threads": threads} if kind == "numba" else options, work=work)
+    precision, options = options.get("precision", "float32"), {k: v for k, v in options.items() if k != "precision"}
+    options |= {"threads": threads} if kind == "numba" else {}
+    return trainer(kind, replace(settings, precision=precision), options, work=work)
 
 
 def environment(candidate: str, threads: int) -> dict[str, str]:

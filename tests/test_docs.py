@@ -80,6 +80,26 @@ def test_python_blocks_run_and_print_what_the_page_shows(
             assert_prints(printed, block.prints, f"{name_of(page)}:{block.line}")
 
 
+SOURCES = Path(minicnn.__file__).parent
+WITH_EXAMPLES = [
+    ".".join(("minicnn", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
+    for path in sorted(SOURCES.rglob("*.py")) if "skeletons" not in path.parts and ">>> " in path.read_text("utf-8")
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_of_docstrings_print_what_they_show(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        module = import_module(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+    assert doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
+
+
 def assert_prints(printed: str, expected: str, where: str) -> None:
     got, want = ("\n".join(line.rstrip() for line in text.splitlines()) + "\n" for text in (printed, expected))
     same = doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)

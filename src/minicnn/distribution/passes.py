@@ -16,6 +16,8 @@ from minicnn.program.graph import Node, Program, Spec, Value
 Layout = tuple[tuple[str, int], ...]
 
 BUCKET = 8_000_000  # bytes of gradients that are worth a collective of their own, beside the rest of the backward pass
+# Bytes, at most, of what is summed last if there is more: it is begun when nothing is left to compute beside.
+LAST = 1_000_000
 # What a step calls that which its rank has added to sums over ranks: this, the level, and a number.
 ADDED = "added "
 # What several steps call that which tells whether they were finite: of each step a row, which begins with the loss, and
@@ -203,10 +205,13 @@ def in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[
     waiting, reduced = list[Value](), dict[int, Value]()
     # Gradients of the last layers come first in the backward pass: their sums may go while the others are computed.
     ordered = sorted({id(v): v for v in values}.values(), key=lambda v: place.get(id(v), -1))
+    left = sum(v.nbytes for v in ordered)
     for value, after in zip_longest(ordered, ordered[1:]):
         waiting.append(value)
+        left -= value.nbytes
+        size = sum(v.nbytes for v in waiting)
         # One that is large by itself is not joined with others, which would copy it.
-        if after is None or max(sum(v.nbytes for v in waiting), after.nbytes) >= BUCKET:
+        if after is None or max(size, after.nbytes) >= BUCKET or left <= LAST < size:
             totals = ops.all_reduce(*waiting, group=shard.group)
             reduced |= zip(map(id, waiting), totals if isinstance(totals, tuple) else (totals,), strict=True)
             waiting.clear()

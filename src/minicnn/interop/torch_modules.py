@@ -354,7 +354,7 @@ def _attribute(x: SymbolicTensor, name: str) -> Any:
 
 
 def _as_it_is(x: Any, *_: Any, **__: Any) -> Any:
-    """What a function does in predictions alone, or with memory."""
+    """The input: of functions that change it in training alone, or its place in memory."""
     return x
 
 

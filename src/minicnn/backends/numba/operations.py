@@ -22,7 +22,7 @@ MASK = ir.VectorType(BOOL, LANES)
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of kernels, which their code calls by its name.
+    """Instructions that code calls by a name.
 
     Attributes:
         name: The name.
