@@ -15,7 +15,7 @@ from minicnn.program.graph import Node, Program
 
 __all__ = ["NumbaBackend"]
 
-CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled")
+CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled", "channels")
 
 
 class NumbaBackend(NumpyBackend):

@@ -35,11 +35,11 @@ def group(to: Lowering) -> None:
     """
     for node in list(to.program.nodes):
         # Pooling first: it takes a relu that a convolution before it could otherwise claim.
-        if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
+        if node.op.name == "max_pool2d" and to.is_batch(node.outputs[0]):
             _pool_and_relu(to, node)
     readers = Readers(to.program)
     for node in list(to.program.nodes):
-        if node.op.name in _PRODUCTS and to.is_blocked(node.outputs[0]):
+        if node.op.name in _PRODUCTS and to.is_batch(node.outputs[0]):
             ending = _ending(to, node, readers)
             if ending:
                 merge(to.program, [node, *ending], PRODUCT, readers)

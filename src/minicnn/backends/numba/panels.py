@@ -33,13 +33,13 @@ def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
     return vectors
 
 
-def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
-    rows = []
+def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any, x_step: Any = None) -> None:
+    rows, x_step = [], ir.Constant(_INT, BYTES) if x_step is None else x_step
     for r in range(LANES):
         row = ir.Constant(_INT, r)
         # Rows beyond the last are read as the last one, so that no memory beyond the array is touched.
         inside = builder.select(builder.icmp_signed("<", row, last), row, last)
-        rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(_INT, BYTES)))))
+        rows.append(_load(builder, builder.add(x, builder.mul(inside, x_step))))
     for r, one in enumerate(_transposed(builder, rows)):
         _store(builder, _at(builder, o, step, r), one)
 
@@ -87,6 +87,8 @@ def _stack(builder: Any) -> Any:
 # transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of
 # what is stored at o + s * step is lane s of vector r.
 transpose = _operation("transpose", types.void, [types.int64] * 4, _transpose)
+# transpose_rows(o, x, step, last, x_step): the same of vectors that are x_step apart.
+transpose_rows = _operation("transpose_rows", types.void, [types.int64] * 5, _transpose)
 # sums(x, step): lane i is the sum of the lanes of the vector at x + i * step.
 sums = _operation("sums", vector, [types.int64] * 2, _sums)
 # stack(): address of SCRATCH bytes that are the thread's own until the kernel returns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minicnn.backends.numba import elementwise, loss, movement, random
+from minicnn.backends.numba import channel_rules, elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
 from minicnn.backends.numba.general import general
 from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, elementwise_group, group, update
@@ -144,6 +144,7 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     expand(program)
     lowering = Lowering(program, threads, convolution)
     lowering.mark()
+    lowering.channels_in_lanes = channel_rules.chosen(lowering)
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()

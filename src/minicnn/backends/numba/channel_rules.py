@@ -1,0 +1,95 @@
+"""Rules for convolution and matrix products with channels in the lanes, and the choice of that order of axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minicnn.backends.numba import channel_lanes, movement
+from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, margins
+from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
+from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
+from minicnn.program.graph import Node, Value
+
+_NO_FRAME: Frame = ((0, 0), (0, 0))
+
+
+def _framed(to: Lowering, node: Node, x: Value, rows: list[Line], columns: list[Line]) -> tuple[Key, Frame]:
+    """Images with the zeros around them that the taps reach."""
+    frame = margins(rows), margins(columns)
+    height, width, channels = x.shape[1:]
+    if frame == _NO_FRAME:
+        return to.need(x, PLAIN), frame
+    padded = height + sum(frame[0]), width + sum(frame[1])
+    key = to.scratch(node, "frame", x.shape[0] * padded[0] * padded[1] * channels * 4)
+    source = movement.frame(height=height, width=width, pixel=channels, rows=frame[0], columns=frame[1])
+    to.tasks.append(Task(node, [to.need(x, PLAIN)], [key], source, x.shape[0] * padded[0]))
+    return key, frame
+
+
+def conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
+    """A convolution, or its input gradient."""
+    (x, w), y, groups = node.inputs, node.outputs[0], node.attrs["groups"]
+    kh, kw, channels, filters = w.shape
+    sizes = (channels, filters // groups)
+    if node.op.name.endswith("gradient"):
+        sizes = sizes[::-1]
+    rows, columns = all_lines(node)
+    key, frame = _framed(to, node, x, rows, columns)
+    shapes = [
+        ChannelShape(r, c, x.shape[0], *sizes, groups, kw, (y.shape[1], y.shape[2]), frame, to.threads)
+        for r in rows for c in columns
+    ]  # fmt: skip
+    _correlated(to, node, key, w, shapes, ending, kh * kw)
+
+
+def _correlated(
+    to: Lowering, node: Node, x: Key, w: Value, shapes: list[ChannelShape], ending: Ending, taps: int
+) -> None:
+    """A correlation whose outputs are those of some geometries together; back to the inputs if there is no kernel."""
+    y, first = node.outputs[0], shapes[0]
+    back = node.op.name.endswith("input_gradient") or bool(node.attrs.get("transpose_b"))
+    name = f"{node.op.name.removesuffix('_')} of channels"
+    if back and ending.bias is None and all(channel_lanes.contraction_worth_it(s) for s in shapes):
+        weights, make = to.need(w, PLAIN), channel_lanes.contraction
+    else:
+        weights, make = to.need(w, PLAIN), channel_lanes.forward
+        if back:
+            weights = transposed(to, node, w, taps, first.filters, first.channels, first.groups)
+    for shape in shapes:
+        source, items = make(name, replace(shape, flipped=back), bias=ending.bias is not None, finish=ending.finish)
+        to.add(node, source, [x, weights, *ends_of(to, ending)], [to.buffer(y, PLAIN)], items)
+
+
+def weight_gradient(to: Lowering, node: Node) -> None:
+    """The weight gradient of a convolution."""
+    dy, x = node.inputs
+    groups, kernel = node.attrs["groups"], node.attrs["kernel"]
+    row, column = lines_of(node, x, kernel)
+    key, frame = _framed(to, node, x, [row], [column])
+    sizes = (x.shape[3] // groups, dy.shape[3] // groups)
+    shape = ChannelShape(
+        row, column, x.shape[0], *sizes, groups, kernel[1], (dy.shape[1], dy.shape[2]), frame, to.threads
+    )
+    _gradient(to, node, dy, key, shape)
+
+
+def _gradient(to: Lowering, node: Node, dy: Value, x: Key, shape: ChannelShape) -> None:
+    source, items = channel_lanes.weight_gradient(f"{node.op.name} of channels", shape)
+    to.add(node, source, [to.need(dy, PLAIN), x], [to.buffer(node.outputs[0], PLAIN)], items)
+
+
+def matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
+    """A matrix product: a convolution of one position."""
+    (a, b), y = node.inputs, node.outputs[0]
+    if node.attrs["transpose_a"]:
+        shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], b.shape[1], 1, 1, (1, 1), _NO_FRAME, to.threads)
+        _gradient(to, node, b, to.need(a, PLAIN), shape)
+        return
+    shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], y.shape[1], 1, 1, (1, 1), _NO_FRAME, to.threads)
+    _correlated(to, node, to.need(a, PLAIN), b, [shape], ending, 1)
+
+
+def chosen(to: Lowering) -> bool:
+    """True if a Program's images are plain arrays with channels in the lanes."""
+    return to.convolution == "channels"
