@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minicnn.backends.numba.correlate import REGISTERS, Line
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, one
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.vector import BYTES, LANES
 
@@ -256,11 +257,37 @@ def contraction(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple
     return out.source(name, "x", "w", *(["mask"] if finish == "mask" else []), "y"), tiles * chunks
 
 
-def weight_gradient(name: str, s: ChannelShape) -> tuple[KernelCode, int]:
+@dataclass(frozen=True)
+class Update:
+    """The update of weights by their gradient.
+
+    Attributes:
+        group: Its operations.
+        operands: How their inputs are read: "many" like the weights, "one" for all of them; "lanes" for the gradient.
+        gradient: Which of them the gradient is.
+        reads: Buffers of the others.
+    """
+
+    group: ElementwiseGroup
+    operands: tuple[Operand, ...]
+    gradient: int
+    reads: tuple[tuple[str, str], ...]
+
+    @property
+    def read(self) -> list[int]:
+        """Operands that are in memory."""
+        return [i for i in range(len(self.operands)) if i != self.gradient]
+
+
+_GRADIENT = Update(ElementwiseGroup((), (0,), ("float32",)), (Operand("lanes"),), 0, ())  # which is all that is wanted
+
+
+def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) -> tuple[KernelCode, int]:
     """dw (KH, KW, C, groups * F) from dy (N, OH, OW, groups * F) and x with its frame, and the number of its tiles.
 
-    An item is a tile.
+    An item is a tile. With an update of the weights its results are stored in place of dw.
     """
+    update = update or _GRADIENT
     out = Lines()
     _numbers(out, s)
     length, lines = (s.channels * s.column.taps, 1) if s.joined else (s.channels, s.column.taps)
@@ -291,5 +318,11 @@ def weight_gradient(name: str, s: ChannelShape) -> tuple[KernelCode, int]:
         # A tile that overlaps the one before leaves its rows alone.
         with out.block(f"for k in range(m0 - m, {rows}):"), out.block(f"for c in range({vectors}):"):
             out(f"at = ((tap * channels + m + k) * y_pixel) + fg * 4 + c * {BYTES}", f"live = lanes - c * {LANES}")
-            out(f"vstore_some(dw + at, vload(panel + (k * {vectors} + c) * {BYTES}), live)")
-    return out.source(name, "dy", "x", "dw"), s.groups * panels * s.row.taps * lines * tiles
+            out(f"v{update.gradient} = vload(panel + (k * {vectors} + c) * {BYTES})")
+            for i in update.read:
+                many = update.operands[i].kind == "many"
+                out(f"v{i} = {f'vload_some(b{i} + at, live)' if many else one(update.operands[i], f'b{i}')}")
+            update.group.write(out, len(update.operands))
+            out(*(f"vstore_some(y{k} + at, v{place}, live)" for k, place in enumerate(update.group.outputs)))
+    buffers = (*(f"b{i}" for i in update.read), *(f"y{k}" for k in range(len(update.group.outputs))))
+    return out.source(name, "dy", "x", *buffers), s.groups * panels * s.row.taps * lines * tiles

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minicnn.backends.numba import channel_lanes, movement
-from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, margins
+from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, Update, margins
 from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
 from minicnn.program.graph import Node, Value
@@ -61,33 +62,60 @@ def _correlated(
         to.add(node, source, [x, weights, *ends_of(to, ending)], [to.buffer(y, PLAIN)], items)
 
 
-def weight_gradient(to: Lowering, node: Node) -> None:
-    """The weight gradient of a convolution."""
+def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> None:
+    """The weight gradient of a convolution, with the update of the weights if there is one."""
     dy, x = node.inputs
     groups, kernel = node.attrs["groups"], node.attrs["kernel"]
     row, column = lines_of(node, x, kernel)
     key, frame = _framed(to, node, x, [row], [column])
-    sizes = (x.shape[3] // groups, dy.shape[3] // groups)
-    shape = ChannelShape(
-        row, column, x.shape[0], *sizes, groups, kernel[1], (dy.shape[1], dy.shape[2]), frame, to.threads
-    )
-    _gradient(to, node, dy, key, shape)
+    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[1], (dy.shape[1], dy.shape[2]))
+    _gradient(to, node, dy, key, ChannelShape(row, column, x.shape[0], *sizes, frame, to.threads), update)
 
 
-def _gradient(to: Lowering, node: Node, dy: Value, x: Key, shape: ChannelShape) -> None:
-    source, items = channel_lanes.weight_gradient(f"{node.op.name} of channels", shape)
-    to.add(node, source, [to.need(dy, PLAIN), x], [to.buffer(node.outputs[0], PLAIN)], items)
+def _gradient(to: Lowering, node: Node, dy: Value, x: Key, shape: ChannelShape, update: Update | None) -> None:
+    name = f"{node.op.name} of channels"
+    source, items = channel_lanes.weight_gradient(name, shape, update)
+    reads = [to.need(dy, PLAIN), x, *([] if update is None else update.reads)]
+    to.add(node, source, reads, [to.buffer(v, PLAIN) for v in node.outputs], items, in_place=update is not None)
 
 
-def matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
+def matmul(to: Lowering, node: Node, ending: Ending = NOTHING, update: Update | None = None) -> None:
     """A matrix product: a convolution of one position."""
     (a, b), y = node.inputs, node.outputs[0]
+    sizes = (1, 1, (1, 1), _NO_FRAME, to.threads)
     if node.attrs["transpose_a"]:
-        shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], b.shape[1], 1, 1, (1, 1), _NO_FRAME, to.threads)
-        _gradient(to, node, b, to.need(a, PLAIN), shape)
+        shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], b.shape[1], *sizes)
+        _gradient(to, node, b, to.need(a, PLAIN), shape, update)
         return
-    shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], y.shape[1], 1, 1, (1, 1), _NO_FRAME, to.threads)
+    shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], y.shape[1], *sizes)
     _correlated(to, node, to.need(a, PLAIN), b, [shape], ending, 1)
+
+
+def updated(to: Lowering, node: Node) -> None:
+    """Lower a weight gradient with the update that reads it; see `grouping`."""
+    body = node.attrs["body"]
+    gradient, step = body.operations
+    result = len(node.inputs)  # the place of the gradient, behind the inputs
+    place = step.inputs.index(result)
+    operands, reads = [], []
+    for i in step.inputs:
+        if i == result:
+            operands.append(Operand("lanes"))
+            continue
+        value = node.inputs[i]
+        one = value.size == 1 and node.outputs[0].size != 1
+        operands.append(Operand("one" if one else "many", value.dtype))
+        reads.append(to.need(value, PLAIN))
+    n = len(operands)
+    steps = [(step.op.name, tuple(range(n)), {**step.attrs, "result": k - result - 1}) for k in body.outputs]
+    dtypes = (*("float32" if i == result else node.inputs[i].dtype for i in step.inputs), *["float32"] * len(steps))
+    group = ElementwiseGroup(tuple(steps), tuple(range(n, n + len(steps))), dtypes)
+    inner = Node(gradient.op, tuple(node.inputs[i] for i in gradient.inputs), node.outputs, gradient.attrs, node.scope,
+                 node.phase)  # fmt: skip
+    (matmul if gradient.op.name == "matmul" else weight_gradient)(
+        to, inner, update=Update(group, tuple(operands), place, tuple(reads))
+    )
+    to.how[id(node)] = f"{to.how.pop(id(inner))} + {step.op.name}"
 
 
 def chosen(to: Lowering) -> bool:

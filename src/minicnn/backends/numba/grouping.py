@@ -13,14 +13,14 @@ from minicnn.kernels.strides import row_major
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import fusion_groups, merge
-from minicnn.program.graph import Node, Spec, Value
+from minicnn.program.graph import Node, Program, Spec, Value
 from minicnn.program.readers import Readers
 
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 
 
 # Names of merged groups that have a kernel of their own.
-PACK, PRODUCT, POOL, SUM = "pack", "product", "pool", "sum"
+PACK, PRODUCT, POOL, SUM, UPDATE = "pack", "product", "pool", "sum", "update"
 
 ACTIVATIONS = ("relu", "relu6")  # what a product does at its end
 _PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
@@ -47,12 +47,41 @@ def group(to: Lowering) -> None:
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
             merge(to.program, _packed(node, readers), PACK, readers)
+    if to.channels_in_lanes:
+        _updated_at_once(to)
     # Merging has made new values, whose form is not known yet.
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
         for nodes in fusion_groups(to.program, partial(_member, to, blocked=blocked)):
             merge(to.program, nodes, "elementwise", readers)
+
+
+def _updated_at_once(to: Lowering) -> None:
+    """Merge weight gradients with the updates that alone read them, and take these as early as can be.
+
+    A gradient that is as large as the weights is then never stored, and the weights are read once for both.
+    """
+    for node in list(to.program.nodes):
+        gradients = [v.node for v in node.inputs if v.node is not None] if node.op.name.endswith("_update") else []
+        readers = Readers(to.program)
+        for gradient in gradients:
+            if _is_weight_gradient(gradient) and readers.only(gradient.outputs[0]) is node:
+                merged = merge(to.program, [gradient, node], UPDATE, readers)
+                if merged is not None:
+                    _take_early(to.program, merged)
+
+
+def _is_weight_gradient(node: Node) -> bool:
+    return node.op.name == "conv2d_weight_gradient" or (node.op.name == "matmul" and bool(node.attrs["transpose_a"]))
+
+
+def _take_early(program: Program, node: Node) -> None:
+    """Move a node to where its inputs are there, behind all others that read them and may see them change."""
+    inputs = {id(v) for v in node.inputs}
+    others = [n for n in program.nodes if n is not node]
+    last = max((i for i, n in enumerate(others) if inputs & {id(v) for v in (*n.inputs, *n.outputs)}), default=-1)
+    program.nodes[:] = [*others[: last + 1], node, *others[last + 1 :]]
 
 
 def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
@@ -223,7 +252,7 @@ def update(to: Lowering, node: Node) -> None:
     group = ElementwiseGroup(
         steps, tuple(range(count, count + len(steps))), tuple(v.dtype for v in (*node.inputs, *node.outputs))
     )
-    run(to, node, group, operands_of(to, node.inputs, node.outputs[0], False) or [], False)
+    run(to, node, group, operands_of(to, node.inputs, node.outputs[0], False) or [], False, in_place=True)
     to.how[id(node)] = node.op.name
 
 
@@ -241,7 +270,9 @@ def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
     ]  # fmt: skip
 
 
-def run(to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operand], blocked: bool) -> None:
+def run(
+    to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operand], blocked: bool, *, in_place: bool = False
+) -> None:
     """Run a group whose operands are the node's inputs and whose results are its outputs."""
     result, reads = node.outputs[0], reads_of(to, node, operands)
     items: int | None = None
@@ -250,4 +281,5 @@ def run(to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operan
         source = elementwise.blocked(group, operands, result.shape[1:], spans, partial(to.pieces, result))
     else:
         source, items = elementwise.plain(group, operands, result.shape)
-    to.add(node, source, reads, [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs], items)
+    writes = [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs]
+    to.add(node, source, reads, writes, items, in_place=in_place)

@@ -7,7 +7,7 @@ import math
 from minicnn.backends.numba import channel_rules, elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
 from minicnn.backends.numba.general import general
-from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, elementwise_group, group, update
+from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, UPDATE, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule, StoredRows
 from minicnn.backends.numba.moving import MOVING_RULES
@@ -67,7 +67,7 @@ def _pack_bytes(to: Lowering, node: Node) -> None:
 
 
 def _fused(to: Lowering, node: Node) -> None:
-    rules = {PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms}
+    rules = {PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms, UPDATE: channel_rules.updated}
     rules.get(node.attrs["body"].name, elementwise_group)(to, node)
 
 
