@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from minicnn.backends.numba import channel_lanes, movement
+from minicnn.backends.numba import channel_lanes, movement, winograd
 from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, Update, margins
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
+from minicnn.backends.numba.vector import LANES
 from minicnn.program.graph import Node, Value
+
+# What was measured: with channels in the lanes a multiply-add takes so much longer; and an element that is packed takes
+# so many vectors of multiply-adds.
+SLOWER, PACKING = 1.25, 4
 
 _NO_FRAME: Frame = ((0, 0), (0, 0))
 
@@ -76,7 +82,7 @@ def _gradient(to: Lowering, node: Node, dy: Value, x: Key, shape: ChannelShape, 
     name = f"{node.op.name} of channels"
     source, items = channel_lanes.weight_gradient(name, shape, update)
     reads = [to.need(dy, PLAIN), x, *([] if update is None else update.reads)]
-    to.add(node, source, reads, [to.buffer(v, PLAIN) for v in node.outputs], items, in_place=update is not None)
+    to.add(node, source, reads, [to.buffer(v, PLAIN) for v in node.outputs], items)
 
 
 def matmul(to: Lowering, node: Node, ending: Ending = NOTHING, update: Update | None = None) -> None:
@@ -119,5 +125,41 @@ def updated(to: Lowering, node: Node) -> None:
 
 
 def chosen(to: Lowering) -> bool:
-    """True if a Program's images are plain arrays with channels in the lanes."""
-    return to.convolution == "channels"
+    """True if a Program's images stay plain arrays with channels in the lanes.
+
+    Counted in vectors of multiply-adds, or what takes as long, of the convolutions and products. With samples in the
+    lanes, 16 of them take as long as one; with channels, the last vector of a layer may not be full.
+    """
+    if to.convolution is not None:
+        return to.convolution == "channels"
+    if to.samples > LANES:
+        return False
+    samples = channels = 0.0
+    for node in to.program.nodes:
+        if not node.inputs or node.inputs[0].shape[:1] != (to.samples,):
+            continue
+        name, first, result = node.op.name, node.inputs[0], node.outputs[0]
+        if name.startswith("depthwise"):
+            # Its kernels have samples in the lanes, so images are packed and unpacked.
+            channels += (first.size + result.size) * PACKING
+        if name not in ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"):
+            continue
+        summed = name.endswith("weight_gradient") or node.attrs.get("transpose_a")
+        weights = result if summed else node.inputs[1]
+        image = first if name.endswith("gradient") else result
+        products = weights.size * (math.prod(image.shape[1:-1]) if name.startswith("conv2d") else 1)
+        lanes = result.shape[-1] // node.attrs.get("groups", 1)  # what fills them: filters, or channels of dx
+        samples += _with_samples(to, node, products)
+        channels += products / lanes * -(-lanes // LANES) * to.samples * SLOWER
+    return channels < samples
+
+
+def _with_samples(to: Lowering, node: Node, products: int) -> float:
+    """Vectors of multiply-adds of a node with samples in the lanes, given those of a sample."""
+    blocks = -(-to.samples // LANES)
+    if node.op.name in ("conv2d", "conv2d_input_gradient"):
+        (row, *_), (column, *_) = all_lines(node)
+        sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
+        if winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads):
+            return winograd.cost(winograd.WinogradShape(row, column, *sizes, blocks), to.threads)
+    return products * blocks

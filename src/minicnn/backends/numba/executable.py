@@ -31,12 +31,8 @@ class NumbaExecutable:
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
-        handed_back = {key for key, _ in self._results.values()}
-        updates = {self._results[name][0]: (name, PLAIN) for name in program.updates}
-        updates = {new: old for new, old in updates.items() if old not in handed_back}
-        overwritten = _overwritten(lowering.tasks, updates)
         # Threads wait for each other after each group, so that fewer groups mean less waiting.
-        self._groups = _side_by_side(lowering.tasks, overwritten)
+        self._groups = _side_by_side(lowering.tasks)
         self.tasks = [task for group in self._groups for task in group]
         # The caller's own arrays, and those that the caller gets.
         self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
@@ -49,11 +45,10 @@ class NumbaExecutable:
         self.segments = self._split()
         self._open = [(key, holes) for key, holes in self._holes.items() if holes]
         self._written: dict[Key, ReferenceType[Array]] = {}  # the arrays whose addresses are in the holes
-        self._new = [
-            (key, v.shape, np.dtype(v.dtype), overwritten.get(key))
-            for key, v in fresh.items()
-            if key not in self._inputs
-        ]
+        self._new = [(key, v.shape, np.dtype(v.dtype)) for key, v in fresh.items() if key not in self._inputs]
+        # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
+        self._replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
+        self._spare: dict[Key, Array] = {}
 
     def _arena(self, lowering: Lowering) -> dict[Key, Array]:
         """All other buffers in one arena, those that never live together on each other."""
@@ -115,11 +110,12 @@ class NumbaExecutable:
         for index, rows in self._indices:
             # Before the kernels, which read raw memory and check nothing.
             _check_index(buffers[index.name, PLAIN], rows)
-        for key, shape, dtype, old in self._new:
-            # Results are new arrays, since the caller keeps them; or donated ones, which saves reading new pages.
-            taken_over = old is not None and buffers[old].flags.writeable
-            buffers[key] = buffers[old] if old is not None and taken_over else np.empty(shape, dtype)
         with self._lock:
+            given = set(map(id, arrays.values()))
+            for key, shape, dtype in self._new:
+                # Results are the caller's: donated arrays, or new ones, whose pages the system has to clear first.
+                spare = self._spare.pop(key, None)
+                buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
             for key, holes in self._open:
                 array = buffers[key]
                 # Weights are the same arrays each time; NumPy takes longer to tell an address than a short kernel runs.
@@ -132,6 +128,10 @@ class NumbaExecutable:
                     pool(self._threads).run(segment)
                 else:
                     self._reference(segment, buffers)
+            # Only now: a step that is interrupted has changed nothing.
+            for key, result in self._replaced.items():
+                if buffers[key] is arrays[key[0]] and buffers[key].flags.writeable:
+                    self._spare[result] = buffers[key]
         return self._handed_back(buffers)
 
     def _reference(self, task: Task, buffers: dict[Key, Array]) -> None:
@@ -172,26 +172,18 @@ def _check_index(index: Array, rows: int) -> None:
         raise IndexError(f"A batch is gathered by rows from 0 to {rows - 1}. Received: {index.min()} to {index.max()}.")
 
 
-def _overwritten(tasks: list[Task], updates: Mapping[Key, Key]) -> dict[Key, Key]:
-    """Of updates and the inputs in whose place they come those that can be where the old value was."""
-    writers = {key: i for i, task in enumerate(tasks) if task.in_place for key in task.writes}
-    readers = {key: i for i, task in enumerate(tasks) for key in task.reads}
-    return {new: old for new, old in updates.items() if new in writers and readers.get(old, 0) <= writers[new]}
-
-
-def _side_by_side(tasks: list[Task], overwritten: Mapping[Key, Key]) -> list[list[Task]]:
+def _side_by_side(tasks: list[Task]) -> list[list[Task]]:
     """Neighbouring kernels that do not depend on each other in groups; a reference is by itself."""
     groups: list[list[Task]] = []
     read: set[Key] = set()
     written: set[Key] = set()
     for task in tasks:
         alone = task.source is None or not groups or groups[-1][0].source is None
-        writes = {*task.writes, *(overwritten[key] for key in task.writes if key in overwritten)}
         # A kernel that reads or writes what the group writes must wait, as must one that overwrites what it reads.
-        if alone or written & {*task.reads, *writes} or read & writes:
+        if alone or written & {*task.reads, *task.writes} or read & {*task.writes}:
             groups.append([])
             read, written = set(), set()
         groups[-1].append(task)
         read.update(task.reads)
-        written.update(writes)
+        written.update(task.writes)
     return groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeGuard
 
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
@@ -58,29 +59,28 @@ def group(to: Lowering) -> None:
 
 
 def _updated_at_once(to: Lowering) -> None:
-    """Merge weight gradients with the updates that alone read them, and take these as early as can be.
+    """Merge weight gradients with the updates that alone read them, as soon as their inputs are there.
 
-    A gradient that is as large as the weights is then never stored, and the weights are read once for both.
+    A gradient that is as large as the weights is then never stored.
     """
-    for node in list(to.program.nodes):
-        gradients = [v.node for v in node.inputs if v.node is not None] if node.op.name.endswith("_update") else []
+    for node in [n for n in to.program.nodes if n.op.name.endswith("_update")]:
         readers = Readers(to.program)
-        for gradient in gradients:
-            if _is_weight_gradient(gradient) and readers.only(gradient.outputs[0]) is node:
-                merged = merge(to.program, [gradient, node], UPDATE, readers)
-                if merged is not None:
-                    _take_early(to.program, merged)
+        for gradient in [v.node for v in node.inputs if readers.only(v) is node]:
+            merged = merge(to.program, [gradient, node], UPDATE, readers) if _is_weight_gradient(gradient) else None
+            if merged is not None:
+                _take_early(to.program, merged)
 
 
-def _is_weight_gradient(node: Node) -> bool:
-    return node.op.name == "conv2d_weight_gradient" or (node.op.name == "matmul" and bool(node.attrs["transpose_a"]))
+def _is_weight_gradient(node: Node | None) -> TypeGuard[Node]:
+    product = node is not None and node.op.name == "matmul" and bool(node.attrs["transpose_a"])
+    return product or (node is not None and node.op.name == "conv2d_weight_gradient")
 
 
 def _take_early(program: Program, node: Node) -> None:
-    """Move a node to where its inputs are there, behind all others that read them and may see them change."""
+    """Move a node to right behind those that make its inputs."""
     inputs = {id(v) for v in node.inputs}
     others = [n for n in program.nodes if n is not node]
-    last = max((i for i, n in enumerate(others) if inputs & {id(v) for v in (*n.inputs, *n.outputs)}), default=-1)
+    last = max((i for i, n in enumerate(others) if inputs & {id(v) for v in n.outputs}), default=-1)
     program.nodes[:] = [*others[: last + 1], node, *others[last + 1 :]]
 
 
@@ -252,7 +252,7 @@ def update(to: Lowering, node: Node) -> None:
     group = ElementwiseGroup(
         steps, tuple(range(count, count + len(steps))), tuple(v.dtype for v in (*node.inputs, *node.outputs))
     )
-    run(to, node, group, operands_of(to, node.inputs, node.outputs[0], False) or [], False, in_place=True)
+    run(to, node, group, operands_of(to, node.inputs, node.outputs[0], False) or [], False)
     to.how[id(node)] = node.op.name
 
 
@@ -270,9 +270,7 @@ def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
     ]  # fmt: skip
 
 
-def run(
-    to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operand], blocked: bool, *, in_place: bool = False
-) -> None:
+def run(to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operand], blocked: bool) -> None:
     """Run a group whose operands are the node's inputs and whose results are its outputs."""
     result, reads = node.outputs[0], reads_of(to, node, operands)
     items: int | None = None
@@ -282,4 +280,4 @@ def run(
     else:
         source, items = elementwise.plain(group, operands, result.shape)
     writes = [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs]
-    to.add(node, source, reads, writes, items, in_place=in_place)
+    to.add(node, source, reads, writes, items)

@@ -29,8 +29,6 @@ class Task:
         writes: Buffers written.
         source: The kernel; None for a reference.
         items: Pieces of work that threads share.
-        in_place: Whether each element that is read of the arrays that an update replaces is read before the element in
-            its place is written, and by the same item.
     """
 
     node: Node | None
@@ -38,7 +36,6 @@ class Task:
     writes: list[Key]
     source: KernelCode | None = None
     items: int = 1
-    in_place: bool = False
 
     @property
     def order(self) -> list[Key]:
@@ -228,10 +225,10 @@ class Lowering:
     # Tasks --------------------------------------------------------------------------------------
 
     def add(self, node: Node, source: KernelCode, reads: Sequence[Key], writes: Sequence[Key], items: int | None = None,
-            *, name: str | None = None, in_place: bool = False) -> None:  # fmt: skip
+            *, name: str | None = None) -> None:  # fmt: skip
         """Run a kernel on the buffers it reads, then writes; by default its items are pieces of the result's blocks."""
         count = blocks_of(node.outputs[0]) * source.pieces if items is None else items
-        self.tasks.append(Task(node, list(reads), list(writes), source, count, in_place))
+        self.tasks.append(Task(node, list(reads), list(writes), source, count))
         self.how[id(node)] = name or source.name
 
     def pieces(self, value: Value, most: int) -> int:
