@@ -299,12 +299,18 @@ def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) ->
     # Where a tap's inputs are neighbours throughout, all positions are one loop.
     dense = s.row.taps == s.column.taps == s.row.in_step == s.column.in_step == 1 and not any(map(sum, s.frame))
     dense = dense and (s.row.size, s.column.size) == (s.row.count, s.column.count)
-    out.all_numbers(tiles=tiles, panels=panels)
+    out.all_numbers(tiles=tiles, panels=panels, groups=s.groups)
     out("panel = stack()")
     with out.block("for item in range(start, stop):"):
-        out("rest = item // tiles", f"m0 = item % tiles * {rows}", f"m = min(m0, length - {rows})")
-        out("kw = rest % kw_", "kh = rest // kw_ % kh_", "rest = rest // kw_ // kh_", "g = rest // panels")
-        out(f"f = rest % panels * {vectors * LANES}", "fg = g * filters + f", "lanes = filters - f")
+        # Panels are innermost, so that the weights are gone through in the order in which they lie in memory.
+        out(
+            f"f = item % panels * {vectors * LANES}",
+            "rest = item // panels",
+            "g = rest % groups",
+            "rest = rest // groups",
+        )
+        out(f"m0 = rest % tiles * {rows}", f"m = min(m0, length - {rows})", "rest = rest // tiles")
+        out("kw = rest % kw_", "kh = rest // kw_", "fg = g * filters + f", "lanes = filters - f")
         _taps(out, s)
         out("xo = x + off + m * 4", "yo = dy + fg * 4", f"a = clear_{suffix}()")
         call = f"a = weigh{some[0]}_{suffix}(a, {{}}, {{}}, {{}}, c_step * x_pixel, y_pixel{some[1]})"

@@ -29,6 +29,7 @@ from minicnn.backends.numba.vector import (
     _load_some,
     _operation,
     _pointer,
+    _prefetch,
     _splat,
     _store,
     _store_some,
@@ -37,6 +38,7 @@ from minicnn.backends.numba.vector import (
 _INT = ir.IntType(64)
 _ZERO = ir.Constant(_INT, 0)
 _SIZE = {"bytes": 1, "floats": 4}  # of an element
+FEW, AHEAD = 4, 12  # rows of a tile whose weights are fetched before they are needed, and by how many rounds
 
 
 class _Tile(types.Type):
@@ -216,6 +218,10 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
 
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
+            if rows <= FEW:  # weights are then read so seldom that they come from memory
+                ahead = _at(builder, at[1], w_step, AHEAD)
+                for c in range(columns):
+                    _prefetch(builder, _plus(builder, ahead, c * BYTES))
             values = columns_at(builder, at[1], lanes)
             return spread_rows(builder, sums, values, lambda r: builder.add(starts[r], at[0]))
 
