@@ -63,6 +63,8 @@ WIDE = [
     case_of(2, (6, 9), 32, 32, (3, 2), dilation=(2, 1), groups=2),
     case_of(5, (4, 4), 20, 70, (1, 1)),  # all positions are one loop
     case_of(1, (14, 14), 3, 16, (7, 7), (2, 2), ((3, 2), (3, 3))),
+    case_of(1, (2, 1), 70, 250, (3, 3), padding=SAME),  # weights are read in the order of their rows
+    case_of(3, (1, 1), 60, 1300, (1, 1)),
 ]
 
 

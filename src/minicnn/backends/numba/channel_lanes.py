@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from minicnn.backends.numba.correlate import REGISTERS, Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, one
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.panels import SCRATCH
 from minicnn.backends.numba.vector import BYTES, LANES
 
+# Positions that read weights so seldom that these come from memory, if they are so many.
+FEW, LARGE, ROUNDS = 4, 1 << 16, 8
 ROWS, VECTORS = 12, 16  # of a tile, at most: each row needs a register for its address, each vector one for its weights
 
 Frame = tuple[tuple[int, int], tuple[int, int]]  # zeros before and behind the rows of an image, and its columns
@@ -83,14 +86,22 @@ class ChannelShape:
         return _vectors(self.filters, min(VECTORS, share, REGISTERS // min(self.positions, 6)))
 
     @property
+    def wide(self) -> int:
+        """Panels side by side whose sums are on the stack, so that weights are read in the order of their rows."""
+        if self.positions > FEW or self.row.taps * self.column.taps * self.channels * self.filters < LARGE:
+            return 1
+        share = -(-self.filters // (LANES * self.threads))
+        return -(-min(share, 3 * SCRATCH // (4 * BYTES * self.positions)) // self.vectors)
+
+    @property
     def panels(self) -> int:
-        """Panels of all groups."""
-        return self.groups * -(-self.filters // (LANES * self.vectors))
+        """Panels of all groups, or runs of them."""
+        return self.groups * -(-self.filters // (LANES * self.vectors * self.wide))
 
     @property
     def some(self) -> bool:
         """True if the last panel of a group is not full."""
-        return self.filters % (LANES * self.vectors) != 0
+        return self.filters % (LANES * self.vectors * self.wide) != 0
 
     @property
     def tile(self) -> int:
@@ -170,7 +181,7 @@ def forward(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple[Ker
     """
     out = Lines()
     _numbers(out, s)
-    tile, vectors = s.tile, s.vectors
+    tile, vectors, wide = s.tile, s.vectors, s.wide * s.vectors
     suffix, some = out.tile(tile, vectors), ("_some", ", lanes") if s.some else ("", "")
     out.all_numbers(
         w_step=(s.filters if s.flipped else s.filters * s.groups) * 4, w_tap=s.channels * s.filters * s.groups * 4,
@@ -178,28 +189,41 @@ def forward(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple[Ker
     )  # fmt: skip
     chunks = s.chunks(s.panels, tile)
     out.varying("chunks", chunks)
-    out("panel = stack()", f"table = panel + {tile * vectors * BYTES}", "zero = splat(float32(0))")
+    out("panel = stack()", f"table = panel + {tile * wide * BYTES}", "zero = splat(float32(0))")
     with out.block("for item in range(start, stop):"):
         out("chunk = item % chunks", "g = item // chunks // panels")
-        out(f"f = item // chunks % panels * {vectors * LANES}", "fg = g * filters + f", "lanes = filters - f")
+        out(f"f = item // chunks % panels * {wide * LANES}", "fg = g * filters + f", "lanes = filters - f")
         out("first = positions * chunk // chunks", "last = positions * (chunk + 1) // chunks")
         with out.block(f"for q in range(first, last, {tile}):"):
             # The last tile overlaps the one before, which makes the same numbers.
             out(f"p = min(q, positions - {tile})")
             _addresses(out, tile, "fg * 4")
+            columns = f"for c in range(0, {wide}, {vectors}):"
             out(f"a = clear_{suffix}()")
+            if wide > vectors:
+                with out.block(columns):
+                    out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
             with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
                 _taps(out, s)
                 out("wi = w + tap * w_tap + g * w_group + f * 4")
-                out(f"a = project{some[0]}_{suffix}(a, table, off, wi, length, w_step{some[1]})")
-            out(f"put_{suffix}(panel, a, {vectors * BYTES})")
-            with out.block(f"for c in range({vectors}):"):
+                if wide > vectors:
+                    some = (some[0], some[1] and f"{some[1]} - c * {LANES}")
+                    with out.block(f"for m in range(0, length, {ROUNDS}):"), out.block(columns):
+                        at, count = f"wi + m * w_step + c * {BYTES}", f"min({ROUNDS}, length - m)"
+                        out(f"a = take_{suffix}(panel + c * {BYTES}, {wide * BYTES})")
+                        out(f"a = project{some[0]}_{suffix}(a, table, off + m * 4, {at}, {count}, w_step{some[1]})")
+                        out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
+                else:
+                    out(f"a = project{some[0]}_{suffix}(a, table, off, wi, length, w_step{some[1]})")
+            if wide == vectors:
+                out(f"put_{suffix}(panel, a, {wide * BYTES})")
+            with out.block(f"for c in range({wide}):"):
                 out(f"live = lanes - c * {LANES}")
                 if bias:
                     out("offset = vload_some(bias + fg * 4 + c * 64, live)")
                 with out.block(f"for k in range({tile}):"):
                     out(f"at = aload(table + {tile * 8} + k * 8) + c * {BYTES}")
-                    out(f"v = vload(panel + (k * {vectors} + c) * {BYTES})")
+                    out(f"v = vload(panel + (k * {wide} + c) * {BYTES})")
                     value = _finished(out, "vadd(v, offset)" if bias else "v", "at", "live", finish)
                     out(f"vstore_some(at, {value}, live)")
     extra = [*(["bias"] if bias else []), *(["mask"] if finish == "mask" else [])]

@@ -29,7 +29,6 @@ from minicnn.backends.numba.vector import (
     _load_some,
     _operation,
     _pointer,
-    _prefetch,
     _splat,
     _store,
     _store_some,
@@ -38,7 +37,6 @@ from minicnn.backends.numba.vector import (
 _INT = ir.IntType(64)
 _ZERO = ir.Constant(_INT, 0)
 _SIZE = {"bytes": 1, "floats": 4}  # of an element
-FEW, AHEAD = 4, 12  # rows of a tile whose weights are fetched before they are needed, and by how many rounds
 
 
 class _Tile(types.Type):
@@ -132,6 +130,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
     - clip_R_C(a, low, high) has values below low and above high replaced by those; NaN stays.
     - keep_R_C(a, m, step) has 0 where the vector at m + r step + c * 64 is not positive.
     - put_R_C(o, a, step) stores a[r][c] at o + r step + c * 64.
+    - take_R_C(o, step) has them from there.
     - gather_R_C(o, a, step) adds a[r][c] to the vectors there.
     """
     size = rows * columns
@@ -218,10 +217,6 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
 
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
-            if rows <= FEW:  # weights are then read so seldom that they come from memory
-                ahead = _at(builder, at[1], w_step, AHEAD)
-                for c in range(columns):
-                    _prefetch(builder, _plus(builder, ahead, c * BYTES))
             values = columns_at(builder, at[1], lanes)
             return spread_rows(builder, sums, values, lambda r: builder.add(starts[r], at[0]))
 
@@ -328,6 +323,11 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         for r, c, i in cells:
             _store(builder, _plus(builder, _at(builder, o, step, r), c * BYTES), builder.extract_value(a, i))
 
+    def take(builder: Any, o: Any, step: Any) -> Any:
+        return joined(
+            builder, [_load(builder, _plus(builder, _at(builder, o, step, r), c * BYTES)) for r, c, _ in cells]
+        )
+
     def gather(builder: Any, o: Any, a: Any, step: Any) -> None:
         for r, c, i in cells:
             at = _plus(builder, _at(builder, o, step, r), c * BYTES)
@@ -342,6 +342,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "clip": (tile, [tile, types.float32, types.float32], clip),
         "keep": (tile, [tile, address, address], keep),
         "put": (types.void, [address, tile, address], put),
+        "take": (tile, [address, address], take),
         "gather": (types.void, [address, tile, address], gather),
         "spread": (tile, [tile, *many], spread),
         "contract": (tile, [tile, *many], contract),
