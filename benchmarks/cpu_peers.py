@@ -27,7 +27,7 @@ from minicnn import machine
 from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure import Comparison, Spread
-from minicnn.measure.cases import CASES, Case
+from minicnn.measure.cases import CASES, TrainingCase
 from minicnn.measure.trainer import Trainer, Work
 from minicnn.measure.trainers import gradient_tolerance, trainer
 from minicnn.tolerance import tolerance
@@ -53,7 +53,7 @@ TIMED, DEEP_TIMED = 40, 2  # steps that are timed, at most
 LOSS_RTOL = 2e-4
 
 
-def sized(name: str, batch: int) -> Case:
+def sized(name: str, batch: int) -> TrainingCase:
     """A case, with another batch size unless that is 0."""
     return replace(CASES[name], batch=batch or CASES[name].batch)
 

@@ -85,7 +85,7 @@ def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
         if whole
         else bare._training.source(*on_device, None, batch, last_batch="pad")
     )
-    tested = bare._training.source(*valid, None, validated, again=True)
+    tested = bare._training.source(*valid, None, validated, several_epochs=True)
     at_once = bare.backend.steps_at_once
     runs = [list(source.runs(shuffle=not whole, seed=0, epoch=e, longest=at_once)) for e in range(epochs)]
     tests = list(tested.runs(shuffle=False, seed=0, epoch=0, longest=at_once))

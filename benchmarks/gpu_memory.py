@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.measure import CandidateError, Worker
-from minicnn.measure.cases import CASES, Case, network
+from minicnn.measure.cases import CASES, TrainingCase, network
 
 CANDIDATES = ("minicnn", "torch eager", "torch compile")
 STEPS = 4
@@ -34,7 +34,7 @@ class Training:
         case: Its sizes.
     """
 
-    def __init__(self, name: str, case: Case) -> None:
+    def __init__(self, name: str, case: TrainingCase) -> None:
         self._name, self._case = name, case
         samples = case.samples(case.batch)
         self._x, self._y = samples["x_train"], samples["y_train"]

@@ -18,7 +18,9 @@ steps in one jitted scan.
 With --dry, all run on the CPU, a few steps on small images, minicnn on PyTorch's arrays: it shows that the candidates
 agree and that the script works, and times nothing that counts.
 
-A candidate whose losses differ from the others' is refused, not timed.
+A candidate whose losses differ from the others' is refused: its time is shown with a star, and counts nowhere. How far
+losses may differ is what rounding makes of them: at least a tolerance for each precision, and where steps are chaotic
+three times what the losses of minicnn change if its first weights move by a rounding in that precision.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from minicnn.jobs.job import Samples
 from minicnn.jobs.settings import Settings
 from minicnn.measure import Comparison, Spread
 from minicnn.measure.cases import CASES as EVERY
-from minicnn.measure.cases import Case, as_samples
+from minicnn.measure.cases import TrainingCase, as_samples
 from minicnn.measure.jax_peer import JaxTrainer
 from minicnn.measure.torch_peer import TorchTrainer
 from minicnn.measure.trainer import Row, Trainer, Work
@@ -62,6 +64,10 @@ CASES = {
 TOLERANCE = {  # of the mean losses of the first two rounds; rounding grows from step to step
     "float32": (1e-3, 1e-2), "tf32": (3e-3, 3e-2), "bfloat16": (2e-2, 3e-2), "float16": (5e-3, 2e-2),
 }  # fmt: skip
+
+
+ROUNDING = {"float32": 2.0**-23, "tf32": 2.0**-10, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a number by 1
+APART = 3.0  # how many times as far as rounding moves them losses of two candidates may be apart
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ MANY = 10_000  # samples of a batch from which on it is the whole set
 DRY_STEPS, DRY_BATCH = 4, 32  # at most, in a dry run
 
 
-def samples(case: Case, _: Settings) -> Samples:
+def samples(case: TrainingCase, _: Settings) -> Samples:
     """Images uint8 (N, H, W, C) that can be told apart, with noise, and labels (N,); an epoch sees each once."""
     generator = np.random.default_rng(0)
     count = case.batch * case.steps if case.batch < MANY else case.batch
@@ -231,7 +237,7 @@ class GraphTrainer(TorchTrainer):
         return self._replayed((), steps)
 
 
-def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
+def contender(candidate: str, name: str, case: TrainingCase, *, dry: bool) -> Trainer:
     """The trainer of a candidate; in a dry run on the CPU."""
     who = CANDIDATES[candidate]
     own, short = who.library == "minicnn", who.precision.endswith("16")
@@ -255,19 +261,20 @@ def contender(candidate: str, name: str, case: Case, *, dry: bool) -> Trainer:
 
 
 def measure(
-    name: str, case: Case, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float | None
+    name: str, case: TrainingCase, candidates: Sequence[str], rounds: int, *, dry: bool, patience: float | None
 ) -> dict[str, Any]:
-    """Milliseconds of a round of each candidate: median and quartiles, interleaved; or why it was not timed."""
+    """Milliseconds of a round of each candidate: median and quartiles, interleaved; why it was refused or not timed."""
     judges = (c for c in candidates if (CANDIDATES[c].library, CANDIDATES[c].precision) == ("torch", "float32"))
     threads = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
-    allowed = {c: TOLERANCE[CANDIDATES[c].precision] for c in candidates}
     start = time.perf_counter()
     with Comparison(
         candidates, partial(contender, dry=dry), name, case, environment=dict.fromkeys(candidates, threads),
         reference=next(judges, None), patience=patience,
     ) as comparison:  # fmt: skip
         print(f"{len(candidates)} candidates ready after {time.perf_counter() - start:.0f} s", flush=True)
-        losses = comparison.check_losses("losses", 2, rtols=TOLERANCE["float32"], others=allowed)
+        allowed = tolerances(comparison)
+        precisions = {c: allowed[CANDIDATES[c].precision] for c in candidates}
+        losses, refused = comparison.losses("losses", 2, rtols=allowed["float32"], others=precisions)
         whole = name == "mlp"  # a batch is the whole set, and a round many steps
         times = comparison.time("iteration" if whole else "seconds", rounds=rounds)
         result: dict[str, Any] = {c: {"failed": why} for c, why in comparison.out.items()}
@@ -277,7 +284,20 @@ def measure(
                      "high_ms": spread.high}  # fmt: skip
         if case.deep:
             result[c]["images_per_s"] = case.batch * case.steps / spread.median * 1e3
+        if c in refused:
+            result[c]["refused"] = refused[c]
     return {c: result[c] for c in candidates}
+
+
+def tolerances(comparison: Comparison) -> dict[str, tuple[float, ...]]:
+    """By precision, how far losses of the first two rounds may differ."""
+    ours = next((c for c in comparison.names if CANDIDATES[c].library == "minicnn"), None)
+    allowed: dict[str, tuple[float, ...]] = {}
+    for precision in {CANDIDATES[c].precision for c in comparison.names} | {"float32"}:
+        told = comparison.prepare("sensitivity", 2, ROUNDING[precision]) if ours else {}
+        moved = told.get(ours, [0.0, 0.0])
+        allowed[precision] = tuple(max(a, APART * b) for a, b in zip(TOLERANCE[precision], moved, strict=True))
+    return allowed
 
 
 def best(results: dict[str, Any], library: str | None = None, precision: str | None = None) -> tuple[float, str]:
@@ -286,6 +306,7 @@ def best(results: dict[str, Any], library: str | None = None, precision: str | N
         (row["median_ms"], c)
         for c, row in results.items()
         if "median_ms" in row
+        and "refused" not in row
         and (CANDIDATES[c].library == "minicnn") == (library == "minicnn")
         and precision in (None, CANDIDATES[c].precision)
     ]
@@ -297,7 +318,8 @@ def table(results: dict[str, Any]) -> str:
     named = [name for name in STUDIES + DEEP if name in results]
     lines = ["| | " + " | ".join(f"`{name}`" for name in named) + " |", "| --- |" + " ---: |" * len(named)]
     for c in CANDIDATES:
-        cells = [f"{results[n][c]['median_ms']:,.1f}" if "median_ms" in results[n].get(c, {}) else "" for n in named]
+        rows_of = [results[n].get(c, {}) for n in named]
+        cells = [f"{row['median_ms']:,.1f}{'*' * ('refused' in row)}" if "median_ms" in row else "" for row in rows_of]
         if any(cells):
             lines.append(f"| {c} | {' | '.join(cells)} |")
     rows = [
@@ -375,13 +397,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         unit = {"mlp": "500 steps", **dict.fromkeys(DEEP, f"{case.steps} steps")}.get(name, "an epoch")
         print(f"{name}: ms of {unit}, median (quartiles), loss; images a second")
         for c, row in rows.items():
-            failed |= "failed" in row and CANDIDATES[c].library == "minicnn"
+            failed |= ("failed" in row or "refused" in row) and CANDIDATES[c].library == "minicnn"
             if "failed" in row:
                 print(f"  {c:34} {row['failed']}", flush=True)
                 continue
             spread = f"({row['low_ms']:.2f} to {row['high_ms']:.2f})"
             rate = f" {row['images_per_s']:10,.0f}" if name in DEEP else ""
-            print(f"  {c:34} {row['median_ms']:9.2f} {spread:22} {row['loss']:.6f}{rate}", flush=True)
+            star = f" * {row['refused']}" if "refused" in row else ""
+            print(f"  {c:34} {row['median_ms']:9.2f} {spread:22} {row['loss']:.6f}{rate}{star}", flush=True)
         if chosen.json:
             chosen.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     print(table(results))

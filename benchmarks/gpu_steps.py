@@ -47,13 +47,13 @@ from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.totals import Totals
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.measure import stopwatch
-from minicnn.measure.cases import CASES, Case
+from minicnn.measure.cases import CASES, TrainingCase
 from minicnn.measure.cases import network as case_network
 from minicnn.optimizers import SGD
 from minicnn.zoo import get_model
 
 
-def build(study: str, backend: Any, precision: str = "float32", deep: Case | None = None) -> Any:
+def build(study: str, backend: Any, precision: str = "float32", deep: TrainingCase | None = None) -> Any:
     """A network, compiled; a deep one for the images of a case."""
     name = study.removesuffix("_float")
     recipe = RECIPES.get(name, DEFAULT)
@@ -136,7 +136,7 @@ def measure(
     shared: int | None = None,
     repeats: int = 50,
     *,
-    deep: Case | None = None,
+    deep: TrainingCase | None = None,
     dry: bool = False,
     other: str | None = None,
 ) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def measure(
     if dry:
         batch = min(batch, 8)
         samples, steps = 2 * batch, 16  # as a graph has
-    rng, case = np.random.default_rng(0), deep or Case()
+    rng, case = np.random.default_rng(0), deep or TrainingCase()
     x = rng.integers(0, 256, (samples, *case.image)).astype("uint8")
     y = rng.integers(0, case.classes, samples).astype("int32")
     given: tuple[Any, Any] = x, y

@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import written  # noqa: E402
 
 LEVELS = 2  # of pages: those of a study are below the studies
+TREES: dict[Any, str] = {}  # of pages of source code, which are in no tree: all of the same depth have the same links
 
 project = "minicnn"
 author = "The minicnn developers"
@@ -174,7 +175,17 @@ def pages_with_entries(app: Any, env: Any, added: set[str], changed: set[str], r
 def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Furo's tree of pages, for which Sphinx would copy each section and each name of the API, to leave them out."""
     whole = context["toctree"]
-    context["toctree"] = lambda **options: whole(**{**options, "maxdepth": LEVELS})
+
+    def tree(**options: Any) -> str:
+        options["maxdepth"] = LEVELS
+        if page in app.env.all_docs:
+            return str(whole(**options))
+        place = page.count("/"), *sorted(options.items())
+        if place not in TREES:
+            TREES[place] = str(whole(**options))
+        return TREES[place]
+
+    context["toctree"] = tree
 
 
 def setup(app: Any) -> None:

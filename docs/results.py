@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from minicnn import studies
-from minicnn.measure import Run, Spread
+from minicnn.measure import Spread, StudyRun
 from minicnn.measure.figures import duration
 from minicnn.measure.report import command
-from minicnn.measure.store import Store
+from minicnn.measure.store import ResultStore
 from minicnn.measure.study import recall, recall_all
 from minicnn.studies import get_study
 from minicnn.studies.mlp.pages import iteration
@@ -70,7 +70,7 @@ def holds(folder: Path, name: str) -> bool:
     if not (folder / "results" / name).is_dir():
         return False
     try:
-        recall(get_study(name), Store(folder / "results" / name, {}))
+        recall(get_study(name), ResultStore(folder / "results" / name, {}))
     except ValueError as error:
         print(f"{folder}: {name} is left out: {error}")
         return False
@@ -80,7 +80,7 @@ def holds(folder: Path, name: str) -> bool:
 def summary() -> str:
     """The README's table, in Markdown, with what it was measured on."""
     study = get_study(STUDY)
-    stores = [Store(folder / "results" / STUDY, {}) for folder in FOLDERS if holds(folder, STUDY)]
+    stores = [ResultStore(folder / "results" / STUDY, {}) for folder in FOLDERS if holds(folder, STUDY)]
     runs = [run for run in recall_all(study, stores) if f"training-{DATA}" in run.results]
     rows = []
     for run in runs:
@@ -99,7 +99,7 @@ def summary() -> str:
     return "\n".join([*lines, "", "  \n".join(words(run) for run in runs)])
 
 
-def words(run: Run) -> str:
+def words(run: StudyRun) -> str:
     """What a machine's rows are."""
     machine, epochs = run.machine, next(iter(run.results[f"training-{DATA}"]["history"].values()))
     samples = seen(epochs)
@@ -179,7 +179,7 @@ def compare(first: Path, second: Path) -> int:
     steady: list[bool] = []  # of steady times
     for path in sorted(first.glob("*/*.json")):
         study, name = path.parent.name, path.stem
-        records = [Store(folder / study, {}).read(name) for folder in (first, second)]
+        records = [ResultStore(folder / study, {}).read(name) for folder in (first, second)]
         one, other = ({} if isinstance(r, str) else spreads(r.result or {}) for r in records)
         for what in [what for what in one if what in other]:
             changes = {n: Change.of(one[what][n], other[what][n]) for n in one[what] if n in other[what]}

@@ -26,7 +26,7 @@ if WORKER:  # workers share the cores, and the memory of a GPU, of which JAX wou
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]))  # a plugin of pytest may have loaded NumPy before
-else:
+elif "MINICNN_TESTS" not in os.environ:
     FOLDER = tempfile.TemporaryDirectory(prefix="minicnn-tests-")  # removed when Python ends
     os.environ["MINICNN_TESTS"] = FOLDER.name
 

@@ -25,6 +25,24 @@ TOGETHER = {
     )
 }
 
+# From top to bottom; parts of one level may import each other.
+LEVELS = (
+    "cli, studies", "keras, sklearn", "interop", "exercises, demo, conformance", "measure", "jobs", "zoo",
+    "models, saving, plans", "loop", "callbacks", "metrics", "losses", "trace", "backends",
+    "visual, summary, utils, description", "kernels", "optimizers", "distribution", "layers", "data",
+    "constraints, regularizers", "schedules", "ops, program, states", "tolerance, initializers",
+    "configured, arguments",
+    "pictures, html, machine, files, extras, documentation, names",
+)  # fmt: skip
+# A file of a model may name a layer of ONNX, a network of the zoo weights of PyTorch, and a model can be exported. A
+# rank's step tells when its parts run; a prediction of step times asks the engines' planners.
+UPWARDS = {
+    ("models.model", "interop.onnx.exporting"), ("saving", "interop.onnx.graph"), ("zoo", "interop"),
+    ("distribution.running", "backends.base"), ("distribution.prediction.devices", "backends._gpu.costs"),
+    ("distribution.prediction.devices", "backends._gpu.planning"),
+    ("distribution.prediction.devices", "backends.cupy.generation"),
+}  # fmt: skip
+
 
 def modules() -> dict[str, Path]:
     found = {}
@@ -62,9 +80,32 @@ def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     return {frozenset(m for m in reach[start] if start in reach.get(m, ())) for start in graph if start in reach[start]}
 
 
-def test_no_circle_of_imports() -> None:
+def graph_of(paths: dict[str, Path]) -> dict[str, set[str]]:
+    return {name: set(imported(ast.parse(path.read_text("utf-8")), set(paths))) for name, path in paths.items()}
+
+
+def upwards(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Imports of a part that stands higher, without the name of the package."""
+    level = {part: i for i, parts in enumerate(LEVELS) for part in parts.split(", ")}
+    pairs = {(a.partition(".")[2], b.partition(".")[2]) for a, targets in graph.items() for b in targets}
+    places = [(a, b, level.get(a.partition(".")[0]), level.get(b.partition(".")[0])) for a, b in pairs]
+    return {(a, b) for a, b, high, low in places if high is not None and low is not None and high > low}
+
+
+def test_imports_run_down() -> None:
     paths = modules()
-    graph = {name: set(imported(ast.parse(path.read_text("utf-8")), set(paths))) for name, path in paths.items()}
+    parts = {name.split(".")[1] for name in paths if "." in name} - {"__main__"}
+    assert parts == {part for parts in LEVELS for part in parts.split(", ")}, "a new part has its level"
+    assert upwards(graph_of(paths)) == UPWARDS
+
+
+def test_what_counts_as_upwards() -> None:
+    graph = {"minicnn.ops.a": {"minicnn.program.b", "minicnn.loop.c"}, "minicnn.loop.c": {"minicnn.ops.a"}}
+    assert upwards(graph) == {("ops.a", "loop.c")}
+
+
+def test_no_circle_of_imports() -> None:
+    graph = graph_of(modules())
     assert "minicnn.program.graph" in graph["minicnn.ops.primitive"]
     assert circles(graph) == TOGETHER
 

@@ -15,7 +15,7 @@ from minicnn.measure import Page, markdown
 from minicnn.measure.drawing import to_svg
 from minicnn.measure.page import Figure
 from minicnn.measure.report import Chapter
-from minicnn.measure.store import Store
+from minicnn.measure.store import ResultStore
 from minicnn.measure.study import recall_all
 from minicnn.measure.tables import to_csv
 from minicnn.studies import get_study, names
@@ -59,7 +59,7 @@ def test_a_page_begins_with_its_answer_and_ends_its_text_with_the_claims(results
 
 @pytest.mark.parametrize("name", names())
 def test_a_page_and_its_tables_are_those_of_the_stored_results(results: ModuleType, name: str) -> None:
-    stores = [Store(f / "results" / name, {}) for f in results.FOLDERS if results.holds(f, name)]
+    stores = [ResultStore(f / "results" / name, {}) for f in results.FOLDERS if results.holds(f, name)]
     study, page = get_study(name), Page()
     runs = recall_all(study, stores)
     study.present(page, runs)
@@ -103,7 +103,7 @@ def lab(tone: str) -> tuple[float, ...]:
 
 
 def store(folder: Path, study: str, name: str, result: dict[str, Any]) -> None:
-    Store(folder / study, {}).keep(name, {}, result)
+    ResultStore(folder / study, {}).keep(name, {}, result)
 
 
 def test_two_runs_are_compared_by_the_ratios_of_candidates(

@@ -9,10 +9,9 @@ import numpy as np
 
 from minicnn.configured import encode
 from minicnn.layers.serialization import check_size, graph_to_config
-from minicnn.loop.totals import host_dtype
 from minicnn.optimizers import Optimizer
 from minicnn.schedules import Schedule
-from minicnn.states import arrays_like, check_state, count, duration, flag, record
+from minicnn.states import arrays_like, check_state, count, duration, flag, host_dtype, record
 
 if TYPE_CHECKING:
     from minicnn.models import Model

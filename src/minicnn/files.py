@@ -90,6 +90,21 @@ def check_folder(path: Path) -> None:
             raise OSError(code, f"there is no folder {folder!r}" if code == errno.ENOENT else os.strerror(code))
 
 
+def write_named(path: Path, what: str, ending: str, data: bytes) -> None:
+    """Write a file whose name says what it holds: see `write_file`.
+
+    Raises:
+        ValueError: If its name has another ending.
+        OSError: If it cannot be written.
+    """
+    name = os.fspath(path)
+    if not name.endswith(f".{ending}"):
+        raise ValueError(
+            f"{what} is written as {ending.upper()}. Received: {name!r}. Name a file that ends in .{ending}."
+        )
+    write_file(path, data)
+
+
 def write_file(path: Path, data: bytes, *, folders: bool = False) -> None:
     """Write a file so that at any moment, whatever interrupts it, the old one or the new one is there, whole.
 
@@ -214,6 +229,24 @@ def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str
         data: The content.
         path: Where it comes from, for errors.
     """
+    tensors, header = _unpacked(data, path)
+    metadata = header.get("__metadata__") or {}
+    if "minicnn" not in metadata:
+        raise SavedModelError(path, "it holds tensors, but no description by minicnn")
+    about = _object(path, metadata["minicnn"].encode())
+    # Flipped bits in weights are no error of the format, and would train on unnoticed.
+    if about.pop("sha256", None) != _checksum(tensors, about):
+        raise SavedModelError(path, "its content has changed since it was written")
+    return tensors, about
+
+
+def read_arrays(path: Path) -> Tensors:
+    """The tensors of a safetensors file of any library; errors and bounds are those of `read_tensors`."""
+    return _unpacked(_content(path), path)[0]
+
+
+def _unpacked(data: bytes, path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and header of a safetensors file."""
     load = _safetensors().load
     _check_header(path, data[:8], len(data))
     header = _object(path, data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -224,14 +257,7 @@ def unpack_tensors(data: bytes, path: Path = "bytes") -> tuple[Tensors, dict[str
     except Exception as error:  # safetensors raises its own error, but also KeyError, ValueError ...
         wrong = f"it is damaged, or no safetensors file of NumPy's dtypes ({error})"
         raise SavedModelError(path, wrong) from error
-    metadata = header.get("__metadata__") or {}
-    if "minicnn" not in metadata:
-        raise SavedModelError(path, "it holds tensors, but no description by minicnn")
-    about = _object(path, metadata["minicnn"].encode())
-    # Flipped bits in weights are no error of the format, and would train on unnoticed.
-    if about.pop("sha256", None) != _checksum(tensors, about):
-        raise SavedModelError(path, "its content has changed since it was written")
-    return tensors, about
+    return tensors, header
 
 
 def read_json(path: Path) -> Any:

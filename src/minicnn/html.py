@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.files import write_file
+from minicnn.files import write_named
 
 # M. Okabe, K. Ito, Color Universal Design, 2008: colours that people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -55,11 +55,7 @@ class Drawing:
             ValueError: If the path has another ending.
             OSError: If it cannot be written.
         """
-        if not os.fspath(path).endswith(".svg"):
-            raise ValueError(
-                f"A drawing is written as SVG. Received: {os.fspath(path)!r}. Name a file that ends in .svg."
-            )
-        write_file(path, self._svg(_ALONE).encode())
+        write_named(path, "A drawing", "svg", self._svg(_ALONE).encode())
 
     def _svg(self, style: str = "") -> str:
         size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'

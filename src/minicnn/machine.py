@@ -69,6 +69,16 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
     return Processor(model, facts.get("vendor_id", ""), frozenset(facts.get("flags", "").split()))
 
 
+@cache
+def second_level_cache(system: Path = Path("/sys")) -> int:
+    """Bytes of a core's second-level cache; 1 MiB where Linux does not say."""
+    for folder in sorted((system / "devices/system/cpu/cpu0/cache").glob("index*")):
+        with suppress(OSError, ValueError):
+            if (folder / "level").read_text().strip() == "2":
+                return 1024 * int((folder / "size").read_text().strip().removesuffix("K"))
+    return 1 << 20
+
+
 # Settings -----------------------------------------------------------------------------------------
 
 

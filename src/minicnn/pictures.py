@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.files import write_file
+from minicnn.files import write_named
 
 Array = np.ndarray[Any, Any]
 
@@ -40,11 +40,7 @@ class Picture:
             ValueError: If the path has another ending.
             OSError: If it cannot be written.
         """
-        if not os.fspath(path).endswith(".png"):
-            raise ValueError(
-                f"A picture is written as PNG. Received: {os.fspath(path)!r}. Name a file that ends in .png."
-            )
-        write_file(path, self._repr_png_())
+        write_named(path, "A picture", "png", self._repr_png_())
 
     def _repr_png_(self) -> bytes:
         height, width, _ = self.pixels.shape

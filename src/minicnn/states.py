@@ -63,6 +63,11 @@ def duration(value: Any) -> bool:
     return number(value) and 0 <= value < math.inf
 
 
+def host_dtype(dtype: Any) -> np.dtype[Any]:
+    """The widest type of a kind, in which sums are kept on the host."""
+    return np.dtype(np.int64 if np.dtype(dtype).kind in "iu" else np.float64)
+
+
 def beyond(array: np.ndarray[Any, Any], dtype: str) -> float | None:
     """The largest finite number of an array, if a floating-point type does not hold it but would make it infinite."""
     if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:

@@ -138,10 +138,10 @@ def _box_of(node: Node, read: Sequence[str], boxes: Sequence[str]) -> str:
     newest = max((boxes.index(box) for box in read), default=-1)
     if name not in boxes or newest <= boxes.index(name):
         return name
-    again = f"{name}, call "
-    if node.op.name == "relu" or boxes[newest].startswith(again):  # which a pass has put behind the pooling
+    prefix = f"{name}, call "
+    if node.op.name == "relu" or boxes[newest].startswith(prefix):  # which a pass has put behind the pooling
         return boxes[newest]
-    return f"{again}{2 + sum(box.startswith(again) for box in boxes)}"
+    return f"{prefix}{2 + sum(box.startswith(prefix) for box in boxes)}"
 
 
 def _box(x: int, y: int, lines: list[str]) -> str:

@@ -35,7 +35,7 @@ def test_rows_compute_what_references_do(
     for array in arrays.values():
         array.flags.writeable = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_rows, "BLOCK_BYTES", nbytes)
+        patch.setattr(_rows, "second_level_cache", lambda: nbytes)
         patch.setattr(_rows, "pays", lambda problem, direction: True)
         patch.setattr(_rows, "is_unfolded", lambda problem, direction: unfolded)
         for node in program.nodes:

@@ -1,4 +1,4 @@
-"""Running Programs: the interpreter, kernels and references, strictness, explanations, and each backend's compile."""
+"""Running Programs: node by node, kernels and references, strictness, explanations, and each backend's compile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given
 
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends.base import Backend, interpreter
+from minicnn.backends.base import Backend, node_by_node
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program import Node, Program, gradients
 from support.backends import ON_CPUS, backend_or_skip
@@ -167,7 +167,7 @@ def test_the_interpreter_lets_go_of_arrays_after_their_last_reader(seed: int) ->
         return made[0] if len(made) == 1 else tuple(made)
 
     functions = [partial(function, i, node) for i, node in enumerate(program.nodes)]
-    run = interpreter(program, functions, np.asarray)
+    run = node_by_node(program, functions, np.asarray)
     assert set(run({"x": np.zeros(4)})) == {"y"}
 
 

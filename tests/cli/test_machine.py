@@ -42,6 +42,16 @@ def test_without_cpuinfo_the_cpu_has_a_name_all_the_same(tmp_path: Path) -> None
     assert not cpu.avx512
 
 
+def test_the_second_level_cache_is_as_linux_describes_it(tmp_path: Path) -> None:
+    assert machine.second_level_cache(tmp_path) == 1 << 20
+    for index, (level, size) in enumerate((("1", "48K"), ("1", "32K"), ("2", "2048K"), ("3", "32768K"))):
+        folder = tmp_path / f"elsewhere/devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "size").write_text(f"{size}\n")
+    assert machine.second_level_cache(tmp_path / "elsewhere") == 2 << 20
+
+
 @pytest.mark.parametrize(
     ("cpu", "environ", "expected"),
     [

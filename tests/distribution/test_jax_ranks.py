@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minicnn.distribution import DataParallel, JaxCommunicator
-from minicnn.distribution.schedule import Schedule
+from minicnn.distribution.schedule import RankSchedule
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
 from support.campaign import FULL
@@ -37,8 +37,8 @@ def test_weights_are_the_same_bits_on_any_number_of_ranks(ranks: int) -> None:
 def test_one_jit_is_for_ranks_that_compute_alike(shards: int, ranks: int, expected: bool) -> None:
     from minicnn.backends._jax_ranks import fits
 
-    def schedule(batch: int) -> Schedule:
-        return Schedule(Program("step"), Group(shards, 0, ranks), batch, range(batch), frozenset())
+    def schedule(batch: int) -> RankSchedule:
+        return RankSchedule(Program("step"), Group(shards, 0, ranks), batch, range(batch), frozenset())
 
     assert fits(schedule(4 * shards)) == expected
     assert not fits(schedule(4 * shards + 1))

@@ -15,7 +15,7 @@ import pytest
 
 import minicnn
 from minicnn.exercises import grading, wire
-from minicnn.exercises.exercise import Call, Exercise, Speed, Task, WrongError
+from minicnn.exercises.exercise import Example, Exercise, Item, Speed, WrongError
 from minicnn.exercises.grading import Grade
 from minicnn.exercises.language import translated
 
@@ -428,8 +428,8 @@ def test_a_kernel_that_calls_a_library_is_told(graded: Graded) -> None:
 
 
 def test_speed_is_the_only_check_that_needs_a_clock() -> None:
-    speed = Speed(1, "f", lambda rng: Call(()), "", "x", 1)
-    exercise = Exercise("t", "c", (Task("a", 1, "f", lambda rng: Call(())),), {}, speed=speed, libraries=2)
+    speed = Speed(1, "f", lambda rng: Example(()), "", "x", 1)
+    exercise = Exercise("t", "c", (Item("a", 1, "f", lambda rng: Example(())),), {}, speed=speed, libraries=2)
     assert exercise.checks == [("a", 1), ("libraries", 2), ("speed", 1)]
     assert exercise.points == 4
     assert os.sep

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minicnn.exercises.comparison import compare
-from minicnn.exercises.exercise import Call, WrongError, call, skeleton
+from minicnn.exercises.exercise import Example, WrongError, call, skeleton
 from minicnn.exercises.grading import Grade
 from minicnn.exercises.table import EXERCISES
 from minicnn.extras import install
@@ -180,7 +180,7 @@ def test_padding_is_named_where_only_edges_are_wrong() -> None:
 )
 def test_plain_results_are_compared_part_by_part(result: object, right: object, said: str) -> None:
     with pytest.raises(WrongError) as error:
-        compare("f(...)", result, right, Call(()))
+        compare("f(...)", result, right, Example(()))
     assert said in str(error.value)
 
 

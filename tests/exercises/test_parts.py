@@ -17,9 +17,9 @@ import pytest
 import minicnn
 from minicnn.exercises import language, simulator
 from minicnn.exercises.confinement import _visible
-from minicnn.exercises.exercise import Call, call
+from minicnn.exercises.exercise import Example, call
 from minicnn.exercises.grading import judged
-from minicnn.exercises.simulator import KernelError
+from minicnn.exercises.simulator import SimulatorError
 from minicnn.exercises.table import EXERCISES
 from minicnn.exercises.worker import BLANK, Library, Packages, why
 
@@ -87,7 +87,7 @@ def test_threads_hand_on_what_they_have_through_shared_memory() -> None:
     ],
 )
 def test_what_a_gpu_would_not_forgive_is_told(body: str, said: str) -> None:
-    with pytest.raises(KernelError) as error:
+    with pytest.raises(SimulatorError) as error:
         launched(body)
     assert said in str(error.value)
 
@@ -102,7 +102,9 @@ def test_a_cache_forgets_the_line_that_was_not_used_for_longest() -> None:
 # The worker ----------------------------------------------------------------------------------------------
 
 
-def called(function: Callable[..., Any], case: Call, library: str = "numpy", looked_at: bool = True) -> dict[str, Any]:
+def called(
+    function: Callable[..., Any], case: Example, library: str = "numpy", looked_at: bool = True
+) -> dict[str, Any]:
     module = ModuleType("submission")
     module.f = function  # type: ignore[attr-defined]
     return Library(library).call(module, "f", case.arguments, dict(case.options), looked_at, "submission.py")  # type: ignore[no-any-return]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from minicnn import Model, Sequential, ops
 from minicnn.files import SavedModelError
 from minicnn.interop import load_pretrained, save_pretrained
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, Input, Layer
+from support import fuzzing
 
 X = np.random.default_rng(0).random((3, 6, 6, 1), "float32")
 
@@ -95,6 +99,23 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b" / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError):
         load_pretrained(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_damaged_folders_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    """Whatever is in a file, there is our error, or a model. MINICNN_FUZZ asks for more."""
+    save_pretrained(network(), tmp_path)
+    path, refusals = tmp_path / name, 0
+    good = path.read_bytes()
+    for seed in range(int(os.environ.get("MINICNN_FUZZ", "3000")) // 60):
+        path.write_bytes(fuzzing.damage(random.Random(seed), good))
+        begun = time.process_time()
+        try:
+            load_pretrained(tmp_path, backend="numpy")
+        except SavedModelError:
+            refusals += 1
+        assert time.process_time() - begun < fuzzing.SECONDS, seed
+    assert refusals > 10
 
 
 @pytest.mark.parametrize("name", ["./none", "/none/at/all", "a/b/c"])

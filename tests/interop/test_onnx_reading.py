@@ -86,10 +86,13 @@ def test_a_module_of_pytorch(tmp_path: Path) -> None:
     path = tmp_path / "module.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter is deprecated, and the other takes another library
-        torch.onnx.export(module, (x[:1],), str(path), dynamo=False)  # with a batch of 1 in its shapes
+        mode = torch.onnx.TrainingMode.PRESERVE  # normalisations stay what they are
+        torch.onnx.export(module, (x[:1],), str(path), dynamo=False, training=mode)  # with a batch of 1 in its shapes
     model = minicnn.from_onnx(path, backend="numpy")
     with torch.no_grad():
         assert_close(model.predict(x.numpy()), module(x).numpy(), 72)
+        model.compile("sgd", LOSS, precision="float64")  # all that float32 hid is its own rounding
+        assert_close(model.predict(x.numpy()), module.double()(x.double()).numpy(), 72)
     model.compile("sgd", LOSS)
     history = model.fit(x.numpy(), np.arange(4), epochs=6, verbose=0).history["loss"]
     assert history[-1] < history[0]

@@ -44,6 +44,37 @@ class Attention(nn.Module):
         return self.end((F.avg_pool2d(F.max_pool2d(x, 2, 1), 3, stride=1, padding=1) * share).mean([2, 3]))
 
 
+class Shuffled(nn.Module):
+    """Half of the channels convolved, and channels shuffled, as in ShuffleNet."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.right, self.end = nn.Conv2d(channels // 2, channels // 2, 3, padding=1), nn.Linear(channels, 3)
+
+    def forward(self, x: Any) -> Any:
+        left, right = x.chunk(2, dim=1)
+        n, c, h, w = torch.cat((left, self.right(right)), dim=1).size()
+        x = torch.cat((left, self.right(right)), dim=1).view(n, 2, c // 2, h, w)
+        x = torch.transpose(x, 1, 2).contiguous().view(n, c, h, w)
+        return self.end(x.mean([2, 3]))
+
+
+class Scaled(nn.Module):
+    """A block of ConvNeXt: channels last for a while, and each times a parameter."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(channels, 6), nn.Linear(6, channels)
+        self.norm, self.gain = nn.LayerNorm(channels), nn.Parameter(torch.rand(channels, 1, 1))
+        self.register_buffer("mean", torch.rand(channels, 1, 1))
+
+    def forward(self, x: Any) -> Any:
+        y = (x - self.mean).permute(0, 2, 3, 1)
+        y = F.layer_norm(y, (y.shape[-1],), self.norm.weight, bias=self.norm.bias, eps=1e-3)
+        x = x + self.gain * self.narrow(F.gelu(self.wide(y))).permute(0, 3, 1, 2) / 2
+        return F.softmax(x.flatten(1), dim=1)
+
+
 def _pools(kind: Callable[..., Any], **options: Any) -> Any:
     return nn.Sequential(nn.Conv2d(2, 3, 3), kind(3, 2, **options), nn.Flatten())
 
@@ -52,6 +83,8 @@ MODULES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "dense": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 2, bias=False)), (6,)),
     "residual": (lambda: Residual(3), (3, 5, 3)),
     "attention": (lambda: Attention(4), (4, 5, 6)),
+    "shuffled": (lambda: Shuffled(4), (4, 3, 5)),
+    "scaled": (lambda: Scaled(4), (4, 3, 5)),
     "grouped": (
         lambda: nn.Sequential(
             nn.Conv2d(4, 8, (3, 2), stride=(2, 1), padding=(1, 0), groups=2), nn.PReLU(8), nn.GroupNorm(2, 8),
@@ -144,11 +177,12 @@ def test_everything_without_a_counterpart_is_named_at_once() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.fold, self.reflected = nn.PixelShuffle(2), nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")
+            self.gain = nn.Parameter(torch.ones(1))
 
         def forward(self, x: Any) -> Any:
-            return torch.fft.fft(self.reflected(self.fold(x))) + 2.5
+            return torch.fft.fft(self.reflected(self.fold(x))) + self.gain
 
     with pytest.raises(ValueError, match="each of its operations is a layer") as error:
         from_torch(Odd(), (4, 6, 6))
-    for name in ("module PixelShuffle", "padding_mode='reflect'", "fft", "Add of a tensor and 2.5"):
+    for name in ("module PixelShuffle", "padding_mode='reflect'", "function fft_fft", "function add of gain"):
         assert name in str(error.value)

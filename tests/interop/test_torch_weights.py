@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from minicnn import Model, Sequential, zoo
+from minicnn.files import SavedModelError
 from minicnn.interop import load_torch_weights, to_torch_weights
 from minicnn.interop.torch_weights import _registered
 from minicnn.layers import (
@@ -26,6 +30,7 @@ from minicnn.layers import (
     MaxPooling2D,
     SeparableConv2D,
 )
+from support import fuzzing
 from support.campaign import NIGHT
 from support.tolerances import ELEMENT, STEP, SUM
 
@@ -223,16 +228,36 @@ def test_files_of_other_names_and_kinds_are_refused_by_name(tmp_path: Path) -> N
 
 def test_what_torch_save_wrote_is_read_as_data_only(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    import pickle
-
     arrays = state(small())
     torch.save({name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}, tmp_path / "x.pth")
     model = Sequential([Input((6, 6, 2)), Conv2D(3, 3), Flatten(), Dense(4)], seed=9)
     load_torch_weights(model, tmp_path / "x.pth")
     assert np.array_equal(model.get_weights()["conv2d/bias"], arrays["conv.bias"])
-    torch.save(small, tmp_path / "code.pth")
-    with pytest.raises(pickle.UnpicklingError):
-        load_torch_weights(model, tmp_path / "code.pth")
+    for what in (small, torch.zeros(3), {"state_dict": {}}, {1: torch.zeros(3)}):
+        torch.save(what, tmp_path / "other.pth")
+        with pytest.raises(SavedModelError, match=r"other.pth.*(more than tensors by name|no tensors by name)"):
+            load_torch_weights(model, tmp_path / "other.pth")
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pth"])
+def test_damaged_files_are_read_or_refused(ending: str, tmp_path: Path) -> None:
+    """Whatever is in a file, it is our error, or weights of the right shapes. MINICNN_FUZZ asks for more."""
+    path, model = tmp_path / f"x.{ending}", small()
+    if ending == "pth":
+        torch = pytest.importorskip("torch")
+        torch.save({name: torch.tensor(array) for name, array in state(model).items()}, path)
+    else:
+        pytest.importorskip("safetensors.numpy").save_file(state(model), path)
+    good, refusals = path.read_bytes(), 0
+    for seed in range(int(os.environ.get("MINICNN_FUZZ", "3000")) // 30):
+        path.write_bytes(fuzzing.damage(random.Random(seed), good))
+        begun = time.process_time()
+        try:
+            load_torch_weights(model, path)
+        except ValueError:
+            refusals += 1
+        assert time.process_time() - begun < fuzzing.SECONDS, seed
+    assert refusals > 10
 
 
 def test_one_dimension_and_separable_kernels() -> None:

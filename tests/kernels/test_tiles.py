@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicnn import Model, ops
+from minicnn import Model, get_backend, ops
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.region_layout import RowRegion
@@ -113,6 +113,22 @@ def test_a_convolution_pools_on_its_way_out(size: int | tuple[int, int]) -> None
     assert_close(result, model.predict(x), 18, dtype="float32")
 
 
+@pytest.mark.parametrize("channels", [4, 6])
+def test_four_channels_of_a_pooling_s_gradient_are_made_at_once(channels: int) -> None:
+    """Also where a row and a column belong to no window; not if these begin where no four of the result do."""
+    program, rng, pooling = Program(), np.random.default_rng(0), {"kernel": (2, 3), "strides": (2, 3)}
+    x, dy = program.input("x", (2, 7, 10, channels)), program.input("dy", (2, 3, 3, channels))
+    program.outputs["y"] = y = ops.max_pool2d(x, **pooling)
+    g = ops.max_pool2d_gradient(dy, x, y, **pooling)
+    program.outputs["w"] = ops.conv2d_weight_gradient(g, program.input("images", (2, 8, 11, 3)), kernel=(2, 2))
+    arrays = {v.name: rng.normal(size=v.shape).astype("float32") for v in program.inputs}
+    plan = plan_of(program.copy(), FAMILIES)
+    text = "".join(words.text(lowered(plan, launch, set())[0]) for launch in plan.launches)
+    assert ("[window ..]" in text) == (channels == 4), text
+    expected = get_backend("numpy").compile(program.copy())(arrays)["w"]
+    assert_close(interpreted(program, arrays, fuse=True, tiles=FAMILIES)["w"], expected, 140)
+
+
 @pytest.mark.parametrize("which", ["forward", "input", "weight"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @few
@@ -170,6 +186,21 @@ def test_rows_that_a_product_gathers_are_found_without_a_division() -> None:
     gathered = arrays["x"][arrays["index"]] * 0.5
     assert_close(results["y"], gathered @ arrays["w"], 6)
     assert_close(results["g"], gathered.T @ arrays["d"], 5)
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (8, 8, 4)])
+def test_a_product_updates_weights_in_place(shape: tuple[int, int, int]) -> None:
+    """No thread without a result of its own reads the first weight, which another one overwrites."""
+    (m, n, k), program, rng = shape, Program(), np.random.default_rng(0)
+    a, b = program.input("a", (k, m)), program.input("b", (k, n))
+    w, rate = program.input("w", (m, n), kind="parameter"), program.input("rate", ())
+    program.outputs["w"] = new = ops.sgd_update(w, ops.matmul(a, b, transpose_a=True), rate, weight_decay=0.0)
+    program.updates["w"] = new
+    arrays = {v.name: np.asarray(rng.normal(size=v.shape), "float32") for v in program.inputs}
+    plan = plan_of(program.copy(), FAMILIES)
+    assert [list(plan.carried(group)) for group in plan.groups] == [["w"]]
+    result = interpreted(program, arrays, fuse=True, tiles=FAMILIES)["w"]
+    assert_close(result, arrays["w"] - arrays["rate"] * (arrays["a"].T @ arrays["b"]), k)
 
 
 def test_a_tile_reads_as_a_student_would_write_it() -> None:

@@ -111,6 +111,29 @@ def test_peers_of_a_gpu_agree_in_a_dry_run(scripts: Any, name: str, monkeypatch:
     assert losses == pytest.approx([losses[0]] * 3, rel=STEP)
 
 
+def test_refused_candidates_of_a_gpu_are_shown_and_count_nowhere(scripts: Any) -> None:
+    peers = scripts("gpu_peers")
+    row = {"median_ms": 2.0, "refused": "its losses differ"}
+    rows = {"minicnn cupy": {"median_ms": 3.0}, "PyTorch graph": row, "JAX": {"median_ms": 6.0}}
+    text = peers.table({"platforms": rows})
+    assert "| PyTorch graph | 2.0* |" in text
+    assert "| `platforms` | 3.0 | 6.0 (JAX) | 2.00 |" in text
+
+
+@pytest.mark.usefixtures("small")
+def test_losses_may_differ_by_what_rounding_makes_of_them(scripts: Any) -> None:
+    peers = scripts("gpu_peers")
+    trainer = peers.contender(
+        "minicnn cupy", "platforms", replace(peers.CASES["platforms"], batch=8, steps=2), dry=True
+    )
+    assert trainer.sensitivity(2, 0.0) == [0.0, 0.0]
+    first = trainer.model.get_weights()
+    moved = trainer.sensitivity(2, 1e-3)
+    assert 0 < max(moved) < 0.1
+    for path, array in trainer.model.get_weights().items():
+        np.testing.assert_array_equal(array, first[path])
+
+
 def test_stored_results_are_read_by_the_scripts(scripts: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name, row in (("cpu_peers", "| `stride2`, an epoch, batch 512 |"), ("gpu_peers", "| `stride2` |")):
         scripts(name).main(["--table", str(ROOT / "benchmarks" / "results" / f"{name}.json")])

@@ -18,11 +18,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minicnn.measure import Column, Missing, Page, Panel, Run, Setting, Spread, Table, figures
+from minicnn.measure import Column, Missing, Page, Panel, Setting, Spread, StudyRun, Table, figures
 from minicnn.measure.drawing import drawing_of, to_png, to_svg
 from minicnn.measure.figures import Mark
 from minicnn.measure.markdown import files_of, to_page
-from minicnn.measure.page import Claim, Figure, Section, Words, claimed, span
+from minicnn.measure.page import Claim, Figure, Paragraph, Section, claimed, span
 from minicnn.measure.report import Chapter, to_html_page
 from minicnn.measure.tables import to_csv, to_html, to_json, to_markdown
 from support.tolerances import ELEMENT
@@ -78,7 +78,7 @@ def test_markdown_and_html_show_spread_and_reasons_once() -> None:
 
 def chapter() -> Chapter:
     page = Page()
-    page.extend([Section("Speed"), Words("`numpy` takes 2 < 3 ms."), TABLE])
+    page.extend([Section("Speed"), Paragraph("`numpy` takes 2 < 3 ms."), TABLE])
     series = {"numpy": ([1, 2, 3], [1.0, 2.0, 4.0], "#0072B2"), "torch": ([1, 2, 3], [1.0, 1.5, 4.0], "#D55E00")}
     marks = [Mark("a", Spread(2, 1, 3, 9), figures.TORCH), Mark("b", 1.0, figures.PUBLISHED)]
     panels = [
@@ -106,7 +106,7 @@ def chapter() -> Chapter:
         Table("many", "Many <rows>", TABLE.columns, rows, "Long."),
     )
     page.extend([few, many])
-    return Chapter("platforms", study, [Run(setting, {}, machine)], page)
+    return Chapter("platforms", study, [StudyRun(setting, {}, machine)], page)
 
 
 def test_svg_follows_light_and_dark_and_png_is_one() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from minicnn.measure import Measurement, Page, Run, Setting, Store, Study
+from minicnn.measure import Measurement, Page, ResultStore, Setting, Study, StudyRun
 from minicnn.measure import study as module
-from minicnn.measure.page import Words
+from minicnn.measure.page import Paragraph
 from minicnn.measure.store import Record
 from minicnn.measure.study import changed, measure, recall, recall_all
 
@@ -23,7 +23,7 @@ STAMP = {"cpu": "a", "versions": {"numpy": "2"}}
 
 
 def test_what_is_kept_is_found_as_json_holds_it(tmp_path: Path) -> None:
-    store = Store(tmp_path / "results", STAMP)
+    store = ResultStore(tmp_path / "results", STAMP)
     assert store.find("Training, MNIST", {}) == "not measured yet"
     store.keep("Training, MNIST", {"sizes": (1, 2)}, {"times": (1.0, 2.0), 3: None})
     found = store.find("Training, MNIST", {"sizes": (1, 2)})
@@ -43,13 +43,13 @@ def test_what_is_kept_is_found_as_json_holds_it(tmp_path: Path) -> None:
 def test_other_sizes_machine_or_versions_make_a_result_useless(
     tmp_path: Path, given: dict[str, int], stamp: dict[str, Any], reason: str
 ) -> None:
-    Store(tmp_path, STAMP).keep("a", {"epochs": 1}, 1.0)
-    assert Store(tmp_path, stamp).find("a", given) == reason
+    ResultStore(tmp_path, STAMP).keep("a", {"epochs": 1}, 1.0)
+    assert ResultStore(tmp_path, stamp).find("a", given) == reason
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"result": 1}', "\x00", '{"given": {}, "stamp": {}}'])
 def test_a_damaged_record_is_no_record(tmp_path: Path, text: str) -> None:
-    store = Store(tmp_path, STAMP)
+    store = ResultStore(tmp_path, STAMP)
     store.keep("a", {}, 1.0)
     store.path("a").write_text(text)
     found = store.find("a", {})
@@ -58,7 +58,7 @@ def test_a_damaged_record_is_no_record(tmp_path: Path, text: str) -> None:
 
 
 def test_a_result_that_is_no_plain_data_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
-    store = Store(tmp_path, STAMP)
+    store = ResultStore(tmp_path, STAMP)
     store.keep("a", {}, 1.0)
     for value in (float("nan"), {"x": object()}):
         with pytest.raises(ValueError, match="plain data with finite numbers"):
@@ -99,8 +99,8 @@ class Journal:
         self.done.append(i)
         return {"square": i * i}
 
-    def present(self, page: Page, runs: Sequence[Run]) -> None:
-        page.extend([Words(str([r["square"] for run in runs for r in run.results.values()]))])
+    def present(self, page: Page, runs: Sequence[StudyRun]) -> None:
+        page.extend([Paragraph(str([r["square"] for run in runs for r in run.results.values()]))])
 
     @property
     def study(self) -> Study:
@@ -113,13 +113,13 @@ def setting_of(**sizes: Any) -> Setting:
 
 def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
     journal, said = Journal(), []
-    store = Store(tmp_path, STAMP)
+    store = ResultStore(tmp_path, STAMP)
     with pytest.raises(KeyboardInterrupt):
         measure(journal.study, setting_of(fail_at=1), store, said.append)
     assert journal.done == [0]
     assert recall(journal.study, store).lacks(journal.study) == ["part 1", "part 2"]
     with pytest.raises(ValueError, match=r"Stored results are there, and can be read\. Received: not measured yet"):
-        recall(journal.study, Store(tmp_path / "none", STAMP))
+        recall(journal.study, ResultStore(tmp_path / "none", STAMP))
     measure(journal.study, setting_of(), store, said.append)
     assert journal.done == [0, 1, 2]
     assert "1/3 part 0: kept" in said
@@ -133,7 +133,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_how_busy_others_were_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shares = iter([0.5, 0.05, None])
     monkeypatch.setattr(module, "Others", lambda: SimpleNamespace(busy=lambda: next(shares)))
-    journal, said, store = Journal(), [], Store(tmp_path, STAMP)
+    journal, said, store = Journal(), [], ResultStore(tmp_path, STAMP)
     measure(journal.study, setting_of(), store, said.append)
     spoken = [line for line in said if "others" in line or "other programs" in line]
     assert spoken == ["1/3 part 0: 0 s; other programs kept the cores busy for 50% of their time"]
@@ -145,7 +145,7 @@ def test_how_busy_others_were_is_said_and_kept(tmp_path: Path, monkeypatch: pyte
 
 def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:
     journal, said = Journal(), []
-    store = Store(tmp_path, STAMP)
+    store = ResultStore(tmp_path, STAMP)
     measure(journal.study, setting_of(), store, said.append)
     store.path("part 1").write_text("{")
     measure(journal.study, setting_of(), store, said.append)
@@ -155,7 +155,7 @@ def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:
 
 
 def test_a_part_is_measured_by_itself(tmp_path: Path) -> None:
-    journal, store = Journal(), Store(tmp_path, STAMP)
+    journal, store = Journal(), ResultStore(tmp_path, STAMP)
     measure(journal.study, setting_of(), store, lambda line: None, parts=["part 2"])
     assert journal.done == [2]
     assert recall(journal.study, store).lacks(journal.study) == ["part 0", "part 1"]
@@ -170,33 +170,35 @@ def test_a_folder_holds_one_set_of_sizes(tmp_path: Path) -> None:
     class Grown(Journal):
         def measurements(self, setting: Setting) -> Iterator[Measurement]:
             for measurement in super().measurements(setting):
-                yield replace(measurement, given={**measurement.given, "count": setting.sizes.count, "candidates": ()})
+                yield replace(
+                    measurement, inputs={**measurement.inputs, "count": setting.sizes.count, "candidates": ()}
+                )
 
-    journal, store = Grown(), Store(tmp_path, STAMP)
+    journal, store = Grown(), ResultStore(tmp_path, STAMP)
     measure(journal.study, setting_of(count=2), store, lambda line: None, parts=["part 1"])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for again in (False, True):
         with pytest.raises(ValueError, match=r"one set of sizes\. Received: part 1 with other count than in"):
-            measure(journal.study, setting_of(), store, lambda line: None, again=again, parts=["part 0"])
+            measure(journal.study, setting_of(), store, lambda line: None, remeasure=again, parts=["part 0"])
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
 
 
 def test_a_folder_holds_the_results_of_one_machine(tmp_path: Path) -> None:
     journal = Journal()
     gpu = {"cpu": "a", "cores": 2, "devices": {"torch cuda": "NVIDIA H200"}}
-    measure(journal.study, setting_of(), Store(tmp_path, gpu), lambda line: None, parts=["part 1"])
+    measure(journal.study, setting_of(), ResultStore(tmp_path, gpu), lambda line: None, parts=["part 1"])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for other in ({**gpu, "cpu": "b"}, {**gpu, "cores": 4}, {**gpu, "devices": {"torch cuda": "NVIDIA T4"}}):
         for again in (False, True):
             with pytest.raises(
                 ValueError, match=r"one machine\. Received: part 1, measured on a, 2 cores, NVIDIA H200, for [ab], "
             ):
-                measure(journal.study, setting_of(), Store(tmp_path, other), lambda line: None, again=again)
+                measure(journal.study, setting_of(), ResultStore(tmp_path, other), lambda line: None, remeasure=again)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is lost, nor added"
-    newer = Store(tmp_path, {**gpu, "versions": {"numpy": "3"}, "devices": {"cupy cuda:0": "NVIDIA H200"}})
+    newer = ResultStore(tmp_path, {**gpu, "versions": {"numpy": "3"}, "devices": {"cupy cuda:0": "NVIDIA H200"}})
     measure(journal.study, setting_of(), newer, lambda line: None, parts=["part 1"])
     assert journal.done == [1, 1], "it is measured anew with other versions"
-    Store(tmp_path, {**gpu, "cores": 4}).keep("part 2", {"i": 2}, {"square": 4})
+    ResultStore(tmp_path, {**gpu, "cores": 4}).keep("part 2", {"i": 2}, {"square": 4})
     with pytest.raises(
         ValueError, match=r"part 2, measured on a, 4 cores, NVIDIA H200, for a, 2 cores, NVIDIA H200 in"
     ):
@@ -205,7 +207,7 @@ def test_a_folder_holds_the_results_of_one_machine(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        measure(Journal().study, setting_of(fail_at=0), Store(tmp_path, STAMP), lambda line: None)
+        measure(Journal().study, setting_of(fail_at=0), ResultStore(tmp_path, STAMP), lambda line: None)
     assert not list(tmp_path.iterdir())
 
 
@@ -217,7 +219,7 @@ def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(
         ("full", machine, False, ["part 1"]), ("quick", machine, True, []), ("gpu", gpu, False, ["part 0"]),
         ("gpu-old", gpu, False, ["part 0", "part 2"]),
     ):  # fmt: skip
-        stores.append(Store(tmp_path / place, stamp))
+        stores.append(ResultStore(tmp_path / place, stamp))
         given = replace(setting_of(), quick=quick)
         measure(journal.study, given, stores[-1], lambda line: None, parts=parts)
     runs = recall_all(journal.study, stores)
@@ -236,7 +238,7 @@ def test_a_page_shows_each_measurement_of_a_machine_once_and_says_in_which_form(
 def test_all_can_be_measured_again(tmp_path: Path) -> None:
     journal = Journal()
     for again in (False, True):
-        measure(journal.study, setting_of(), Store(tmp_path, STAMP), lambda line: None, again=again)
+        measure(journal.study, setting_of(), ResultStore(tmp_path, STAMP), lambda line: None, remeasure=again)
     assert journal.done == [0, 1, 2] * 2
 
 
@@ -246,7 +248,7 @@ def test_measurements_need_names_of_their_own(tmp_path: Path) -> None:
 
     study = replace(Journal().study, measurements=same)
     with pytest.raises(ValueError, match="Received twice: a"):
-        measure(study, setting_of(), Store(tmp_path, STAMP), lambda line: None)
+        measure(study, setting_of(), ResultStore(tmp_path, STAMP), lambda line: None)
 
 
 def test_sizes_are_changed_by_text() -> None:

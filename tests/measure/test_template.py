@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from minicnn.measure import Page, Panel
-from minicnn.measure.page import Figure, Repeat, Section, Table, Words
-from minicnn.measure.template import Content, Template, fill
+from minicnn.measure.page import Figure, Paragraph, Repeat, Section, Table
+from minicnn.measure.template import Content, PageTemplate, fill
 from minicnn.studies import names
 
 PAGE = """
@@ -57,14 +57,14 @@ CONTENT = Content(
 
 
 @pytest.fixture
-def template(tmp_path: Path) -> Template:
+def template(tmp_path: Path) -> PageTemplate:
     (tmp_path / "page.md").write_text(PAGE, "utf-8")
-    return Template(tmp_path / "page.md")
+    return PageTemplate(tmp_path / "page.md")
 
 
-def test_a_page_has_what_was_measured_in_the_order_of_the_template(template: Template) -> None:
+def test_a_page_has_what_was_measured_in_the_order_of_the_template(template: PageTemplate) -> None:
     words, section, claims, repeat, title, times, dots = template.render(CONTENT)
-    assert words == Words("numba is the fastest, as a page says.")
+    assert words == Paragraph("numba is the fastest, as a page says.")
     assert (section, title) == (Section("The claims, and our findings"), Section("Of mnist"))
     assert isinstance(claims, Table)
     assert [(row["ours"], row["verdict"], row["why"]) for row in claims.rows] == [
@@ -81,7 +81,7 @@ def test_a_page_has_what_was_measured_in_the_order_of_the_template(template: Tem
     assert dots.caption == "Of mnist."
 
 
-def test_a_title_is_the_first_whose_values_are_there(template: Template) -> None:
+def test_a_title_is_the_first_whose_values_are_there(template: PageTemplate) -> None:
     assert template.words("title", {"times": 2.0}) == "2.0 times as fast"
     assert template.words("title", {}) == "Some times"
 
@@ -105,12 +105,12 @@ def test_what_is_not_there_is_left_out(text: str, values: dict[str, Any], filled
     assert fill(text, values) == filled
 
 
-def test_a_value_that_nobody_gives_is_an_error(template: Template) -> None:
+def test_a_value_that_nobody_gives_is_an_error(template: PageTemplate) -> None:
     with pytest.raises(KeyError, match="best"):
         template.render(Content({}))
 
 
-def test_the_claims_on_a_second_data_set_have_a_table_of_their_own(template: Template) -> None:
+def test_the_claims_on_a_second_data_set_have_a_table_of_their_own(template: PageTemplate) -> None:
     page, claims = Page(), template.render(CONTENT)[1:4]
     page.extend(claims)
     page.extend(claims)

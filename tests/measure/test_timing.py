@@ -64,7 +64,7 @@ def test_a_disturbed_epoch_is_marked_and_no_headline(times: list[float], median:
 
 
 def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
-    from minicnn.measure import Page, Run, Setting
+    from minicnn.measure import Page, Setting, StudyRun
     from minicnn.studies import platforms
 
     def rows(*times: float) -> list[dict[str, float]]:
@@ -72,10 +72,10 @@ def test_the_headline_of_a_study_leaves_a_disturbed_epoch_out() -> None:
         return [{"time_s": t, "samples_per_s": platforms.pages.EPOCH / t, **more} for t in times]
 
     history = {"numpy": rows(3.0, 0.9, 9.6), "numba": rows(1.0, 0.45, 0.45)}
-    setting = Setting(platforms.Sizes(), ("numpy", "numba"), {}, ("mnist",))
+    setting = Setting(platforms.PlatformsSizes(), ("numpy", "numba"), {}, ("mnist",))
     machine = {"cores": 2, "devices": {}}
     page = Page()
-    platforms.pages.present(page, [Run(setting, {"training-mnist": {"history": history, "out": {}}}, machine)])
+    platforms.pages.present(page, [StudyRun(setting, {"training-mnist": {"history": history, "out": {}}}, machine)])
     assert page.figures[0].title == "An epoch takes 450 ms with numba, 2 cores, 900 ms with numpy, 2 cores"
     texts = [getattr(block, "text", "") for block in page.blocks]
     assert any("Of numpy, 2 cores one epoch took up to 9.6 s, where others take 0.9 s" in text for text in texts)

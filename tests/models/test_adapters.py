@@ -10,8 +10,9 @@ import pytest
 from minicnn.backends import get_backend
 from minicnn.data import Loader
 from minicnn.data.forms import Batches, as_data, as_list, host, numeric
-from minicnn.loop.adapters import Standardizer, on_backend
+from minicnn.loop.adapters import on_backend
 from minicnn.loop.batches import ArraySource
+from minicnn.loop.standardizer import Standardizer
 from minicnn.losses import MeanSquaredError, SparseCategoricalCrossentropy
 from support.model_cases import FAST, to_library
 from support.steps import arrays_of

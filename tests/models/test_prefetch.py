@@ -169,7 +169,7 @@ def test_a_training_that_broke_off_goes_on_where_it_was(loader: bool) -> None:
     whole.fit(*given, batch_size=4, epochs=1, verbose=0)
     x, y, weight = (*given, None, None)[:3]
     training = again._training
-    source = training.source(again._placed(x)[0], y, weight, 4, again=True)
+    source = training.source(again._placed(x)[0], y, weight, 4, several_epochs=True)
     training.train_epoch(source, None, callbacks.Callbacks([], again, {}), True, again.seed)
     for key, array in whole.get_weights().items():
         np.testing.assert_array_equal(again.get_weights()[key], array)

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 
 from minicnn.layers import Conv2D
-from minicnn.measure import CandidateError, Page, Run, Setting
+from minicnn.measure import CandidateError, Page, Setting, StudyRun
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies import convolution
 from minicnn.studies.convolution import breakdown, lanes, parallelism, strategy_pages, sweeps
@@ -109,7 +109,7 @@ def test_who_fails_at_a_point_is_named_and_the_others_go_on(method: str) -> None
 
 
 def test_sweeps_go_through_one_point() -> None:
-    for sizes in (convolution.Sizes(), convolution.QUICK):
+    for sizes in (convolution.ConvolutionStudySizes(), convolution.QUICK):
         for name, varied in strategy_pages.SWEEPS.items():
             problems = convolution.sweep_of(name, sizes)
             assert convolution.base(sizes) in problems
@@ -119,7 +119,7 @@ def test_sweeps_go_through_one_point() -> None:
 
 def test_slow_backends_take_part_at_one_point_only() -> None:
     setting = Setting(convolution.QUICK, ("numpy", "jax:cpu", "torch.nn:cpu"), {}, ("synthetic",))
-    given = {m.name: m.given["candidates"] for m in convolution.measurements(setting)}
+    given = {m.name: m.inputs["candidates"] for m in convolution.measurements(setting)}
     assert given["strategies-base"] == ("numpy", "jax:cpu")
     assert given["strategies-channels"] == ("numpy",)
 
@@ -208,7 +208,7 @@ def test_the_study_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each() -> None:
     setting = Setting(convolution.QUICK, ("numpy", "torch:cpu"), {}, ("synthetic",), None, True)
-    given = {m.name: m.given for m in convolution.measurements(setting)}
+    given = {m.name: m.inputs for m in convolution.measurements(setting)}
     middle = given["strategies-base"]["problems"][0]
     assert all(middle not in given[f"strategies-{name}"]["problems"] for name in strategy_pages.SWEEPS)
 
@@ -220,7 +220,7 @@ def test_the_point_that_all_sweeps_go_through_is_measured_once_and_shown_in_each
         f"strategies-{n}": result(given[f"strategies-{n}"]["problems"], ["numpy"]) for n in strategy_pages.SWEEPS
     }
     for name, varied in strategy_pages.SWEEPS.items():
-        points = strategy_pages.points_of(Run(setting, results, {}), name)
+        points = strategy_pages.points_of(StudyRun(setting, results, {}), name)
         assert [varied(p["problem"]) for p in points] == sorted(map(varied, convolution_problems(name)))
         assert all(list(p["candidates"]) == ["numpy"] for p in points)
 
@@ -264,14 +264,14 @@ def test_claims_on_cores_and_lanes_follow_from_ratios() -> None:
             "cores": {"points": [point({"numba / 1": 4.0, "numba / 2": 2.1})]},
             "lanes": {"points": [point({"numba": 1.0, "cupy": s}, filters=n, batch=n) for n, s in times * 2]},
         }
-        run = Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
+        run = StudyRun(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
         cores, tasks = of_parallelism([run])
         assert cores == ("numba, 2 cores: 1.9 times on 2", "confirmed")
         assert tasks == (f"cupy, H200: {ratios}", verdict)
     assert of_parallelism([replace(run, results={})]) == [(None, "not measured")] * 2
 
 
-def of_parallelism(runs: list[Run]) -> list[tuple[Any, Any]]:
+def of_parallelism(runs: list[StudyRun]) -> list[tuple[Any, Any]]:
     """Our figure and the verdict on what is claimed of cores and of lanes."""
     page = Page()
     convolution.pages.present(page, runs)
@@ -281,12 +281,12 @@ def of_parallelism(runs: list[Run]) -> list[tuple[Any, Any]]:
 
 
 def test_the_figure_of_lanes_has_ticks_where_vectors_are_full() -> None:
-    setting = Setting(convolution.Sizes(), ("numba",), {}, ("synthetic",))
+    setting = Setting(convolution.ConvolutionStudySizes(), ("numba",), {}, ("synthetic",))
     points = [
         {"problem": {"filters": n, "batch": n}, "candidates": {"numba": {"times": {"own kernel": {"forward": [1e-3]}}}}}
         for n in setting.sizes.lanes
     ]
-    _, panels = lanes.around([Run(setting, {"lanes": {"points": points * 2}}, {"cores": 2, "devices": {}})])
+    _, panels = lanes.around([StudyRun(setting, {"lanes": {"points": points * 2}}, {"cores": 2, "devices": {}})])
     axes = Drawing().add_subplot()
     panels[0].draw(axes)
     assert axes.get_xticks().tolist() == [16, 32, 48, 64]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from minicnn import backends
-from minicnn.measure import Page, Run, Setting, Store
+from minicnn.measure import Page, ResultStore, Setting, StudyRun
 from minicnn.measure.drawing import to_svg
-from minicnn.measure.page import Words
+from minicnn.measure.page import Paragraph
 from minicnn.measure.study import recall
 from minicnn.studies import ORDER, convolution, get_study, kernels, mlp, names, platforms
 from minicnn.studies.convolution.breakdown import PARTS, PHASES
@@ -38,7 +38,7 @@ def presented(study: str, *carried_out: tuple[Setting, dict[str, Any]]) -> Page:
     page = Page()
     devices = {"cupy cuda:0": "NVIDIA H200"}
     runs = [
-        Run(setting, results, {"cores": 2 * i, "devices": devices if i == len(carried_out) else {}})
+        StudyRun(setting, results, {"cores": 2 * i, "devices": devices if i == len(carried_out) else {}})
         for i, (setting, results) in enumerate(carried_out, start=1)
     ]
     get_study(study).present(page, runs)
@@ -48,14 +48,14 @@ def presented(study: str, *carried_out: tuple[Setting, dict[str, Any]]) -> Page:
 
 
 def text_of(page: Page) -> str:
-    return " ".join(block.text for block in page.blocks if isinstance(block, Words))
+    return " ".join(block.text for block in page.blocks if isinstance(block, Paragraph))
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_page_is_made_of_whatever_was_measured(name: str) -> None:
     study = get_study(name)
     stored = Path(__file__).parents[2] / "docs" / "studies"
-    runs = [recall(study, Store(place, {})) for place in sorted(stored.glob(f"**/results/{name}"))]
+    runs = [recall(study, ResultStore(place, {})) for place in sorted(stored.glob(f"**/results/{name}"))]
     for i, run in enumerate(runs):
         for part in run.results:
             alone = replace(run, results={part: run.results[part]})
@@ -83,7 +83,7 @@ def test_the_studies_are_those_of_the_package_in_their_order() -> None:
 
 def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -> None:
     names = ("numpy", "torch.nn:cpu", "torch.nn-loader:cpu")
-    setting = Setting(platforms.Sizes(3), names, {"cupy": "no GPU"}, ("mnist",))
+    setting = Setting(platforms.PlatformsSizes(3), names, {"cupy": "no GPU"}, ("mnist",))
     own = {"training-mnist": result(**dict(zip(names, (4.0, 2.0, 5.0), strict=True)))}
     torch = {"torch.nn:cuda": 0.2, "torch.nn:cpu": 0.5, "torch.nn-loader:cuda": 1.0, "torch.nn-loader:cpu": 1.2}
     gpu = {"training-mnist": result(numba_cuda=0.1, numba=0.4, **torch)}
@@ -107,10 +107,10 @@ def test_platforms_says_what_the_loader_costs_and_leaves_the_first_epoch_out() -
 
 
 def test_platforms_shows_what_frozen_convolutions_cost_by_one_candidate_for_all() -> None:
-    setting = Setting(platforms.Sizes(3), ("numpy", "torch.nn:cpu", "numba"), {}, ("mnist",))
+    setting = Setting(platforms.PlatformsSizes(3), ("numpy", "torch.nn:cpu", "numba"), {}, ("mnist",))
     assert platforms.standing(setting) == ("numba",)
     assert platforms.standing(replace(setting, candidates=("torch.nn:cpu",))) == ()
-    given = {m.name: m.given for m in platforms.measurements(setting)}
+    given = {m.name: m.inputs for m in platforms.measurements(setting)}
     assert given["frozen-mnist"]["network"] == {"frozen": "conv"}
     assert given["frozen-mnist"]["settings"] == given["training-mnist"]["settings"]
     results = {"training-mnist": result(numpy=4.0, numba=1.0)}
@@ -127,7 +127,7 @@ def test_platforms_shows_what_frozen_convolutions_cost_by_one_candidate_for_all(
 
 def test_kernels_draws_the_ablation_and_the_block_sizes_of_gpus() -> None:
     engines = [e for e in ("cupy", "numba_cuda") if e in backends.names()]
-    setting = Setting(kernels.Sizes(), ("numpy", *engines, "torch.nn:cuda"), {}, ("mnist", "fashion_mnist"))
+    setting = Setting(kernels.KernelsSizes(), ("numpy", *engines, "torch.nn:cuda"), {}, ("mnist", "fashion_mnist"))
     ablation, blocks, loaders = kernels.ablation(setting), kernels.blocks(setting), kernels.loaders(setting)
     assert ablation[0] == "numpy"
     assert f"{engines[0]} / graph alone" in ablation
@@ -171,7 +171,7 @@ def test_kernels_says_what_each_optimisation_brings_alone_and_last() -> None:
         "fusion, tiling and graph": 1.0,
         "all, with tensor cores": 0.5, "all, products in bfloat16": 0.25,
     }  # fmt: skip
-    setting = Setting(kernels.Sizes(), ("cupy",), {}, ("mnist",))
+    setting = Setting(kernels.KernelsSizes(), ("cupy",), {}, ("mnist",))
     ablation = result(**{f"cupy / {level}": seconds for level, seconds in levels.items()})
     page = presented("kernels", (setting, {"ablation-mnist": ablation}))
     table = next(table for table in page.tables if table.name == "optimisations")
@@ -183,8 +183,8 @@ def test_kernels_says_what_each_optimisation_brings_alone_and_last() -> None:
 
 def test_loaders_take_whole_epochs_unless_told_otherwise() -> None:
     def samples(**sizes: int) -> dict[str, int]:
-        setting = Setting(kernels.Sizes(samples=1000, **sizes), ("cupy",), {}, ("mnist",))
-        return {m.name: m.given["settings"]["samples"] for m in kernels.measurements(setting)}
+        setting = Setting(kernels.KernelsSizes(samples=1000, **sizes), ("cupy",), {}, ("mnist",))
+        return {m.name: m.inputs["settings"]["samples"] for m in kernels.measurements(setting)}
 
     every = {f"{name}-mnist" for name in ("training", "ablation", "blocks", "loaders")}
     assert samples() == dict.fromkeys(every, 1000)
@@ -220,7 +220,7 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
         "account": {"numpy": account, "jax:cpu": account},
         "out": {"torch:cpu": "failed: it broke"},
     }  # fmt: skip
-    setting = Setting(mlp.Sizes(20), ("numpy", "jax:cpu", "torch:cpu"), {}, ("mnist",))
+    setting = Setting(mlp.MlpSizes(20), ("numpy", "jax:cpu", "torch:cpu"), {}, ("mnist",))
     page = presented("mlp", (setting, {"training-mnist": found}))
     totals, operations, speedups, memory = page.tables[1:]
     assert totals.rows[-1]["iteration_ms"] == 0.465, "the study's own way of writing it"
@@ -249,10 +249,10 @@ def test_mlp_tells_operations_apart_and_explains_the_memory() -> None:
 
 
 def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples() -> None:
-    sizes = mlp.Sizes(20, hidden=(10, 64), counts=(100, 1000, 70_000), samples=1000)
+    sizes = mlp.MlpSizes(20, hidden=(10, 64), counts=(100, 1000, 70_000), samples=1000)
     assert mlp.sweeps.points(sizes) == [(10, 1000), (64, 1000), (10, 100)]
     setting = Setting(sizes, ("numpy", "cupy"), {}, ("mnist",))
-    given = {m.name: m.given for m in mlp.measurements(setting)}
+    given = {m.name: m.inputs for m in mlp.measurements(setting)}
     assert given["sweep-mnist-64-units-1000-samples"]["hidden"] == 64
     assert given["sweep-mnist-10-units-100-samples"]["settings"]["samples"] == 100
     assert not {"hidden", "counts"} & given["training-mnist"]["sizes"].keys(), "the training does not depend on them"
@@ -263,7 +263,7 @@ def test_mlp_judges_its_hypothesis_by_the_sweeps_over_hidden_units_and_samples()
             for (units, count), (slow, fast) in zip(mlp.sweeps.points(sizes), seconds.values(), strict=True)
         }
         page = Page()
-        run = Run(setting, swept, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
+        run = StudyRun(setting, swept, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}})
         get_study("mlp").present(page, [run])
         for figure in page.figures:
             to_svg(figure)
@@ -292,7 +292,7 @@ def test_gradients_that_other_kernels_compute_are_named() -> None:
         }
         for name, first in (("cupy", 54.0), ("torch.nn:cuda", 14.0))
     }
-    setting = Setting(convolution.Sizes(), tuple(seconds), {}, ("synthetic",))
+    setting = Setting(convolution.ConvolutionStudySizes(), tuple(seconds), {}, ("synthetic",))
     found = {
         "seconds": seconds, "steps": {"cupy": [1.0], "torch.nn:cuda": [2.0]}, "merged": ["cupy"], "apart": [],
         "out": {"numba": "it had no memory"}, "refused": {},
@@ -305,3 +305,30 @@ def test_gradients_that_other_kernels_compute_are_named() -> None:
         assert ("The gradient of pooling by cupy, H200 (vgg16) is computed within the kernels" in layers.note) == said
         assert ("its kernels compute" in str(judged.rows[0]["why"])) == said
         assert "vgg16 by numba, 2 cores was not timed: it had no memory." in layers.note
+
+
+@pytest.mark.parametrize("name", ["mlp", "platforms"])
+def test_a_single_candidate_is_neither_the_fastest_nor_the_slowest(name: str) -> None:
+    """All the same it has a page; with two, one of them leads."""
+    study = get_study(name)
+    folder = sorted((Path(__file__).parents[2] / "docs" / "studies").glob(f"**/results/{name}"))[0]
+    run = recall(study, ResultStore(folder, {}))
+    only, other, *_ = sorted({n for r in run.results.values() for n in r.get("history", r.get("rounds", {}))})
+
+    def text(*candidates: str) -> str:
+        results = {
+            part: {**result, **{k: {n: result[k][n] for n in candidates if n in result[k]} for k in (
+                "history", "rounds", "nodes", "account") if k in result}}
+            for part, result in run.results.items() if "history" in result or "rounds" in result
+        }  # fmt: skip
+        page = Page()
+        study.present(page, [replace(run, results=results)])
+        return text_of(page) + " ".join(figure.title for figure in page.figures)
+
+    alone, both = text(only), text(only, other)
+    assert f"The only candidate, {run.label(only)}, takes " in alone
+    assert "fastest" not in alone
+    assert "slowest" not in alone
+    assert f" with {run.label(only)}, " not in alone
+    assert "The only candidate" not in both
+    assert "fastest" in both

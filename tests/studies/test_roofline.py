@@ -17,14 +17,14 @@ from matplotlib.path import Path as Way
 
 from minicnn import ops, zoo
 from minicnn.data import DataError
-from minicnn.measure import Page, Run, Setting, Spread, Store
+from minicnn.measure import Page, ResultStore, Setting, Spread, StudyRun
 from minicnn.measure.drawing import to_svg
 from minicnn.measure.parity import loss_parity
 from minicnn.measure.study import recall
 from minicnn.program import Program
 from minicnn.studies import get_study, roofline
 from minicnn.studies.roofline import ceilings, counting, images, pages, steps, tables, trained, training
-from minicnn.studies.roofline.verdict import Floor, Kernel, Verdict, floor, judge, near
+from minicnn.studies.roofline.verdict import Floor, TimedKernel, Verdict, floor, judge, near
 from support.command_line import minicnn
 from support.tolerances import DOUBLE, ELEMENT
 
@@ -52,7 +52,11 @@ def test_the_largest_floor_is_the_bottleneck_if_it_is_half_of_the_time(least: Fl
 
 
 def test_kernels_are_near_a_ceiling_or_none() -> None:
-    kernels = [Kernel(60.0, 1.0, 1.0), Kernel(1.0, 6.0, 1.0), Kernel(10.0, 1.0, 2.0)]  # at 100 FLOP/s and 10 byte/s
+    kernels = [
+        TimedKernel(60.0, 1.0, 1.0),
+        TimedKernel(1.0, 6.0, 1.0),
+        TimedKernel(10.0, 1.0, 2.0),
+    ]  # at 100 FLOP/s and 10 byte/s
     found = near(kernels, 5.0, 100.0, 10.0)
     assert found == pytest.approx({"compute": 0.2, "memory": 0.2, "none": 0.4, "between": 0.2})
     found = near(kernels, 2.0, 100.0, 10.0)
@@ -60,12 +64,13 @@ def test_kernels_are_near_a_ceiling_or_none() -> None:
 
 
 def test_verdicts_are_on_the_batch_in_which_kernels_are_timed_on_each_machine() -> None:
-    setting = Setting(roofline.Sizes(), ("cupy",), {}, ("synthetic",))
+    setting = Setting(roofline.RooflineSizes(), ("cupy",), {}, ("synthetic",))
     first, second = (
-        Run(setting, {"training-resnet18": {"epoch_batch": batch}}, {"cores": 16, "devices": {}}) for batch in (64, 128)
+        StudyRun(setting, {"training-resnet18": {"epoch_batch": batch}}, {"cores": 16, "devices": {}})
+        for batch in (64, 128)
     )
     every = [
-        steps.Step(run, "resnet18", candidate, batch, Spread(1.0, 1.0, 1.0, 1), 0.0)
+        steps.NetworkStep(run, "resnet18", candidate, batch, Spread(1.0, 1.0, 1.0, 1), 0.0)
         for run in (first, second)
         for candidate in ("cupy", "numba")
         for batch in (32, 64)
@@ -142,8 +147,8 @@ def test_copies_that_are_mostly_the_call_say_so() -> None:
     rates = {str(n): [2 * n / (10e-6 + 2 * n / 1e12)] * 3 for n in (2**13, 2**15, 2**22, 2**24)}  # 10 us and 1 TB/s
     found = {"copies": {"numpy": rates, "cupy": rates}, "caches": {"L1": 2**17}, "l2": {"cupy": 2**26}}
     machine = {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"}}
-    setting = Setting(roofline.Sizes(), ("numpy", "cupy"), {}, ("tiny_imagenet",))
-    rows, _ = tables.copies([Run(setting, {"ceilings": found | {"products": {}, "launches": {}}}, machine)])
+    setting = Setting(roofline.RooflineSizes(), ("numpy", "cupy"), {}, ("tiny_imagenet",))
+    rows, _ = tables.copies([StudyRun(setting, {"ceilings": found | {"products": {}, "launches": {}}}, machine)])
     call = ", mostly the call"
     assert [row["level"] for row in rows] == [
         f"L1{call}",
@@ -195,10 +200,13 @@ def test_copies_on_a_gpu_are_told_by_level(name: str) -> None:
     library = pytest.importorskip(name.partition(":")[0])
     if not library.cuda.is_available():
         pytest.skip("needs a GPU")
-    found = ceilings.Ceilings(name)
-    copies = {str(n): found.copy(n, 3) for n in (2**13, 2**15, 2**23, 2**28, 2**29)}
+    measured = ceilings.Ceilings(name)
+    for _ in range(5):  # others may use the GPU for a moment
+        copies = {str(n): measured.copy(n, 3) for n in (2**13, 2**15, 2**23, 2**28, 2**29)}
+        cache, memory, more = (float(np.median(copies[str(n)])) for n in (2**23, 2**28, 2**29))
+        if ceilings.call_s(copies) < 3e-6 and cache > memory and more == pytest.approx(memory, rel=0.1):
+            break
     assert ceilings.call_s(copies) < 3e-6  # many are one launch
-    cache, memory, more = (float(np.median(copies[str(n)])) for n in (2**23, 2**28, 2**29))
     assert cache > memory
     assert more == pytest.approx(memory, rel=0.1)
 
@@ -389,20 +397,23 @@ def test_a_candidate_without_ceilings_has_no_place_under_the_roofline() -> None:
     counts = {
         f"counts-{n}": counting.count("squeezenet1_1", (2, 3), SMALL) | {"torch": None} for n in counting.NETWORKS
     }
-    setting = Setting(roofline.Sizes(), ("numba",), {}, ("tiny_imagenet",))
+    setting = Setting(roofline.RooflineSizes(), ("numba",), {}, ("tiny_imagenet",))
     found = {"ceilings": nothing, **training, **counts}
-    pages.present(page, [Run(setting, found, {"cores": 2, "devices": {}})])
+    pages.present(page, [StudyRun(setting, found, {"cores": 2, "devices": {}})])
     assert [figure.name for figure in page.figures] == ["rates"]
     assert any("has ceilings" in getattr(block, "text", "") for block in page.blocks)
 
 
-def run_with(results: dict[str, Any], *, gpu: bool = False) -> Run:
-    setting = Setting(roofline.Sizes(), ("numba", "cupy"), {}, ("tiny_imagenet",))
-    return Run(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"} if gpu else {}})
+def run_with(results: dict[str, Any], *, gpu: bool = False) -> StudyRun:
+    setting = Setting(roofline.RooflineSizes(), ("numba", "cupy"), {}, ("tiny_imagenet",))
+    return StudyRun(setting, results, {"cores": 2, "devices": {"cupy cuda:0": "NVIDIA H200"} if gpu else {}})
 
 
 def test_squeezenet_takes_its_epoch_in_batches_of_64_as_published() -> None:
-    given = {m.name: m.given for m in roofline.measurements(Setting(roofline.Sizes(), ("numpy",), {}, ("synthetic",)))}
+    given = {
+        m.name: m.inputs
+        for m in roofline.measurements(Setting(roofline.RooflineSizes(), ("numpy",), {}, ("synthetic",)))
+    }
     assert [given[f"training-{name}"]["epoch_batch"] for name in counting.NETWORKS] == [128, 128, 128, 64]
     assert given["training-resnet18"]["batches"] == (32, 64, 128, 256)
     assert (given["diverging"]["candidate"], given["diverging"]["batches"]) == ("numpy", (64, 128))
@@ -422,7 +433,7 @@ def test_the_published_nan_is_judged_by_learning_rates_at_which_only_the_larger_
     assert of_squeezenet(run_with({}))[0]["verdict"] == "not measured"
 
 
-def of_squeezenet(run: Run) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+def of_squeezenet(run: StudyRun) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
     """The claim on SqueezeNet's losses, and the rows of their table."""
     page = Page()
     pages.present(page, [run])
@@ -449,7 +460,7 @@ def test_one_table_has_the_best_of_the_cpu_beside_that_of_the_gpu() -> None:
 @pytest.mark.parametrize("where", ["results", "h100/results"])
 def test_the_names_under_a_roofline_lie_on_no_line_and_no_other_text(where: str) -> None:
     page = Page()
-    pages.present(page, [recall(get_study("roofline"), Store(STORED / where / "roofline", {}))])
+    pages.present(page, [recall(get_study("roofline"), ResultStore(STORED / where / "roofline", {}))])
     (figure,) = (figure for figure in page.figures if figure.name.startswith("roofline-"))
     (panel,) = figure.panels
     shown: list[Any] = []

@@ -9,7 +9,7 @@ import pytest
 
 from minicnn.cli import study
 from minicnn.cli.study_progress import StudyProgress
-from minicnn.measure.page import Page, Section, Words
+from minicnn.measure.page import Page, Paragraph, Section
 from minicnn.measure.report import Chapter
 from minicnn.studies import get_study
 from support.command_line import done
@@ -57,13 +57,15 @@ def test_a_quick_study_takes_drawn_digits_where_its_data_are_not_there(
 
 
 def test_the_answer_is_what_a_page_begins_with() -> None:
-    page = Page([Words("A takes half of the time."), Words("B takes the rest."), Section("How"), Words("Details.")])
+    page = Page(
+        [Paragraph("A takes half of the time."), Paragraph("B takes the rest."), Section("How"), Paragraph("Details.")]
+    )
     chapter = Chapter("mlp", get_study("mlp"), [], page)
     assert study._answer(chapter) == "A takes half of the time. B takes the rest."
 
 
 def test_a_study_ends_with_its_answer(monkeypatch: pytest.MonkeyPatch, measured: list[Any]) -> None:
-    page = Page([Words("A takes half of the time.")])
+    page = Page([Paragraph("A takes half of the time.")])
     monkeypatch.setattr(study, "_recalled", lambda name, *_: Chapter(name, get_study(name), [], page))
     for name in ("_write_files", "_write_report"):
         monkeypatch.setattr(study, name, lambda *_: None)

@@ -34,6 +34,8 @@ def interpreted(
             memory[id(root)] = fresh
         return memory[id(root)]
 
+    for group in plan.groups:  # updates have the memory of what they replace
+        memory |= {id(plan.root(new)): array(program.value(name)) for name, new in plan.carried(group).items()}
     for launch in plan.launches:
         kernel, values = lowered(plan, launch, queued, threads)
         names = (one.name for one in kernel.arrays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -92,7 +93,10 @@ def gpus() -> int:
 def results(done: subprocess.CompletedProcess[str], ranks: int) -> Any:
     """What the first rank has printed of its trainings."""
     assert done.returncode == 0, done.stderr
-    # gloo prints before, and colorama behind it, which ends a program by switching colours off.
-    count, made = json.loads([line for line in done.stdout.splitlines() if line.startswith("[")][-1])
+    # gloo prints before; colorama switches colours off where a rank ends, which may be before the first one prints.
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+    printed = [line for line in lines if line.startswith("[")]
+    assert printed, done.stdout + done.stderr
+    count, made = json.loads(printed[-1])
     assert count == ranks
     return made

@@ -25,11 +25,9 @@ Array = np.ndarray[Any, Any]
 
 def without_jit(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if NUMBA_DISABLE_JIT were set: kernels run as Python."""
-    from numba.core import config
+    from minicnn.backends.numba import interpreting, threads
 
-    from minicnn.backends.numba import threads
-
-    monkeypatch.setattr(config, "DISABLE_JIT", True)
+    monkeypatch.setattr(interpreting, "SWITCHED_ON", True)
     monkeypatch.setattr(threads, "_POOLS", {})
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 Job = TypeVar("Job")
 
 MOST_PROCESSES = 8
-# For each further process: it imports Numba first, which takes as long as so many kernels.
+# For each further process: it imports this package first, which takes as long as so many kernels.
 LEAST_KERNELS = 3
 
 
@@ -73,7 +73,7 @@ def _taken(queue: deque[Job]) -> Iterator[Job]:
 def work_with(compile_one: Callable[[Any], object]) -> None:
     """Compile what stdin lists, a job a line, and say so after each: all that a process beside another one does."""
     answers, sys.stdout = sys.stdout, sys.stderr  # a compiler may print
-    gc.disable()  # Numba makes so many objects that looking for cycles takes 8 % of the time; the process ends soon
+    gc.disable()  # looking for cycles among what a compiler makes takes 8 % of the time, and the process ends soon
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         compile_one(json.loads(line))

@@ -13,7 +13,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from minicnn.backends.base import Backend, Executable
 from minicnn.distribution.jax import AXIS, JaxCommunicator
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Arrays, Collective, Piece, Schedule
+from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import Node
 
@@ -27,13 +27,13 @@ def _normalizes(node: Node) -> bool:
     return node.op.name in ("normalize", "normalize_gradient")
 
 
-def rank_step(schedule: Schedule, backend: Backend) -> Executable:
+def rank_step(schedule: RankSchedule, backend: Backend) -> Executable:
     """The step of a rank, in one jit where jax.distributed connects ranks that compute alike."""
     connected = isinstance(schedule.group.communicator, JaxCommunicator)
     return JittedStep(schedule, backend) if connected and fits(schedule) else RankStep(schedule, backend)
 
 
-def fits(schedule: Schedule) -> bool:
+def fits(schedule: RankSchedule) -> bool:
     """True if every rank computes the same on arrays of the same shapes, which is what XLA compiles.
 
     All shards are of one size, each rank makes one sum by itself, of as many shards, and there are sums alone. Nor is
@@ -62,7 +62,7 @@ class JittedStep(RankStep):
     overlaps = False  # but for what XLA does by itself
     watches = False  # which would be many results
 
-    def __init__(self, schedule: Schedule, backend: Backend) -> None:
+    def __init__(self, schedule: RankSchedule, backend: Backend) -> None:
         super().__init__(schedule, backend)
         # Each rank has its own, though XLA compiles one function for all of them.
         self._constants.pop("rows", None)

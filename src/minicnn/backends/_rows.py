@@ -23,14 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from minicnn.machine import second_level_cache
 from minicnn.ops.strategies.strategy import PRIMITIVES, Direction, Problem
 from minicnn.ops.windows import Axes, Padding, Pair, Window
 from minicnn.program.graph import Node
 
 Array = np.ndarray[Any, Any]
-
-# Of what is written and read again within a block: it stays in a second-level cache.
-BLOCK_BYTES = 2**21
 
 
 def rows_of(x: Array, axes: Axes, padding: Padding = ((0, 0), (0, 0)), stride: int = 1) -> Array:
@@ -99,7 +97,8 @@ class Taps:
 
     def blocks(self, row: int) -> Iterator[tuple[int, int]]:
         """First and last output row of each block, if a row has so many elements."""
-        count = max(1, BLOCK_BYTES // max(row * self.rows.itemsize, 1))
+        # What is written and read again within a block stays in the cache.
+        count = max(1, second_level_cache() // max(row * self.rows.itemsize, 1))
         for first in range(0, self.size[0], count):
             yield first, min(first + count, self.size[0])
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
 from minicnn.program.graph import Node, Program, Spec
 
 if TYPE_CHECKING:
-    from minicnn.distribution.schedule import Schedule
+    from minicnn.distribution.schedule import RankSchedule
     from minicnn.ops.groups import Communicator
 
 Array = Any
@@ -60,7 +60,7 @@ class Span:
 
 
 class Executable(Protocol):
-    """A compiled Program. A plain function is one; what else it can do is in the Protocols below.
+    """A compiled Program. A plain function is one; what else it can do is in `_executables`.
 
     Inputs that the Program updates are donated: their arrays may be overwritten, or given back, and only the array that
     is returned under the same name may be used from then on. So nobody else may hold a donated array, and the same
@@ -69,63 +69,6 @@ class Executable(Protocol):
 
     def __call__(self, arrays: Mapping[str, Array], /) -> dict[str, Array]:
         """Outputs and updates by name, from inputs by name; may return before they are computed."""
-
-
-@runtime_checkable
-class ManySteps(Executable, Protocol):
-    """An Executable that takes several steps without the host in between; it has the attributes of its Program."""
-
-    def many(
-        self, arrays: Mapping[str, Array], rows: Mapping[str, Array], steps: int, state: State | None = None
-    ) -> dict[str, Array]:
-        """Several steps, each of which is given one row of each array in `rows`, and the updates of the one before.
-
-        Args:
-            arrays: Inputs that are the same in every step, and donated ones, by name; not those in `rows`.
-            rows: Of those that `is_new_each_step` and the Program has, arrays of the backend or of NumPy with a further
-                first axis. What is in neither `rows` nor `arrays` is an error.
-            steps: How many; the length of that axis.
-            state: Further inputs that are the same in every step, and donated ones.
-
-        Returns:
-            Updates after the last step, and its outputs; for a Program without updates the outputs of every step, with
-            a further first axis. An update that is missing was made where `state` has its array.
-
-        Raises:
-            ValueError: If an array has another shape, or another input than those that `is_new_each_step` has rows.
-        """
-
-
-@runtime_checkable
-class TimedLaunches(Executable, Protocol):
-    """An Executable that merges nodes, and can tell how long each launch takes."""
-
-    def launch_times(self, arrays: Mapping[str, Array], repeats: int) -> list[tuple[list[Node], list[float]]]:
-        """The nodes of each launch of a step, in order, and the seconds that it takes in each of several steps.
-
-        Donated arrays are left as no step leaves them.
-        """
-
-
-@runtime_checkable
-class TimedStep(Executable, Protocol):
-    """An Executable that can tell when its parts run."""
-
-    def timeline(self, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[Span]]:
-        """Take a step; its results, and its parts in the order in which they begin."""
-
-
-@runtime_checkable
-class PlannedMemory(Executable, Protocol):
-    """An Executable that keeps what lives within a step in one arena."""
-
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of the arena."""
-
-    @property
-    def launched(self) -> int:
-        """Number of kernels, and references in between, in a step."""
 
 
 class Stage:
@@ -306,7 +249,7 @@ class Backend:
     def compile(self, program: Program) -> Executable:
         """A function from the Program's inputs by name to its outputs and updates by name."""
         program = self.rewrite(program)
-        return interpreter(program, self.functions(program), self.asarray)
+        return node_by_node(program, self.functions(program), self.asarray)
 
     def compile_each(self, programs: Sequence[Program]) -> list[Executable]:
         """`compile` of several Programs, side by side where that is faster."""
@@ -322,7 +265,7 @@ class Backend:
         """
         return communicator
 
-    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+    def rank_step(self, schedule: RankSchedule, run: Callable[[RankSchedule, Self], Executable]) -> Executable:
         """A rank's step, which is a list of pieces and collectives.
 
         Args:
@@ -371,7 +314,7 @@ def check_results(program: Program) -> None:
             )
 
 
-def interpreter(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
+def node_by_node(program: Program, functions: Iterable[Kernel], asarray: Callable[..., Array]) -> Executable:
     """Runs the nodes one after the other, letting go of each array after its last reader; overwrites no input."""
     check_results(program)
     slots: dict[int, int] = {}

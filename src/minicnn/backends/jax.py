@@ -9,11 +9,11 @@ import jax
 import jax.numpy as xp
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Executable, interpreter
+from minicnn.backends.base import Array, Backend, Executable, node_by_node
 from minicnn.program.graph import Program
 
 if TYPE_CHECKING:
-    from minicnn.distribution.schedule import Schedule
+    from minicnn.distribution.schedule import RankSchedule
 
 
 class JaxBackend(Backend):
@@ -62,7 +62,7 @@ class JaxBackend(Backend):
 
     def compile(self, program: Program) -> Executable:
         """See `Backend.compile`; carried arrays are donated, so that their memory is used again."""
-        run = interpreter(program, self.functions(program), self.asarray)
+        run = node_by_node(program, self.functions(program), self.asarray)
         carried = set(program.updates)
 
         def split(old: Mapping[str, Array], fixed: Mapping[str, Array]) -> dict[str, Array]:
@@ -80,7 +80,7 @@ class JaxBackend(Backend):
 
         return call
 
-    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+    def rank_step(self, schedule: RankSchedule, run: Callable[[RankSchedule, Self], Executable]) -> Executable:
         """See `Backend.rank_step`; in one jit where that can be."""
         from minicnn.backends._jax_ranks import rank_step
 

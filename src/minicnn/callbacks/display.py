@@ -66,7 +66,7 @@ class _Lines(Callback):
         print(f"Epoch {epoch + 1}/{self.params['epochs']} - {times} - {_text(rest)}", flush=True)
 
 
-class _Bar(_Lines):
+class _EpochBar(_Lines):
     """A bar while an epoch runs, which its line then replaces."""
 
     every_batch = False
@@ -118,7 +118,7 @@ class _Bar(_Lines):
             self._screen = None
 
 
-class _TerminalBar(_Bar):
+class _TerminalBar(_EpochBar):
     """The bar by rich."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class _TerminalBar(_Bar):
             self._bar = None
 
 
-class _NotebookBar(_Bar):
+class _NotebookBar(_EpochBar):
     """The bar as an output of the cell, each time in the place of the last; lines come below it, as text."""
 
     _output: Any = None

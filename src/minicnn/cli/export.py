@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 
 from minicnn import data
-from minicnn.cli.options import Name
+from minicnn.cli.options import NameType
 from minicnn.data.synthetic import synthetic_digits_dataset
 from minicnn.interop.onnx.exporting import ExportKind
 from minicnn.models import Model
@@ -24,7 +24,7 @@ from minicnn.models import Model
 @click.option("--inputs", is_flag=True, help="Weights are inputs of the prediction, and are not in the file.")
 @click.option("--web", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
               help="Write a page that trains the model in a browser tab.")  # fmt: skip
-@click.option("--data", "name", type=Name("A data set", data.names), default="synthetic_digits", show_default=True,
+@click.option("--data", "name", type=NameType("A data set", data.names), default="synthetic_digits", show_default=True,
               metavar="NAME", help="Data set of that page.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of that data set.")
 def export(model: str, path: Path | None, kind: Any, inputs: bool, web: Path | None, name: str, data_dir: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from minicnn.cli.options import Name, Number
+from minicnn.cli.options import NameType, NumberType
 from minicnn.cli.tables import console, table
 from minicnn.exercises.exercise import LIMIT_S, skeleton
 from minicnn.files import write_file
@@ -36,7 +36,7 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
 
 
 @click.command()
-@click.argument("exercise", type=Name("An exercise", names), required=False)
+@click.argument("exercise", type=NameType("An exercise", names), required=False)
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--start", is_flag=True, help="Write the file to be filled in into the folder PATH, and grade nothing.")
 @click.option("--hint", type=click.IntRange(min=1), metavar="N", help="Print the hints up to the N-th; grade nothing.")
@@ -46,7 +46,7 @@ def _list(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
 @click.option("--libraries", metavar="A,B,..", help="Array libraries on which it is tried. Default: all installed.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Draw the arguments that a result was seen with.")
 @click.option(
-    "--limit", "limit_s", type=Number(min=1), default=LIMIT_S, show_default=True, metavar="S",
+    "--limit", "limit_s", type=NumberType(min=1), default=LIMIT_S, show_default=True, metavar="S",
     help="Seconds that all checks may take together.",
 )  # fmt: skip
 @click.option("--class", "folder", type=FOLDER, metavar="FOLDER", help="Grade FOLDER/STUDENT/.../EXERCISE.py.")

@@ -16,7 +16,7 @@ from minicnn.loop.tracing import PRECISIONS
 from minicnn.names import meant
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class NameType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """One of some names; a wrong one gets the nearest as a proposal."""
 
     name = "name"
@@ -45,7 +45,7 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
         return [CompletionItem(name) for name in self._known() if name.startswith(incomplete)]
 
 
-class Number(click.FloatRange):
+class NumberType(click.FloatRange):
     """A finite number in a range."""
 
     name = "number"
@@ -58,54 +58,41 @@ class Number(click.FloatRange):
         return number
 
 
-class Image(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+def image_shape(value: Any) -> tuple[int, ...]:
     """Height, width and channels."""
-
-    name = "image"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """See `click.ParamType.convert`."""
-        parts = str(value).split(",")
-        if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-            self.fail(f"An image is H,W,C in positive numbers, such as 32,32,3. Received: {value!r}.", param, ctx)
-        return tuple(int(part) for part in parts)
+    parts = value if isinstance(value, tuple) else str(value).split(",")
+    if len(parts) != 3 or not all(str(part).strip().isdigit() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"An image is H,W,C in positive numbers, such as 32,32,3. Received: {value!r}.")
+    return tuple(int(part) for part in parts)
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+def image_size(value: Any) -> tuple[int, int]:
     """Height and width, or both as one number."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """See `click.ParamType.convert`."""
-        parts = [part.strip() for part in str(value).split(",")] if not isinstance(value, tuple) else list(value)
-        if len(parts) not in (1, 2) or not all(str(p).isascii() and str(p).isdecimal() and int(p) for p in parts):
-            self.fail(f"A size is N or H,W in pixels, such as 64 or 48,64. Received: {value!r}.", param, ctx)
-        return int(parts[0]), int(parts[-1])
+    parts = value if isinstance(value, tuple) else [part.strip() for part in str(value).split(",")]
+    if len(parts) not in (1, 2) or not all(str(p).isascii() and str(p).isdecimal() and int(p) for p in parts):
+        raise click.BadParameter(f"A size is N or H,W in pixels, such as 64 or 48,64. Received: {value!r}.")
+    return int(parts[0]), int(parts[-1])
 
 
-class Several(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """Some of some names, between commas."""
+def several(what: str, known: Callable[[], Sequence[str]]) -> Callable[[Any], tuple[str, ...]]:
+    """Function that reads some of some names, between commas."""
+    one = NameType(what, known)
 
-    name = "names"
-
-    def __init__(self, what: str, known: Callable[[], Sequence[str]]) -> None:
-        self._one = Name(what, known)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """See `click.ParamType.convert`."""
+    def names(value: Any) -> tuple[str, ...]:
         parts = value if isinstance(value, tuple) else str(value).split(",")
-        return tuple(dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in parts if part.strip()))
+        return tuple(dict.fromkeys(one.convert(part.strip(), None, None) for part in parts if part.strip()))
+
+    return names
 
 
-NETWORK = Name("A network", zoo.names, aliases=list(zoo.ALIASES))
-BACKEND = Name("A backend", backends.names, part=":", remedy=backends.remedy)
+NETWORK = NameType("A network", zoo.names, aliases=list(zoo.ALIASES))
+BACKEND = NameType("A backend", backends.names, part=":", remedy=backends.remedy)
 
 _OPTIONS = (
     click.argument("network", type=NETWORK),
     click.option(
-        "--data", type=Name("A data set", data.names), default="synthetic_digits", show_default=True, metavar="NAME",
-        help=f"Data set: {', '.join(data.names())}.",
+        "--data", type=NameType("A data set", data.names), default="synthetic_digits", show_default=True,
+        metavar="NAME", help=f"Data set: {', '.join(data.names())}.",
     ),
     click.option(
         "--data-dir", type=click.Path(exists=True), metavar="DIR",
@@ -113,13 +100,13 @@ _OPTIONS = (
         "and what can be downloaded is.",
     ),
     click.option(
-        "--size", type=Size(), metavar="N|H,W",
+        "--size", type=image_size, metavar="N|H,W",
         help="Resize the images of a folder (image_folder, tiny_imagenet), which may have several sizes.",
     ),
     click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs."),
     click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in a step."),
-    click.option("--lr", "learning_rate", type=Number(min=0), metavar="X", help="Learning rate."),
-    click.option("--momentum", type=Number(min=0, max=1, max_open=True), metavar="X", help="Momentum of SGD."),
+    click.option("--lr", "learning_rate", type=NumberType(min=0), metavar="X", help="Learning rate."),
+    click.option("--momentum", type=NumberType(min=0, max=1, max_open=True), metavar="X", help="Momentum of SGD."),
     click.option(
         "--precision", type=click.Choice(list(PRECISIONS)), default="float32", show_default=True,
         help="Number formats: one everywhere, or mixed: products and images in 16 bits.",

@@ -16,7 +16,7 @@ from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.cubin import Resources, resources
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.cli import plan_tables
-from minicnn.cli.options import NETWORK, Image, Several
+from minicnn.cli.options import NETWORK, image_shape, several
 from minicnn.files import write_file
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.layers import Rescaling
@@ -33,7 +33,7 @@ SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
 @click.command()
 @click.argument("network", type=NETWORK)
 @click.option(
-    "--gpu", "names", required=True, type=Several("A GPU", lambda: [*GPUS, THIS]), metavar="NAME[,NAME..]",
+    "--gpu", "names", required=True, type=several("A GPU", lambda: [*GPUS, THIS]), metavar="NAME[,NAME..]",
     help=f"GPU, or several side by side: {', '.join(GPUS)}; or {THIS}, the GPU of this machine.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
@@ -42,7 +42,7 @@ SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
     show_default=True, help="Number formats: one everywhere, or mixed: products and images in 16 bits.",
 )  # fmt: skip
 @click.option("--classes", type=click.IntRange(min=1), metavar="N", help="Classes; by default the network's own.")
-@click.option("--image", type=Image(), metavar="H,W,C", help="Size of an image; by default the network's own.")
+@click.option("--image", type=image_shape, metavar="H,W,C", help="Size of an image; by default the network's own.")
 @click.option(
     "--kernel", "number", type=click.IntRange(min=0), metavar="N", help="Print the kernel of launch N instead."
 )
@@ -51,7 +51,7 @@ SHORT = {name.removeprefix("mixed_"): name for name in PRECISIONS}
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N rows of the longest modelled times.")
 @click.option(
-    "--columns", type=Several("A column", lambda: [*plan_tables.COLUMNS, ALL]), default=(), metavar="A,B,..",
+    "--columns", type=several("A column", lambda: [*plan_tables.COLUMNS, ALL]), default=(), metavar="A,B,..",
     help=f"Columns: {', '.join(plan_tables.COLUMNS)}; or {ALL}. By default those that fit a terminal.",
 )  # fmt: skip
 @click.option(

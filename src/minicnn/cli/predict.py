@@ -10,7 +10,7 @@ import click
 
 from minicnn import data
 from minicnn.cli import saved
-from minicnn.cli.options import Name
+from minicnn.cli.options import NameType
 from minicnn.cli.runs import RunFolder, require
 from minicnn.cli.tables import console, table
 from minicnn.files import write_file
@@ -51,7 +51,7 @@ def predict(model: Path, images: tuple[Path, ...], backend: str, top: int, inver
 
 @click.command()
 @saved.model_options
-@click.option("--data", "name", type=Name("A data set", data.names), required=True, metavar="NAME",
+@click.option("--data", "name", type=NameType("A data set", data.names), required=True, metavar="NAME",
               help=f"Data set, whose test images are used: {', '.join(data.names())}.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of the data set.")
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Use the first N test images.")

@@ -15,7 +15,7 @@ import click
 from minicnn import zoo
 from minicnn.backends._gpu.costs import FITTED, unfitted
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.cli.options import NETWORK, Image, Name, Number, Several
+from minicnn.cli.options import NETWORK, NameType, NumberType, image_shape, several
 from minicnn.cli.tables import console, table
 from minicnn.distribution import prediction
 from minicnn.distribution.passes import BUCKET
@@ -29,6 +29,7 @@ COLUMNS = ("step", "speed-up", "computes", "idle", "waits", "hidden", "sends", "
 USUAL = ("step", "speed-up", "waits", "sends", "how")  # which fit 80 columns
 MOST_RANKS = 1 << 20
 VARIATION = 0.03  # of step times, where none were measured
+TRIES = 3  # to measure a network, where other programs keep the cores busy
 # Is measured beside what is asked for.
 CALIBRATED = {"network": "platforms", "image": (28, 28, 1), "classes": 10, "batch": 256}
 
@@ -72,7 +73,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
     "links_per_host, oversubscription, within (a network inside a host), most_ranks.",
 )  # fmt: skip
 @click.option(
-    "--device", type=Name("A device", lambda: [CPU, *KNOWN]), default=CPU, show_default=True, metavar="NAME",
+    "--device", type=NameType("A device", lambda: [CPU, *KNOWN]), default=CPU, show_default=True, metavar="NAME",
     help=f"What a rank computes with: {CPU}, one core of this machine as measured; or a GPU: {', '.join(KNOWN)}.",
 )  # fmt: skip
 @click.option(
@@ -80,18 +81,18 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
     help="Samples in a step: of all ranks (strong scaling) and of each (weak scaling).",
 )  # fmt: skip
 @click.option("--classes", type=click.IntRange(min=1), metavar="N", help="Classes; by default the network's own.")
-@click.option("--image", type=Image(), metavar="H,W,C", help="Size of an image; by default the network's own.")
+@click.option("--image", type=image_shape, metavar="H,W,C", help="Size of an image; by default the network's own.")
 @click.option(
     "--all-reduce", "algorithm", type=click.Choice(prediction.ALGORITHMS), default="fixed", show_default=True,
     help="How gradients are summed: in the fixed tree of shards, in a ring, or in a binary tree of ranks.",
 )  # fmt: skip
 @click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Shards of a batch; one a rank by default.")
 @click.option(
-    "--bucket", type=Number(min=0), default=BUCKET / 1e6, show_default=True, metavar="MB",
+    "--bucket", type=NumberType(min=0), default=BUCKET / 1e6, show_default=True, metavar="MB",
     help="Size of the buckets in which gradients are summed during the backward pass; 0: all of them after it.",
 )  # fmt: skip
 @click.option(
-    "--variation", type=Number(min=0, max=0.25, max_open=True), metavar="X",
+    "--variation", type=NumberType(min=0, max=0.25, max_open=True), metavar="X",
     help=f"Standard deviation of a rank's step times, relative to their mean; as measured, or else {VARIATION}.",
 )  # fmt: skip
 @click.option("--calibrate", is_flag=True, help="Measure this machine anew; takes a minute.")
@@ -100,7 +101,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
     show_default=True, metavar="FILE", help="File in which the measurements are kept.",
 )  # fmt: skip
 @click.option(
-    "--columns", type=Several("A column", lambda: [*COLUMNS, ALL]), default=USUAL, metavar="A,B,..",
+    "--columns", type=several("A column", lambda: [*COLUMNS, ALL]), default=USUAL, metavar="A,B,..",
     help=f"Columns: {', '.join(COLUMNS)}; or {ALL}. By default those that fit a terminal.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -142,9 +143,14 @@ def _measured(path: Path, run: Mapping[str, Any], *, anew: bool, needed: bool) -
     if not anew and not needed:
         return None
     click.echo("measuring this machine, for about a minute ...", err=True)
-    measurements = local_ranks.measure([run, CALIBRATED] if run["network"] != CALIBRATED["network"] else [run])
+    for _ in range(TRIES):
+        measurements = local_ranks.measure([run, CALIBRATED] if run["network"] != CALIBRATED["network"] else [run])
+        calibration = prediction.calibrate(measurements, local_ranks.trace)
+        if calibration.network is not None or not measurements["all_reduce"]:
+            break
+        click.echo(f"measuring again: {calibration.missing} ...", err=True)
     write_file(path, (json.dumps(measurements, indent=1) + "\n").encode(), folders=True)
-    return prediction.calibrate(measurements, local_ranks.trace)
+    return calibration
 
 
 def _predicted(
@@ -154,9 +160,10 @@ def _predicted(
     notes = []
     if link == THIS:
         if measured is None or measured.network is None:
+            missing = "nothing was measured" if measured is None else measured.missing
             raise click.ClickException(
-                f"--network {THIS} is what all-reduces between local ranks took. Received: none was measured. Install "
-                f"the extra mpi and give --calibrate, or name one: {', '.join(prediction.known())}."
+                f"--network {THIS} is what all-reduces between local ranks took. Received: {missing}. Give --calibrate "
+                f"where MPI is installed and the cores are idle, or name one: {', '.join(prediction.known())}."
             )
         net = measured.network
     else:
@@ -190,7 +197,7 @@ def _predicted(
     if measured is None:
         notes.insert(0, "Nothing was measured on this machine: give --calibrate to compare the model with it.")
     elif measured.network is None:
-        notes.insert(0, "No all-reduce was measured on this machine: that takes the extra mpi.")
+        notes.insert(0, f"The network between ranks of this machine is not known: {measured.missing}.")
     until = work.hybrid_until
     return {
         "network": run["network"], "image": list(run["image"]), "classes": run["classes"], "batch": run["batch"],

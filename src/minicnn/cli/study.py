@@ -14,27 +14,27 @@ import click
 from minicnn import backends as known_backends
 from minicnn import data, machine, studies
 from minicnn.cli.errors import describe
-from minicnn.cli.options import Name
+from minicnn.cli.options import NameType
 from minicnn.cli.runs import require
 from minicnn.cli.study_progress import StudyProgress
 from minicnn.data.places import PLACES
 from minicnn.files import write_file
 from minicnn.measure import drawing, markdown, report, tables
 from minicnn.measure.candidates import HYBRID, PEERS, Field, find
-from minicnn.measure.page import Page, Words
+from minicnn.measure.page import Page, Paragraph
 from minicnn.measure.report import Chapter
-from minicnn.measure.store import Store
+from minicnn.measure.store import ResultStore
 from minicnn.measure.study import SETTING, Setting, Study, changed, measure, recall_all
 
 ALL = "all"
-CANDIDATE = Name("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")
+CANDIDATE = NameType("A candidate", lambda: [*known_backends.names(), *PEERS], part=":")
 DRAWN = "synthetic_digits"
 RESULTS = "results"  # folder of the stored results, in the folder of all that is written
 
 
 @click.command()
 @click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, type=Name("A study", lambda: [*studies.names(), ALL])
+    "names", metavar="NAME...", nargs=-1, required=True, type=NameType("A study", lambda: [*studies.names(), ALL])
 )
 @click.option("--quick", is_flag=True, help="Smaller sizes: minutes on two cores.")
 @click.option(
@@ -43,7 +43,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     'hybrids, whose first backend computes the forward pass, such as "cupy+numba". Default: all found.',
 )  # fmt: skip
 @click.option(
-    "--data", "datasets", multiple=True, type=Name("A data set", data.names), metavar="NAME",
+    "--data", "datasets", multiple=True, type=NameType("A data set", data.names), metavar="NAME",
     help="Data set instead of the study's own; may be given several times.",
 )  # fmt: skip
 @click.option("--data-dir", type=click.Path(exists=True), metavar="DIR", help="Folder of the data set.")
@@ -55,7 +55,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/studies"), show_default=True,
     metavar="DIR", help="Folder of results, tables, figures and the report.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="Measure again what was measured already.")
+@click.option("--again", "remeasure", is_flag=True, help="Measure again what was measured already.")
 @click.option(
     "--part", "parts", multiple=True, metavar="PART",
     help='Measure this part of one study only, such as "lanes" or "sweep-*"; may be given several times.',
@@ -72,7 +72,7 @@ RESULTS = "results"  # folder of the stored results, in the folder of all that i
 )  # fmt: skip
 @click.pass_context
 def study(
-    ctx: click.Context, /, names: Sequence[str], out: Path, again: bool, parts: Sequence[str],
+    ctx: click.Context, /, names: Sequence[str], out: Path, remeasure: bool, parts: Sequence[str],
     measure_only: bool, stored: bool, docs: Path | None, beside: Sequence[Path], **options: Any,
 ) -> None:  # fmt: skip
     """Carry out studies by NAME, or "all" of them: measure, fill their tables, draw their figures.
@@ -95,17 +95,17 @@ def study(
     everything = ALL in names
     chosen = studies.names() if everything else list(dict.fromkeys(names))
     opened = {study_name: studies.get_study(study_name) for study_name in chosen}
-    known = {n: Store(out / RESULTS / n, {}) for n in studies.names()}
+    known = {n: ResultStore(out / RESULTS / n, {}) for n in studies.names()}
     there = [n for n in known if known[n].path(SETTING).exists()]
     if not stored:
         settings = _settings(ctx, opened, **options)
         for n in chosen:
-            _carried_out(n, opened[n], *settings[n], out, again=again, parts=parts)
+            _carried_out(n, opened[n], *settings[n], out, remeasure=remeasure, parts=parts)
         if measure_only:
             click.echo(f"{out / RESULTS}: {', '.join(chosen)}")
             return
     chapters = [
-        _recalled(n, known[n], *(Store(folder / RESULTS / n, {}) for folder in beside))
+        _recalled(n, known[n], *(ResultStore(folder / RESULTS / n, {}) for folder in beside))
         for n in chosen
         if not (stored and everything) or n in there
     ]
@@ -233,20 +233,20 @@ def _there(name: str, opened: Study, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _carried_out(
-    name: str, opened: Study, setting: Setting, field: Field, out: Path, *, again: bool, parts: Sequence[str]
+    name: str, opened: Study, setting: Setting, field: Field, out: Path, *, remeasure: bool, parts: Sequence[str]
 ) -> None:
     click.echo(f"{name}: {', '.join(setting.candidates)}")
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
-    store = Store(out / RESULTS / name, field.machine)
+    store = ResultStore(out / RESULTS / name, field.machine)
     with StudyProgress(name) as progress:
-        measure(opened, setting, store, progress.say, again=again, parts=parts)
+        measure(opened, setting, store, progress.say, remeasure=remeasure, parts=parts)
 
 
 def _answer(chapter: Chapter) -> str:
     """Beginning of a page, before its first table or figure."""
-    answer = takewhile(lambda block: isinstance(block, Words), chapter.page.blocks)
-    return " ".join(block.text for block in answer if isinstance(block, Words))
+    answer = takewhile(lambda block: isinstance(block, Paragraph), chapter.page.blocks)
+    return " ".join(block.text for block in answer if isinstance(block, Paragraph))
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def _as_written(name: str) -> Iterator[None]:
         ) from error
 
 
-def _recalled(name: str, *stores: Store) -> Chapter:
+def _recalled(name: str, *stores: ResultStore) -> Chapter:
     opened, page = studies.get_study(name), Page()
     with _as_written(name):
         runs = recall_all(opened, stores)
@@ -273,7 +273,7 @@ def _recalled(name: str, *stores: Store) -> Chapter:
     return Chapter(name, opened, runs, page)
 
 
-def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[str, Store]]) -> None:
+def _write_report(path: Path, chapters: list[Chapter], others: Sequence[tuple[str, ResultStore]]) -> None:
     """One page with all studies of the folder, those too that were carried out before."""
     for name, store in others:
         try:

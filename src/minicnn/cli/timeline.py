@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn import zoo
 from minicnn.cli import processes as launching
-from minicnn.cli.options import BACKEND, NETWORK, Image
+from minicnn.cli.options import BACKEND, NETWORK, image_shape
 from minicnn.jobs import job
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.tracing import PRECISIONS
@@ -28,7 +28,7 @@ from minicnn.optimizers import SGD
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples in the step.")
 @click.option("--precision", type=click.Choice(list(PRECISIONS)), default="float32", show_default=True)
 @click.option("--classes", type=click.IntRange(min=2), default=10, show_default=True, metavar="N", help="Classes.")
-@click.option("--image", type=Image(), metavar="H,W,C", help="Size of an image; by default the network's own.")
+@click.option("--image", type=image_shape, metavar="H,W,C", help="Size of an image; by default the network's own.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("timeline.json"), show_default=True,
     metavar="FILE", help="File in Chrome's trace format.",

@@ -14,7 +14,7 @@ import click
 from minicnn import machine
 from minicnn.cli import figures
 from minicnn.cli import processes as launching
-from minicnn.cli.options import BACKEND, EPILOG, Name, Several, run_folder, training_options
+from minicnn.cli.options import BACKEND, EPILOG, NameType, run_folder, several, training_options
 from minicnn.cli.runs import RunFolder, require
 from minicnn.distribution import DataParallel
 from minicnn.jobs import job
@@ -32,11 +32,11 @@ FILES = ("model.safetensors", "history.csv", "curves.png", "run.json")
     show_envvar=True, help='Backend, with a device if wanted: "torch:cuda".',
 )  # fmt: skip
 @click.option(
-    "--optimizer", type=Name("An optimizer", lambda: list(OPTIMIZERS)), default="sgd", show_default=True,
+    "--optimizer", type=NameType("An optimizer", lambda: list(OPTIMIZERS)), default="sgd", show_default=True,
     metavar="NAME", help=f"Optimizer: {', '.join(OPTIMIZERS)}; all but sgd with a learning rate of its own.",
 )  # fmt: skip
 @click.option(
-    "--augment", type=Several("An augmentation", lambda: list(job.AUGMENTATIONS)), default=(), metavar="A,B,..",
+    "--augment", type=several("An augmentation", lambda: list(job.AUGMENTATIONS)), default=(), metavar="A,B,..",
     help=f"Change training images at random: {', '.join(job.AUGMENTATIONS)}, in the order given.",
 )  # fmt: skip
 @click.option(

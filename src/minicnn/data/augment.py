@@ -34,7 +34,17 @@ class PartTransform(Protocol):
         ...
 
 
-class _EachImage:
+def _of_parts(part: Callable[[Batch, np.random.Generator, slice, int], Batch]) -> Transform:
+    """The transform whose method `part` is the function."""
+
+    def transform(x: Batch, rng: np.random.Generator) -> Batch:
+        return part(x, rng, slice(None), len(x))
+
+    transform.part = part  # type: ignore[attr-defined]
+    return transform
+
+
+def _each_image(draw: Callable[..., Sequence[npt.NDArray[Any]]], change: Callable[..., Batch]) -> Transform:
     """A transform that draws numbers for each image, and then changes it by them.
 
     Args:
@@ -42,33 +52,12 @@ class _EachImage:
         change: From images and their rows of these arrays, new images.
     """
 
-    def __init__(self, draw: Callable[..., Sequence[npt.NDArray[Any]]], change: Callable[..., Batch]) -> None:
-        self._draw, self._change = draw, change
-
-    def __call__(self, x: Batch, rng: np.random.Generator) -> Batch:
-        return self.part(x, rng, slice(None), len(x))
-
-    def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
+    def part(x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
         _check(x)
         # Numbers are drawn for the whole batch, whatever part of it is made: bits do not depend on the number of ranks.
-        return self._change(x, *(numbers[rows] for numbers in self._draw(rng, samples, x.shape[1:])))
+        return change(x, *(numbers[rows] for numbers in draw(rng, samples, x.shape[1:])))
 
-
-class _Composed:
-    def __init__(self, steps: Sequence[Transform]) -> None:
-        self._steps = steps
-
-    def __call__(self, x: Batch, rng: np.random.Generator) -> Batch:
-        for step in self._steps:
-            x = step(x, rng)
-        return x
-
-
-class _ComposedParts(_Composed):
-    def part(self, x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
-        for step in self._steps:
-            x = cast("PartTransform", step).part(x, rng, rows, samples)
-        return x
+    return _of_parts(part)
 
 
 def compose(*transforms: Transform) -> Transform:
@@ -79,8 +68,19 @@ def compose(*transforms: Transform) -> Transform:
         >>> transform(np.zeros((8, 28, 28, 1), np.uint8), np.random.default_rng(0)).shape
         (8, 24, 24, 1)
     """
+
+    def transform(x: Batch, rng: np.random.Generator) -> Batch:
+        for step in transforms:
+            x = step(x, rng)
+        return x
+
+    def part(x: Batch, rng: np.random.Generator, rows: slice, samples: int) -> Batch:
+        for step in transforms:
+            x = cast("PartTransform", step).part(x, rng, rows, samples)
+        return x
+
     # One step that cannot make parts makes the whole chain one that cannot.
-    return (_ComposedParts if all(hasattr(step, "part") for step in transforms) else _Composed)(transforms)
+    return _of_parts(part) if all(hasattr(step, "part") for step in transforms) else transform
 
 
 @plain_arguments
@@ -102,7 +102,7 @@ def random_flip(probability: float = 0.5) -> Transform:
     def change(x: Batch, flipped: npt.NDArray[Any]) -> Batch:
         return np.where(flipped[:, None, None, None], np.flip(x, 2), x)
 
-    return _EachImage(draw, change)
+    return _each_image(draw, change)
 
 
 @plain_arguments
@@ -144,7 +144,7 @@ def _crop(size: tuple[int, int] | None, padding: int) -> Transform:
         windows: Batch = x[np.arange(len(x))[:, None, None], rows[:, :, None], columns[:, None, :]]
         return windows
 
-    return _EachImage(draw, change)
+    return _each_image(draw, change)
 
 
 @plain_arguments

@@ -340,7 +340,7 @@ def _quiet(logger: Any) -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Bar:
+class _DownloadBar:
     """A progress bar in the shape that pooch wants, drawn by rich."""
 
     total = 0
@@ -360,7 +360,7 @@ class _Bar:
 
 
 @contextmanager
-def _progress(description: str) -> Iterator[_Bar | bool]:
+def _progress(description: str) -> Iterator[_DownloadBar | bool]:
     """A progress bar on a terminal, if rich is there; False elsewhere, as pooch wants it."""
     try:
         from rich.console import Console
@@ -375,4 +375,4 @@ def _progress(description: str) -> Iterator[_Bar | bool]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description)
-        yield _Bar(lambda done, total: progress.update(task, completed=done, total=total))
+        yield _DownloadBar(lambda done, total: progress.update(task, completed=done, total=total))

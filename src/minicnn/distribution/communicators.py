@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.arguments import plain_arguments
-from minicnn.distribution.worker import Worker
+from minicnn.distribution.worker import SideThread
 
 Host = np.ndarray[Any, Any]
 
@@ -232,7 +232,7 @@ class StoreRanks(Ranks):
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         super().__init__(rank, size, timeout)
-        self._asker = Worker()
+        self._asker = SideThread()
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Ask the store; a RuntimeError if it says nothing for some time."""

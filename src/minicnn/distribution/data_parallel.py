@@ -21,7 +21,7 @@ from minicnn.distribution.launchers import launched
 from minicnn.distribution.mpi import MPICommunicator
 from minicnn.distribution.passes import ADDED, FINITE, Layout, Shard
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Schedule
+from minicnn.distribution.schedule import RankSchedule
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.sharding import sharded
 from minicnn.distribution.writing import ProgramWriter
@@ -156,7 +156,7 @@ class DataParallel(metaclass=PlainArguments):
         """This rank's step as one Program: the same list of pieces and collectives that `compile` runs."""
         return ProgramWriter(self.schedule(trace, feed)).write()
 
-    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Schedule:
+    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> RankSchedule:
         """The list of pieces and collectives that is this rank's step; see `compile` for the arguments."""
         programs, cut = self._programs(trace, feed)
         group = self._group(feed.batch)
@@ -176,7 +176,7 @@ class DataParallel(metaclass=PlainArguments):
                 shard = Shard(number, group.shards, cut.start, len(cut), feed.batch, self.layout, self.groups)
                 programs[len(cut)] = trace(_part(feed, len(cut)), shard)
         # Of whole arrays, where there are any, each shard picks rows by its part of the index.
-        data = {"index", "rows"} if feed.gathered else {*_names(feed), "rows"}
+        data = {"index", "rows"} if feed.gathered else {*feed.names, "sample_weight", "rows"}
         return programs, data & {v.name for p in programs.values() for v in p.inputs}
 
     # Ranks together -----------------------------------------------------------------------------
@@ -303,12 +303,6 @@ def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communi
     if launcher == "torchrun":
         return TorchCommunicator(timeout)
     return OneProcess()
-
-
-def _names(feed: Feed) -> list[str]:
-    from minicnn.loop.tracing import input_names
-
-    return [*input_names("x", len(feed.x)), *input_names("y", len(feed.y)), "sample_weight"]
 
 
 def _part(feed: Feed, samples: int) -> Feed:

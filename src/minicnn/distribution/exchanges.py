@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.distribution.communicators import OneProcess
-from minicnn.ops.groups import Communicator, Group, Span
+from minicnn.ops.groups import Communicator, Group, ShardRange
 from minicnn.program.graph import Node
 
 Host = np.ndarray[Any, Any]
@@ -54,7 +54,7 @@ def reduce_scatter(arrays: Sequence[Host], group: Group, communicator: Communica
             for span in group.spans()]  # fmt: skip
     pieces = [np.split(array, group.shards, axis=axis) for array in sums]
     received = _each_to_its_rank(pieces, [len(group.spans(r)) for r in range(group.ranks)], group, communicator)
-    spans: list[Span] = [span for r in range(group.ranks) for span in group.spans(r)]
+    spans: list[ShardRange] = [span for r in range(group.ranks) for span in group.spans(r)]
     return [np.ascontiguousarray(group.total(dict(zip(spans, each, strict=True)), np.add)) for each in received]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from minicnn.distribution.communicators import PART, Host, RankError, StoreRanks
 from minicnn.distribution.launchers import launched
-from minicnn.distribution.worker import Worker
+from minicnn.distribution.worker import SideThread
 from minicnn.extras import install
 from minicnn.ops.groups import Group
 
@@ -156,7 +156,7 @@ class TorchCommunicator(StoreRanks):
                 return group
 
             # Connecting blocks without a deadline of its own.
-            begun = Worker().begin(connect)
+            begun = SideThread().begin(connect)
             self.wait(begun.done)
             try:
                 self._of_gpus = begun.result()

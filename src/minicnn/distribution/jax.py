@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn.distribution.communicators import Host, RankError, StoreRanks
 from minicnn.distribution.launchers import launched
-from minicnn.distribution.worker import Worker
+from minicnn.distribution.worker import SideThread
 from minicnn.extras import install
 
 AXIS = "rank"  # of the mesh of all processes, of which each has one device
@@ -52,7 +52,7 @@ class JaxCommunicator(StoreRanks):
         devices = [next(d for d in jax.devices() if d.process_index == r) for r in range(size)]
         self.mesh = Mesh(np.array(devices), (AXIS,))
         self.cut, self.same = (NamedSharding(self.mesh, PartitionSpec(*axes)) for axes in ((AXIS,), ()))
-        self._worker = Worker()
+        self._worker = SideThread()
         self._gather = self._compiled(lambda x: jax.lax.all_gather(x[0], AXIS)[None])
         self._sum = self._compiled(lambda x: jax.lax.psum(x, AXIS))
         self._exchange = self._compiled(lambda x: jax.lax.all_to_all(x[0], AXIS, 0, 0)[None])

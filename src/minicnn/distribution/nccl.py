@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minicnn.distribution.communicators import PART, RankError, Ranks
-from minicnn.distribution.worker import Worker
+from minicnn.distribution.worker import SideThread
 from minicnn.extras import install
 from minicnn.ops.groups import Communicator
 
@@ -36,12 +36,13 @@ class NcclCommunicator:
     Args:
         host: The other communicator, such as that of MPI. Its number of ranks may be one.
         nccl: The package `nccl` of nccl4py, or one like it.
+        blocks: Multiprocessors that NCCL may take from what is computed beside; None leaves that to NCCL.
 
     Raises:
         ImportError: If nccl4py or NCCL is missing.
     """
 
-    def __init__(self, host: Communicator, nccl: Any = None) -> None:
+    def __init__(self, host: Communicator, nccl: Any = None, blocks: int | None = None) -> None:
         try:
             if nccl is None:
                 import nccl.core  # type: ignore[import-not-found,no-redef]
@@ -59,11 +60,11 @@ class NcclCommunicator:
         # Arrays of the host are the other's business.
         self.exchange, self.gather, self.add, self.share = host.exchange, host.gather, host.add, host.share
         self.send, self.receive, self.fail = host.send, host.receive, host.fail
-        self._nccl = nccl
-        self._connected: Any = None
+        self._nccl, self._blocks = nccl, blocks
+        self._connected: dict[bool, Any] = {}  # by whether it is for what goes on beside
         self._graphs: weakref.WeakSet[Captured] = weakref.WeakSet()
 
-    def enqueue(self, collective: str, source: Array, target: Array, runtime: Runtime) -> None:
+    def enqueue(self, collective: str, source: Array, target: Array, runtime: Runtime, *, beside: bool = False) -> None:
         """Put a collective into the stream that computes; can be captured.
 
         Args:
@@ -72,10 +73,11 @@ class NcclCommunicator:
             source: Contiguous array on the device.
             target: Likewise, for the result.
             runtime: The device.
+            beside: Whether it goes on beside others, which do not wait for it: one connection does all in one order.
         """
         # By addresses: nccl4py's own methods ask the driver for the device of an array, which may answer another, and
         # not every library exports an array without waiting for the device.
-        connected, bindings = self._connection(runtime), self._nccl.bindings.nccl
+        connected, bindings = self._connection(runtime, beside=beside), self._nccl.bindings.nccl
         dtype = int(self._nccl.core.NcclDataType.from_numpy_dtype(source.dtype))
         buffers = runtime.address(source), runtime.address(target)
         to = bindings.Comm(connected.ptr), runtime.current()
@@ -86,42 +88,46 @@ class NcclCommunicator:
         else:
             bindings.allto_all(*buffers, source.size // self.size, dtype, *to)
 
-    def prepare(self, arrays: Sequence[Array], runtime: Runtime) -> None:
+    def prepare(self, arrays: Sequence[Array], runtime: Runtime, *, beside: bool = False) -> None:
         """Connect the ranks, which cannot be captured: sum something small between two arrays.
 
         Args:
             arrays: Two arrays of as many elements as there are ranks.
             runtime: The device.
+            beside: See `enqueue`.
         """
         for collective in ("all_reduce", "all_to_all"):
-            self.enqueue(collective, arrays[0], arrays[1], runtime)
+            self.enqueue(collective, arrays[0], arrays[1], runtime, beside=beside)
         self.finish(runtime)
 
-    def _connection(self, runtime: Runtime) -> Any:
+    def _connection(self, runtime: Runtime, *, beside: bool = False) -> Any:
         """NCCL's communicator; the first time all ranks wait for each other, within the deadline."""
-        if self._connected is None:
+        if beside not in self._connected:
             self._check_devices(runtime)
             # The ranks know each other by another way already; NCCL needs a name in common.
             first = self.share(bytes(self._nccl.core.get_unique_id()) if self.rank == 0 else b"")[0]
             name = self._nccl.core.UniqueId.from_bytes(first)
 
             def connect() -> Any:
+                config = None if self._blocks is None else self._nccl.core.NCCLConfig(max_ctas=self._blocks)
                 with runtime.active():
-                    return self._nccl.core.Communicator.init(self.size, self.rank, name)
+                    return self._nccl.core.Communicator.init(self.size, self.rank, name, config)
 
-            begun = Worker().begin(connect)
+            begun = SideThread().begin(connect)
             if isinstance(self.host, Ranks):
                 self.host.wait(begun.done)
             try:
-                self._connected = begun.result()
+                connected = begun.result()
             except Exception as error:
                 raise RuntimeError(
                     f"NCCL connects ranks that have a GPU each, with some memory left on it. Received by rank "
                     f"{self.rank}: {' '.join(str(error).split())[:300]}. Look at nvidia-smi for who else has memory "
                     "there; NCCL_DEBUG=WARN tells more."
                 ) from error
-            atexit.register(_at_exit, weakref.ref(self), runtime)
-        return self._connected
+            if not self._connected:
+                atexit.register(_at_exit, weakref.ref(self), runtime)
+            self._connected[beside] = connected
+        return self._connected[beside]
 
     def _check_devices(self, runtime: Runtime) -> None:
         """Refuse ranks of which two have one GPU, or GPUs of different kinds, whose kernels have other bits.
@@ -153,8 +159,8 @@ class NcclCommunicator:
 
     def close(self, runtime: Runtime) -> None:
         """Part from the other ranks, which do likewise; nothing is waited for after an error, or for long."""
-        connected, self._connected = self._connected, None
-        if connected is None or (isinstance(self.host, Ranks) and self.host.ending):
+        connected, self._connected = self._connected, {}
+        if not connected or (isinstance(self.host, Ranks) and self.host.ending):
             return
         for each in list(self._graphs):  # NCCL waits for the last of them
             each.release()
@@ -162,10 +168,11 @@ class NcclCommunicator:
         def part() -> None:
             with runtime.active():
                 runtime.synchronize()
-                connected.destroy()
+                for each in connected.values():
+                    each.destroy()
 
         with suppress(TimeoutError):
-            Worker().begin(part).result(PART)
+            SideThread().begin(part).result(PART)
 
     def finish(self, runtime: Runtime) -> None:
         """Wait for the device, but not beyond the deadline: then the collectives under way are given up."""
@@ -185,8 +192,8 @@ class NcclCommunicator:
         try:
             self.host.wait(lambda: runtime.done(event))
         except RankError:
-            if self._connected is not None:
-                self._connected.abort()
+            for each in self._connected.values():
+                each.abort()
             raise
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from minicnn.distribution.data_parallel import DataParallel
 from minicnn.distribution.passes import Shard
 from minicnn.distribution.pipeline_schedule import PipelineSchedule, Places
-from minicnn.distribution.schedule import Schedule
+from minicnn.distribution.schedule import RankSchedule
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.stages import Stages
 from minicnn.ops.groups import Communicator, Group
@@ -97,7 +97,7 @@ class Pipeline(DataParallel):
             )
         return stages_by_size
 
-    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> Schedule:
+    def schedule(self, trace: Callable[[Feed, Shard], Program], feed: Feed) -> RankSchedule:
         """See `DataParallel`."""
         programs, cut = self._programs(trace, feed)
         group = self._group(feed.batch)

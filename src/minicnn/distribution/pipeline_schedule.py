@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn.distribution.parts import StageParts
 from minicnn.distribution.passes import Shard
-from minicnn.distribution.schedule import Collective, Schedule, Slot, Transfer, updated
+from minicnn.distribution.schedule import Collective, RankSchedule, Slot, Transfer, updated
 from minicnn.distribution.stages import FREE, StagePiece, Stages, stays
 from minicnn.ops.collectives import communicator_of
 from minicnn.ops.groups import Communicator, Group, RunningSums, rows
@@ -136,7 +136,7 @@ class PipelineSchedule:
         self._program = first.segments.program
         self._carried = {v.name: v for v in self._program.inputs if stays(v)}
         rows = range(shards[0].start, shards[-1].start + shards[-1].samples)
-        self._schedule = Schedule(self._program, group, shards[0].batch, rows, cut)
+        self._schedule = RankSchedule(self._program, group, shards[0].batch, rows, cut)
         self._schedule.written.update(self._read() - (cut if group.shards > 1 else set()))
         self._cut = self._read() & cut if group.shards > 1 else set()
 
@@ -156,7 +156,7 @@ class PipelineSchedule:
             if (self._mine(first.stage[id(v)]) if v.name in self._carried else v.name in asked)
         }  # fmt: skip
 
-    def written(self) -> Schedule:
+    def written(self) -> RankSchedule:
         """The schedule."""
         first, schedule = self._first, self._schedule
         for name, value in self._carried.items():

@@ -14,18 +14,18 @@ from minicnn.backends.base import Span
 from minicnn.distribution.exchanges import exchange
 from minicnn.distribution.parts import KernelParts, StageParts
 from minicnn.distribution.schedule import (
-    Add,
     Arrays,
     Collective,
     Columns,
     Instruction,
     Piece,
-    Rows,
-    Schedule,
+    RankSchedule,
+    ShardRows,
+    ShardSum,
     Transfer,
     described,
 )  # fmt: skip
-from minicnn.distribution.worker import Worker
+from minicnn.distribution.worker import SideThread
 from minicnn.ops.collectives import all_reduce, receive, send
 from minicnn.ops.groups import Group
 
@@ -46,7 +46,7 @@ class RankStep:
     overlaps = True  # sums between ranks, with what a rank has still to compute
     watches = True  # what the rank has added to sums before that of the loss
 
-    def __init__(self, schedule: Schedule, backend: Backend) -> None:
+    def __init__(self, schedule: RankSchedule, backend: Backend) -> None:
         self._schedule, self._backend = schedule, backend
         programs = {id(each.program): each.program for each in schedule.instructions if isinstance(each, Piece)}
         # All at once, so that compilers can work in parallel.
@@ -56,7 +56,7 @@ class RankStep:
             self._constants["rows"] = backend.asarray(np.arange(schedule.batch, dtype=np.int32))
         # While a rank goes on with its last shard, this adds up what is there.
         self._spans: list[Span] | None = None  # of the step whose parts are timed
-        self._worker = Worker() if self.overlaps and schedule.overlaps and schedule.group.ranks > 1 else None
+        self._worker = SideThread() if self.overlaps and schedule.overlaps and schedule.group.ranks > 1 else None
 
     def __call__(self, arrays: Mapping[str, Array]) -> Arrays:
         """Outputs and updates by name; inputs that are updated are donated."""
@@ -102,13 +102,13 @@ class RankStep:
             case Piece():
                 results = self._piece(instruction, dict(zip(instruction.inputs, arrays, strict=True)))
                 return [results[name] for name in instruction.results]
-            case Rows():
+            case ShardRows():
                 return [instruction.of(arrays[0])]
             case Columns():
                 return [self._columns(instruction, arrays[0])]
             case Collective():
                 return (self._exchange if instruction.exchanges else self._total)(instruction, arrays)
-            case Add():
+            case ShardSum():
                 half = len(arrays) // 2
                 return self._add(instruction, arrays[:half], arrays[half:])
             case _:
@@ -127,7 +127,7 @@ class RankStep:
         part = slice(columns.place * width, (columns.place + 1) * width)
         return self._backend.asarray(self._backend.to_numpy(kernel)[..., part].copy())
 
-    def _add(self, addition: Add, a: list[Array], b: list[Array]) -> list[Array]:
+    def _add(self, addition: ShardSum, a: list[Array], b: list[Array]) -> list[Array]:
         return [x + y for x, y in zip(a, b, strict=True)]
 
     # Between ranks ------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Piece(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(Instruction):
+class ShardRows(Instruction):
     """Some rows of an array of so many, or of an array that only has those from the first row of the rank on."""
 
     start: int
@@ -66,7 +66,7 @@ class Columns(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Add(Instruction):
+class ShardSum(Instruction):
     """An inner node of the tree within a rank: the first half of its operands plus the second.
 
     Attributes:
@@ -87,7 +87,7 @@ class Add(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Collective(Add):
+class Collective(ShardSum):
     """A collective between ranks: sums, which one rank alone gives back as they are, or an exchange between all shards.
 
     Attributes:
@@ -120,7 +120,7 @@ class Transfer(Instruction):
 
 
 @dataclass
-class Schedule:
+class RankSchedule:
     """One rank's step: a list of instructions, each of which reads and writes named slots.
 
     Attributes:
@@ -176,7 +176,7 @@ class Schedule:
     def take_rows(self, name: str, shard: Shard) -> None:
         """Append a shard's rows of an input."""
         at = shard.start, shard.start + shard.samples, shard.batch, self.rows.start
-        self.append(Rows((name,), (f"{name}@{shard.number}",), *at))
+        self.append(ShardRows((name,), (f"{name}@{shard.number}",), *at))
 
     def source(self, value: Value, segments: Segments, shard: int | None = None) -> Slot:
         """The slot of a value of a shard's Program, which may be a constant."""
@@ -195,7 +195,7 @@ class Schedule:
 
         def plus(a: list[Slot], b: list[Slot]) -> list[Slot]:
             totals = [f"sum {len(self.instructions)}.{i}" for i in range(len(a))]
-            self.append(Add((*a, *b), tuple(totals), tuple(sums)))
+            self.append(ShardSum((*a, *b), tuple(totals), tuple(sums)))
             return totals
 
         return RunningSums(self.group, plus)
@@ -203,7 +203,7 @@ class Schedule:
     def own(self, name: str, array: Array) -> Array:
         """This rank's rows of an input that is cut; others as they are."""
         rows = self.rows
-        return Rows((), (), rows.start, rows.stop, self.batch, rows.start).of(array) if name in self.cut else array
+        return ShardRows((), (), rows.start, rows.stop, self.batch, rows.start).of(array) if name in self.cut else array
 
     # Running ------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ def described(instruction: Instruction) -> str:
             return f"{nodes[0].phase}: {len(nodes)} operations{where}"
         case Collective():
             return f"{instruction.node.op.name} of {sum(s.nbytes for s in instruction.specs):,} bytes"
-        case Add():
+        case ShardSum():
             return f"adds two shards: {sum(s.nbytes for s in instruction.specs):,} bytes"
         case Transfer():
             return f"{'to' if instruction.reads else 'from'} rank {instruction.rank}: {instruction.value.spec}"

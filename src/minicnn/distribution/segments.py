@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from minicnn.distribution import passes
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Value
+from minicnn.program.passes import PRODUCTS
 
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"})
 EACH_ITS_OWN = frozenset({"reduce_scatter", "all_to_all"})  # the others give all shards the same
+_NEARLY = 1.02  # times as many bytes count as no more
 Names = dict[int, str]  # of Values that are handed from one part to another, by id
 
 
@@ -48,6 +51,7 @@ class Segments:
         self._level = {id(v): 0 for v in (*program.inputs, *program.constants)}
         self.common, self.per_shard, self.collectives = ([list[Node]()] for _ in range(3))
         self.names: Names = {id(v): v.name for v in program.inputs}
+        self._place_of = {id(node): place for place, node in enumerate(program.nodes)}
         for node in program.nodes:
             self._place(node)
         self._delay()
@@ -175,23 +179,106 @@ class Segments:
             stop = max((place.get(id(v), 0) for node in bucket for v in node.inputs), default=0)
             pieces.append(nodes[start : max(start, stop)])
             start = max(start, stop)
-        return [*pieces, nodes[start:]]
+        pieces.append(nodes[start:])
+        # What is rounded to 16 bits is handed on so.
+        for at, piece in enumerate(pieces):
+            here = {id(v) for node in piece for v in node.outputs}
+            for later in pieces[at + 1 :]:
+                rounded = [node for node in later if _is_rounding(node) and id(node.inputs[0]) in here]
+                piece += rounded
+                later[:] = [node for node in later if node not in rounded]
+        return pieces
 
-    def parts(self) -> tuple[list[Program], list[list[Program]]]:
+    def _with_light(self, nodes: Sequence[Node], kept: Collection[int]) -> list[Node]:
+        """Nodes, behind those that cost less to compute once more than what they make costs to store and to read.
+
+        Such are the widening of what is stored in 16 bits, and x - mean where x is kept. `kept`: ids of what is.
+        """
+        read = {id(v): v for v in _read_by(nodes)}
+        # A product reads an operand several times.
+        multiplied = {id(v) for node in nodes if node.op.name in PRODUCTS for v in node.inputs}
+        light, waiting = list[Node](), [v for v in read.values() if id(v) not in multiplied]
+        while waiting:
+            value = waiting.pop()
+            remade, leaves = self._remade(value, {*kept, *read})
+            leaves = {key: v for key, v in leaves.items() if key not in read}
+            # What is smaller, such as a mean, costs next to nothing.
+            if remade and sum(v.nbytes for v in leaves.values()) <= _NEARLY * value.nbytes:
+                light += [node for node in remade if node not in light]
+                del read[id(value)]
+                read |= leaves
+                waiting += leaves.values()
+        return [*sorted(light, key=lambda node: self._place_of[id(node)]), *nodes]
+
+    def _remade(self, value: Value, kept: Collection[int]) -> tuple[list[Node], dict[int, Value]]:
+        """Light nodes that make a value once more, and what they read, kept or small; none if that cannot be."""
+        node = value.node
+        if node is None or id(value) not in self._dependent or not _is_light(node):
+            return [], {}
+        nodes, leaves = [node], dict[int, Value]()
+        for operand in node.inputs:
+            if operand.data is not None:
+                continue
+            before: list[Node] = []
+            if id(operand) not in kept and 2 * operand.nbytes > value.nbytes:
+                before, further = self._remade(operand, kept)
+                if not before:
+                    return [], {}
+                leaves |= further
+                nodes += before
+            else:
+                leaves[id(operand)] = operand
+        return nodes, leaves
+
+    def _updates(self) -> list[list[Node]]:
+        """What is the same for all shards on the last level, in parts that begin when their own sums are there."""
+        nodes, waits = self.common[-1], dict[int, int]()  # by the id of a value, the last sum for which it waits
+        ends, size = list[int](), 0  # of parts: the last of their sums
+        for number, bucket in enumerate(b for level in range(len(self.collectives)) for b in self.buckets(level) if b):
+            waits |= {id(v): number for node in bucket for v in node.outputs}
+            size += sum(v.nbytes for node in bucket for v in node.outputs)
+            if size >= passes.BUCKET:  # small sums wait for the next large one, as a part costs launches
+                ends.append(number)
+                size = 0
+        # What one node overwrites, all its readers read in one part.
+        readers: dict[int, list[Node]] = {id(self.program.value(name)): [] for name in self.program.updates}
+        for node in nodes:
+            for value in node.inputs:
+                readers.get(id(value), []).append(node)
+        last: dict[int, int] = {}  # by the id of a node, the last sum for which it waits
+        while True:
+            before = dict(last)
+            for node in nodes:
+                last[id(node)] = max(last.get(id(node), -1), *(waits.get(id(v), -1) for v in node.inputs), -1)
+                waits |= {id(v): last[id(node)] for v in node.outputs}
+            for each in readers.values():
+                last |= dict.fromkeys(map(id, each), max((last[id(node)] for node in each), default=-1))
+            if last == before:
+                break
+        parts: list[list[Node]] = [[] for _ in range(len(ends) + 1)]
+        for node in nodes:
+            parts[bisect_left(ends, last[id(node)])].append(node)
+        return [each for each in parts if each] or [[]]
+
+    def parts(self) -> tuple[list[list[Program]], list[list[Program]]]:
         """The Programs of all levels: of what is the same for all shards, and of pieces of the shard's own nodes."""
         pieces = [self._pieces(level) for level in range(len(self.per_shard))]
-        levels = zip(self.common, pieces, self.collectives, strict=True)
-        order = [nodes for common, per_shard, collectives in levels for nodes in (common, *per_shard, collectives)]
+        kept = {id(v) for each in pieces for nodes in each for v in _read_by(nodes)}
+        pieces = [[self._with_light(nodes, kept) for nodes in each] for each in pieces]
+        alike = [*([nodes] for nodes in self.common[:-1]), self._updates()]
+        levels = zip(alike, pieces, self.collectives, strict=True)
+        order = [nodes for common, per_shard, collectives in levels for nodes in (*common, *per_shard, collectives)]
         read_after: list[set[int]] = []  # ids of values that are read after each part
         read = self.read_last()
         # From the end, since what is read later must be handed on.
         for nodes in reversed(order):
             read_after.append(set(read))
-            read |= {id(v) for n in nodes for v in n.inputs}
+            read -= {id(v) for n in nodes for v in n.outputs} - self.read_last()
+            read |= {id(v) for v in _read_by(nodes)}
         programs = iter([self.part(nodes, read) for nodes, read in zip(order, reversed(read_after), strict=True)])
-        common, per_shard = list[Program](), list[list[Program]]()
-        for each in pieces:
-            common.append(next(programs))
+        common, per_shard = list[list[Program]](), list[list[Program]]()
+        for shared, each in zip(alike, pieces, strict=True):
+            common.append([next(programs) for _ in shared])
             per_shard.append([next(programs) for _ in each])
             next(programs)
         return common, per_shard
@@ -238,6 +325,27 @@ class Segments:
         # What all shards share does not have their samples along an axis, whatever its shape.
         kind = old.kind if old.node is None else "input" if id(old) in self._dependent else "activation"
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
+
+
+def _read_by(nodes: Sequence[Node]) -> list[Value]:
+    """The values that some nodes read and do not make."""
+    results = {id(v) for node in nodes for v in node.outputs}
+    return [v for node in nodes for v in node.inputs if v.data is None and id(v) not in results]
+
+
+def _is_light(node: Node) -> bool:
+    """True if each element of a result needs one operation at most.
+
+    What was rounded to be stored is stored, but not a product in 16 bits, of which backends keep more.
+    """
+    source = node.inputs[0].node if node.inputs else None
+    if node.op.name == "cast" and (_is_rounding(node) or source is None or not _is_rounding(source)):
+        return False
+    return node.op.elementwise and node.cost.flops <= node.outputs[0].size
+
+
+def _is_rounding(node: Node) -> bool:
+    return node.op.name == "cast" and node.outputs[0].nbytes < node.inputs[0].nbytes
 
 
 def is_sum(node: Node) -> bool:

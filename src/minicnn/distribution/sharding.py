@@ -8,7 +8,7 @@ from functools import partial
 from minicnn.distribution import passes
 from minicnn.distribution.parts import KernelParts
 from minicnn.distribution.passes import ADDED, Shard, summed_loss
-from minicnn.distribution.schedule import Collective, Columns, Schedule
+from minicnn.distribution.schedule import Collective, Columns, RankSchedule
 from minicnn.distribution.segments import Segments, each_its_own, is_sum
 from minicnn.ops.groups import Group, RunningSums
 from minicnn.program.graph import Node
@@ -16,7 +16,7 @@ from minicnn.program.graph import Node
 
 def sharded(
     every: Mapping[int, Segments], shards: Sequence[Shard], group: Group, cut: Collection[str], *, by: str = "samples"
-) -> Schedule:
+) -> RankSchedule:
     """The schedule of a rank that computes some of the shards.
 
     Args:
@@ -33,11 +33,12 @@ def sharded(
     _check_alike(every.values())
     mine = [(shard, every[getattr(shard, by)]) for shard in shards]
     rank_rows = range(shards[0].start, shards[-1].start + shards[-1].samples)
-    schedule = Schedule(first.program, group, shards[0].batch, rank_rows, frozenset(cut))
+    schedule = RankSchedule(first.program, group, shards[0].batch, rank_rows, frozenset(cut))
     parts = {id(segments): segments.parts() for _, segments in mine}
     common, _ = next(iter(parts.values()))
-    for level, program in enumerate(common):
-        schedule.piece(program)
+    for level, alike in enumerate(common):
+        for program in alike:
+            schedule.piece(program)
         buckets = [bucket for bucket in first.buckets(level) if bucket]
         sums = [schedule.running([v for node in bucket for v in node.outputs]) for bucket in buckets]
         # Shards one after the other: activations of one at a time are in memory.
@@ -79,7 +80,7 @@ def _check_alike(every: Collection[Segments]) -> None:
             )
 
 
-def _take(schedule: Schedule, segments: Segments, shard: Shard) -> None:
+def _take(schedule: RankSchedule, segments: Segments, shard: Shard) -> None:
     """A shard's rows of the batch, and its columns of kernels."""
     program = segments.program
     for name in [v.name for v in program.inputs if v.name in schedule.cut]:
@@ -90,7 +91,7 @@ def _take(schedule: Schedule, segments: Segments, shard: Shard) -> None:
         schedule.append(Columns((name,), (f"{name}@{shard.number}",), *at_columns))
 
 
-def _sum(schedule: Schedule, first: Segments, level: int, bucket: Sequence[Node], sums: RunningSums) -> None:
+def _sum(schedule: RankSchedule, first: Segments, level: int, bucket: Sequence[Node], sums: RunningSums) -> None:
     """Sum over ranks; this rank's share of the loss, and of what comes before it, is kept.
 
     NaN of one rank reaches all, by batch normalisations even before the loss: the shares tell which one it comes from.
@@ -107,7 +108,7 @@ def _sum(schedule: Schedule, first: Segments, level: int, bucket: Sequence[Node]
                 schedule.watched[f"{ADDED}{level}.{i}.{first.names[id(value)]}"] = slot
 
 
-def _exchange(schedule: Schedule, mine: Sequence[tuple[Shard, Segments]], level: int, k: int) -> None:
+def _exchange(schedule: RankSchedule, mine: Sequence[tuple[Shard, Segments]], level: int, k: int) -> None:
     """A collective that is no sum: what shards gather, or give each other."""
     nodes = [segments.collectives[level][k] for _, segments in mine]
     reads = [schedule.source(node.inputs[0], s, shard.number) for node, (shard, s) in zip(nodes, mine, strict=True)]

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 
-class Worker:
+class SideThread:
     """A thread that does one thing after the other; the process ends without waiting for it."""
 
     def __init__(self) -> None:

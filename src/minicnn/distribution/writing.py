@@ -11,7 +11,7 @@ import numpy as np
 
 from minicnn import ops
 from minicnn.distribution.passes import Shard
-from minicnn.distribution.schedule import Collective, Columns, Piece, Rows, Schedule, Transfer
+from minicnn.distribution.schedule import Collective, Columns, Piece, RankSchedule, ShardRows, Transfer
 from minicnn.distribution.segments import Segments
 from minicnn.distribution.sharding import sharded
 from minicnn.ops.groups import Group
@@ -54,7 +54,7 @@ class ProgramWriter:
         schedule: The list.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: RankSchedule) -> None:
         self._schedule = schedule
         pieces = sum(isinstance(each, Piece) for each in schedule.instructions)
         self._program = Program(schedule.program.name, most_nodes=MOST_NODES * max(1, pieces))
@@ -108,7 +108,7 @@ class ProgramWriter:
         match instruction:
             case Piece():
                 return self._piece(instruction, operands)
-            case Rows():
+            case ShardRows():
                 (x,) = operands
                 whole = instruction.stop - instruction.start == x.shape[0]
                 return [x if whole else replace(instruction, batch=x.shape[0] + 1).of(x)]

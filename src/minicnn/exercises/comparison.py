@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.exercises.exercise import Array, Call, WrongError
+from minicnn.exercises.exercise import Array, Example, WrongError
 from minicnn.tolerance import tolerance
 
 TERMS = 4096  # of the longest sum in an exercise, by which rounding is judged
 SAME = 1e-6  # relative difference within which a hypothesis explains a result
 
 
-def compare(what: str, result: Any, right: Any, case: Call, dtype: str = "float64") -> None:
+def compare(what: str, result: Any, right: Any, case: Example, dtype: str = "float64") -> None:
     """Compare a result with the right one, part by part.
 
     Args:
@@ -50,7 +50,7 @@ def compare(what: str, result: Any, right: Any, case: Call, dtype: str = "float6
             raise WrongError(f"{what} is {_said(value)} and should be {_said(right)} ({case})")
 
 
-def _compare_arrays(what: str, result: Any, right: Array, case: Call, dtype: str) -> None:
+def _compare_arrays(what: str, result: Any, right: Array, case: Example, dtype: str) -> None:
     if not isinstance(result, np.ndarray):
         raise WrongError(f"{what} should be an array. It is {_kind(result)}")
     kind = dtype if right.dtype == "float64" else str(right.dtype)
@@ -72,7 +72,7 @@ def _compare_arrays(what: str, result: Any, right: Array, case: Call, dtype: str
         )
 
 
-def clue(result: Array, right: Array, case: Call) -> str:
+def clue(result: Array, right: Array, case: Example) -> str:
     """The mistake that explains a difference, in words after a colon; nothing if none is known."""
     if right.dtype.kind != "f":
         return ""
@@ -110,7 +110,7 @@ def _invalid(result: Array) -> Iterable[str]:
         yield "it holds infinities or NaN, as of exp of a large number, 0 / 0 or log(0)"
 
 
-def _ratio(result: Array, right: Array, case: Call) -> Iterable[str]:
+def _ratio(result: Array, right: Array, case: Example) -> Iterable[str]:
     """One factor between all elements."""
     large = np.abs(right) > 1e-9 * np.abs(right).max(initial=0.0)
     if not large.any() or (result.size < 2 and not result.any()):
@@ -132,7 +132,7 @@ def _ratio(result: Array, right: Array, case: Call) -> Iterable[str]:
             yield f"all elements are {ratio:.6g} times what they should be"
 
 
-def _lengths(case: Call) -> list[tuple[str, int]]:
+def _lengths(case: Example) -> list[tuple[str, int]]:
     """Numbers by which results are divided, the batch first: axes, numbers of elements, and products of axes."""
     names: dict[int, str] = {}
     arrays = [(i, a) for i, a in enumerate(case.arguments) if isinstance(a, np.ndarray) and a.ndim]
@@ -173,7 +173,9 @@ def _border(result: Array, right: Array) -> Iterable[str]:
         yield "it is wrong at the edges of the image only: look at the padding"
 
 
-def explained(result: Any, right: Any, case: Call, mistakes: Sequence[tuple[str, Any]], names: dict[str, Any]) -> str:
+def explained(
+    result: Any, right: Any, case: Example, mistakes: Sequence[tuple[str, Any]], names: dict[str, Any]
+) -> str:
     """Explanation of the known mistake that gives just this result; nothing if none does."""
     for said, wrong in mistakes:
         try:

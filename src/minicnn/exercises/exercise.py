@@ -23,7 +23,7 @@ class WrongError(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class Example:
     """Arguments of one call.
 
     Attributes:
@@ -38,9 +38,9 @@ class Call:
         return ", ".join([*map(_short, self.arguments), *(f"{k}={_short(v)}" for k, v in self.options.items())])
 
 
-def call(*arguments: Any, **options: Any) -> Call:
+def call(*arguments: Any, **options: Any) -> Example:
     """Arguments as they are written in a call."""
-    return Call(arguments, options)
+    return Example(arguments, options)
 
 
 def _short(value: Any) -> str:
@@ -52,7 +52,7 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Task:
+class Item:
     """A part of an exercise, which gets its points or none.
 
     Attributes:
@@ -68,8 +68,8 @@ class Task:
     name: str
     points: int
     function: str
-    draw: Callable[[Rng], Call]
-    judge: Callable[[Call, Any], None] | None = None
+    draw: Callable[[Rng], Example]
+    judge: Callable[[Example, Any], None] | None = None
     rounds: int = ROUNDS
     after: str = ""
 
@@ -91,7 +91,7 @@ class Speed:
 
     points: int
     function: str
-    draw: Callable[[Rng], Call]
+    draw: Callable[[Rng], Example]
     yardstick: str
     name: str
     bar: float
@@ -118,7 +118,7 @@ class Exercise:
 
     title: str
     chapter: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[Item, ...]
     answers: Mapping[str, Callable[..., Any]]
     hints: tuple[str, ...] = ()
     mistakes: Mapping[str, Sequence[tuple[str, Callable[..., Any]]]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Exercise:
         checks += [("libraries", self.libraries)] if self.libraries else []
         return checks + ([("speed", self.speed.points)] if self.speed else [])
 
-    def answer(self, function: str, case: Call) -> Any:
+    def answer(self, function: str, case: Example) -> Any:
         """The right result of a call."""
         return self.answers[function](*case.arguments, **case.options, **self.namespace())
 
@@ -155,7 +155,7 @@ def skeleton(name: str) -> str:
     return files("minicnn.exercises").joinpath("skeletons", f"{name}.py").read_text("utf-8")
 
 
-def examples(name: str) -> list[tuple[str, str, Call]]:
+def examples(name: str) -> list[tuple[str, str, Example]]:
     """The calls whose results the docstrings of an exercise's file show: the line, the function and the arguments."""
     calls = []
     tree = ast.parse(skeleton(name))
@@ -168,7 +168,7 @@ def examples(name: str) -> list[tuple[str, str, Call]]:
                 raise ValueError(f"an example is one call. Received: {example.source}. Mend skeletons/{name}.py.")
             arguments = tuple(_evaluated(a) for a in line.args)
             options = {str(k.arg): _evaluated(k.value) for k in line.keywords if k.arg != "xp"}
-            calls.append((example.source.strip(), line.func.id, Call(arguments, options)))
+            calls.append((example.source.strip(), line.func.id, Example(arguments, options)))
     return calls
 
 

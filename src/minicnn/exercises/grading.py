@@ -15,7 +15,7 @@ import numpy as np
 
 from minicnn.exercises import language
 from minicnn.exercises.comparison import compare, explained
-from minicnn.exercises.exercise import LIMIT_S, Call, Exercise, Speed, Task, WrongError, examples
+from minicnn.exercises.exercise import LIMIT_S, Example, Exercise, Item, Speed, WrongError, examples
 from minicnn.exercises.process import PACKAGES, EndedError, Process
 from minicnn.exercises.table import EXERCISES
 from minicnn.exercises.worker import BLANK
@@ -204,12 +204,12 @@ class _Grader:
             kernels=self._exercise.kernels, deadline=self._deadline,
         )  # fmt: skip
 
-    def _shown(self, task: Task) -> list[tuple[str, Call]]:
+    def _shown(self, task: Item) -> list[tuple[str, Example]]:
         """The examples of the docstrings that belong to a task: to the first one of their function."""
         first = next(t for t in self._exercise.tasks if t.function == task.function)
         return [(line, case) for line, name, case in examples(self._name) if name == task.function and task is first]
 
-    def _call(self, process: Process, function: str, case: Call) -> Any:
+    def _call(self, process: Process, function: str, case: Example) -> Any:
         names = {"xp": None} if self._exercise.libraries else {}
         answer = process.call(function, case.arguments, {**case.options, **names}, not self._exercise.kernels)
         if answer.changed:
@@ -218,7 +218,7 @@ class _Grader:
             raise WrongError(f"a result of {function} is a view of an argument ({case}): copy it")
         return answer.result
 
-    def _values(self, number: int, task: Task) -> str:
+    def _values(self, number: int, task: Item) -> str:
         assert self._process is not None  # noqa: S101 - for the checker of types
         for line, case in self._examples[task.name]:
             try:
@@ -278,7 +278,7 @@ class _Grader:
 
 
 def judged(
-    exercise: Exercise, function: str, case: Call, result: Any, task: Task | None, dtype: str = "float64"
+    exercise: Exercise, function: str, case: Example, result: Any, task: Item | None, dtype: str = "float64"
 ) -> None:
     """Judge a result, which may be anything.
 
@@ -311,11 +311,11 @@ def judged(
         raise
 
 
-def _function(speed: Speed, case: Call) -> str:
+def _function(speed: Speed, case: Example) -> str:
     return str(case.arguments[0]) if speed.function == language.RUN else speed.function
 
 
-def _single(case: Call) -> Call:
+def _single(case: Example) -> Example:
     """Arguments with floating-point arrays in float32."""
 
     def single(value: Any) -> Any:
@@ -323,4 +323,4 @@ def _single(case: Call) -> Call:
             return type(value)(single(v) for v in value)
         return value.astype("float32") if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
-    return Call(tuple(single(a) for a in case.arguments), case.options)
+    return Example(tuple(single(a) for a in case.arguments), case.options)

@@ -18,7 +18,7 @@ LARGE = 10_000  # elements from which on a loop of the CPU is compiled instead o
 LINE, LINES = 8, 32  # of the cache whose misses are counted: elements, and lines
 
 
-class KernelError(Exception):
+class SimulatorError(Exception):
     """A mistake of a kernel that a machine would not forgive."""
 
 
@@ -58,8 +58,8 @@ def _executed(text: str, names: dict[str, Any]) -> dict[str, Any]:
 
 def _count(kernel: Any, arrays: list[Any]) -> dict[str, Any]:
     """Run a loop of the CPU, and count what it reads, writes, and brings into a cache."""
-    watched = [_Memory(f"argument {i + 1}", a) if isinstance(a, np.ndarray) else a for i, a in enumerate(arrays)]
-    memories = [m for m in watched if isinstance(m, _Memory)]
+    watched = [_WatchedArray(f"argument {i + 1}", a) if isinstance(a, np.ndarray) else a for i, a in enumerate(arrays)]
+    memories = [m for m in watched if isinstance(m, _WatchedArray)]
     cache = _Cache()
     for memory in memories:
         memory.clock, memory.cache = SimpleNamespace(interval=0, thread=0), cache
@@ -93,13 +93,13 @@ def _launch(kernel: Any, grid: tuple[int, int], block: tuple[int, int], arrays: 
     Returns:
         The arrays after it, elements read from and written to them, barriers, and accesses to shared memory.
     """
-    watched = [_Memory(f"argument {i + 1}", a) if isinstance(a, np.ndarray) else a for i, a in enumerate(arrays)]
+    watched = [_WatchedArray(f"argument {i + 1}", a) if isinstance(a, np.ndarray) else a for i, a in enumerate(arrays)]
     clock, barriers, accesses = SimpleNamespace(interval=0, thread=0), 0, 0
     for memory in watched:
-        if isinstance(memory, _Memory):
+        if isinstance(memory, _WatchedArray):
             memory.clock = clock
     for by, bx in itertools.product(range(grid[1]), range(grid[0])):
-        shared: list[_Memory] = []
+        shared: list[_WatchedArray] = []
         threads = [
             (number, kernel(_Place((x, y), (bx, by), block, grid, shared, clock), *watched))
             for number, (y, x) in enumerate(itertools.product(range(block[1]), range(block[0])))
@@ -116,12 +116,14 @@ def _launch(kernel: Any, grid: tuple[int, int], block: tuple[int, int], arrays: 
             if not alive:
                 break
             if len(alive) < len(threads):
-                raise KernelError(f"{len(alive)} of {len(threads)} threads of a block come to a barrier, others do not")
+                raise SimulatorError(
+                    f"{len(alive)} of {len(threads)} threads of a block come to a barrier, others do not"
+                )
             barriers += 1
         accesses += sum(m.reads + m.writes for m in shared)
-    memories = [m for m in watched if isinstance(m, _Memory)]
+    memories = [m for m in watched if isinstance(m, _WatchedArray)]
     return {
-        "arrays": [m.array if isinstance(m, _Memory) else m for m in watched],
+        "arrays": [m.array if isinstance(m, _WatchedArray) else m for m in watched],
         "reads": sum(m.reads for m in memories), "writes": sum(m.writes for m in memories), "barriers": barriers,
         "shared": accesses,
     }  # fmt: skip
@@ -147,7 +149,7 @@ class _Place:
         return self._shared[self._number - 1]
 
     def _mine(self, shape: Any, dtype: Any, name: str = "local array") -> Any:
-        memory = _Memory(name, np.full(shape, np.nan, "float32"))
+        memory = _WatchedArray(name, np.full(shape, np.nan, "float32"))
         memory.clock = self._clock
         return memory
 
@@ -162,7 +164,7 @@ class _Place:
         return pairs[0] if axes == 1 else tuple(pairs)
 
 
-class _Memory:
+class _WatchedArray:
     """An array that counts accesses, knows where it ends, and sees threads that do not wait for each other."""
 
     clock: Any
@@ -194,7 +196,7 @@ class _Memory:
 
     def _alone(self, other: tuple[int, int] | None, mine: str, theirs: str, at: Any) -> None:
         if other is not None and other[0] == self.clock.interval and other[1] != self.clock.thread:
-            raise KernelError(
+            raise SimulatorError(
                 f"a race: one thread {mine} element {at} of {self.name} and another {theirs} it, "
                 "and no barrier is between them"
             )
@@ -202,10 +204,10 @@ class _Memory:
     def _within(self, at: Any) -> None:
         places = at if isinstance(at, tuple) else (at,)
         if len(places) != len(self.shape) or not all(isinstance(i, int) for i in places):
-            raise KernelError(f"an index of {self.name} is {len(self.shape)} integers. It is {at!r}")
+            raise SimulatorError(f"an index of {self.name} is {len(self.shape)} integers. It is {at!r}")
         for axis, i in enumerate(places):
             if not 0 <= i < self.shape[axis]:
-                raise KernelError(
+                raise SimulatorError(
                     f"index {i} is outside axis {axis} of {self.name}, of {self.shape[axis]}: "
                     "a machine would read or write anything"
                 )

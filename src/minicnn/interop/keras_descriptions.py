@@ -68,12 +68,12 @@ def graph_of(saved: Config, reading: Reading) -> Config:
                 nodes[name, number] = _node(node)
             except _UnknownError as error:
                 reading.unknown.append(f"{entry['class_name']} {name!r} called with {error}")
-    given, several_inputs = _references(config["input_layers"])
+    starts, several_inputs = _references(config["input_layers"])
     results, several_outputs = _references(config["output_layers"])
     if reading.unknown:
         return {}
     places = {(name, 0): -1 for name in inputs}
-    positions = {name: i for i, (name, _, _) in enumerate(given)}
+    positions = {name: i for i, (name, _, _) in enumerate(starts)}
     calls: list[Config] = []
 
     def place(name: str, node: int, index: int) -> list[int]:
@@ -90,7 +90,7 @@ def graph_of(saved: Config, reading: Reading) -> Config:
             )  # fmt: skip
     ends = [(name, node if (name, node) in places else node - 1, index) for name, node, index in results]
     return {
-        "inputs": {"tensors": [inputs[name] for name, _, _ in given], "list": several_inputs},
+        "inputs": {"tensors": [inputs[name] for name, _, _ in starts], "list": several_inputs},
         "layers": entries,
         "calls": calls,
         "outputs": {"tensors": [place(*end) for end in ends], "list": several_outputs},
@@ -126,13 +126,13 @@ def _layer(entry: Config, reading: Reading) -> Config:
     if reading.count > MOST_LAYERS:
         raise ValueError(f"a saved model has at most {MOST_LAYERS:,} layers")
     frozen = {} if config.get("trainable", True) else {"trainable": False}
-    own = str(entry.get("module")).partition(".")[0] == "keras"
-    if own and kind in MODELS:
+    of_keras = str(entry.get("module")).partition(".")[0] == "keras"
+    if of_keras and kind in MODELS:
         return {"class": "Graph", "config": {"name": config["name"], **graph_of(entry, reading), **frozen}}
     try:
         if kind == "Lambda":
             raise _UnknownError(", whose code is not run")
-        if not own or kind not in LAYERS:
+        if not of_keras or kind not in LAYERS:
             raise _UnknownError
         arguments = _arguments(LAYERS[kind], config)
     except _UnknownError as error:
@@ -178,10 +178,10 @@ def _node(node: Config) -> tuple[list[tuple[str, int, int]], bool, bool | None]:
     training = options.pop("training", None)
     if options or len(node["args"]) != 1:
         raise _UnknownError(f"{len(node['args'])} arguments, {', '.join(options)}".rstrip(", "))
-    (given,) = node["args"]
-    as_list = isinstance(given, list)
+    (argument,) = node["args"]
+    as_list = isinstance(argument, list)
     tensors = []
-    for each in given if as_list else [given]:
+    for each in argument if as_list else [argument]:
         if not isinstance(each, dict) or each.get("class_name") != "__keras_tensor__":
             raise _UnknownError(f"{each!r:.40}")
         name, number, index = each["config"]["keras_history"]
@@ -189,9 +189,9 @@ def _node(node: Config) -> tuple[list[tuple[str, int, int]], bool, bool | None]:
     return tensors, as_list, training
 
 
-def _references(given: Any) -> tuple[list[tuple[str, int, int]], bool]:
+def _references(tensors: Any) -> tuple[list[tuple[str, int, int]], bool]:
     """Tensors that a model takes or gives, and whether as a list."""
-    if isinstance(given, dict):
-        given = list(given.values())
-    one = len(given) == 3 and isinstance(given[0], str)
-    return [(name, number, index) for name, number, index in ([given] if one else given)], not one
+    if isinstance(tensors, dict):
+        tensors = list(tensors.values())
+    one = len(tensors) == 3 and isinstance(tensors[0], str)
+    return [(name, number, index) for name, number, index in ([tensors] if one else tensors)], not one

@@ -88,16 +88,16 @@ def load_keras(path: Path, model: Model | None = None, *, backend: str | Backend
 
 
 def _content(path: Path) -> bytes:
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):
         raise KerasFileError(path, "it is no regular file", "Copy it to one")
-    if found.st_size > LEAST_HOLE and getattr(found, "st_blocks", found.st_size) * 512 < found.st_size // 100:
+    if about.st_size > LEAST_HOLE and getattr(about, "st_blocks", about.st_size) * 512 < about.st_size // 100:
         raise KerasFileError(path, "nearly all of it is a hole")
     with open(path, "rb") as file:
         try:
             return file.read()
         except (MemoryError, OverflowError) as error:
-            wrong = f"its {found.st_size} bytes do not fit into memory"
+            wrong = f"its {about.st_size} bytes do not fit into memory"
             raise KerasFileError(path, wrong, "Read it where there is more") from error
 
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.extras import install, needing
+from minicnn.extras import install
+from minicnn.files import SavedModelError, read_arrays
 from minicnn.interop.model_weights import paths_of, weights_of
 from minicnn.layers import Conv1D, Conv2D, Conv2DTranspose, Dense, DepthwiseConv2D, Flatten, Layer, SeparableConv2D
 from minicnn.layers.graph import Graph
@@ -60,6 +61,7 @@ def load_torch_weights(model: Model, weights: Mapping[str, Any] | Path, *, skip_
 
     Raises:
         ValueError: If the numbers of weights or the shapes of one differ, or the order of a file's is not known.
+        SavedModelError: If a file is damaged, or holds something else; a ValueError.
         OSError: If the file cannot be read.
         ImportError: If PyTorch or safetensors is needed and missing.
     """
@@ -215,9 +217,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     """Tensors of a file, in the order of their modules."""
     name = os.fspath(path)
     if name.endswith(".safetensors"):
-        with needing("Weights in a file .safetensors need", "safetensors"):
-            from safetensors.numpy import load_file
-        tensors = load_file(name)
+        tensors = read_arrays(name)
         return {key: tensors[key] for key in sorted(_used(tensors), key=_registered)}  # a file has them by the alphabet
     if name.endswith((".pth", ".pt")):
         try:
@@ -225,7 +225,16 @@ def _read(path: Path) -> Mapping[str, Any]:
         except ImportError as error:
             message = f"A file of torch.save is read by PyTorch: {install('torch')}. Files .safetensors need none."
             raise ImportError(message, name="torch") from error
-        state: Mapping[str, Any] = torch.load(name, map_location="cpu", weights_only=True)
+        with open(name, "rb") as file:
+            try:
+                state = torch.load(file, map_location="cpu", weights_only=True)
+            except Exception as error:  # of pickle, of archives, of tensors
+                wrong = f"it is damaged, or more than tensors by name ({type(error).__name__})"
+                raise SavedModelError(name, wrong, "Save the state dictionary again, with torch.save") from error
+        if not isinstance(state, Mapping) or not all(
+            isinstance(n, str) and hasattr(t, "shape") for n, t in state.items()
+        ):
+            raise SavedModelError(name, "it holds no tensors by name", "Save a state dictionary")
         return state
     raise ValueError(f"Weights are in a file .safetensors, .pth or .pt. Received: {name!r}.")
 

@@ -24,24 +24,24 @@ ARRAYS = ("x", "x1", "x2", "inputs", "xs", "target", "output", "y_true", "y_pred
 def function(definition: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: a function of Values is also one of symbolic tensors, by a layer, and of arrays, at once."""
     signature = inspect.signature(definition)
-    name = f"{definition.__module__.rpartition('.')[2]}.{definition.__name__}"
+    name = f"{definition.__module__.split('.')[2]}.{definition.__name__}"  # minicnn.keras.ops ...
     FUNCTIONS[name] = definition
 
     @functools.wraps(definition)
     def dispatched(*args: Any, **named: Any) -> Any:
-        given = dict(signature.bind(*args, **named).arguments)
-        given |= given.pop("options", {})
-        tensors = [t for v in given.values() for t in (v if isinstance(v, list | tuple) else [v])]
+        arguments = dict(signature.bind(*args, **named).arguments)
+        arguments |= arguments.pop("options", {})
+        tensors = [t for v in arguments.values() for t in (v if isinstance(v, list | tuple) else [v])]
         if any(isinstance(t, Value) for t in tensors):
-            return definition(**given)
+            return definition(**arguments)
         if any(hasattr(t, "connect") for t in tensors):
-            return _of_symbols(name, given)
-        return on_arrays(definition, given)
+            return _of_symbols(name, arguments)
+        return on_arrays(definition, arguments)
 
     return dispatched
 
 
-def on_arrays(definition: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def on_arrays(definition: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """The result as NumPy arrays: a Program of its own is run on NumPy."""
     program = Program("arrays")
     arrays: dict[str, Any] = {}
@@ -58,15 +58,15 @@ def on_arrays(definition: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         numbers = name in ARRAYS and not isinstance(v, str | bool | None)
         return value(v) if is_array(v) or numbers else v
 
-    made = definition(**{name: entered(name, v) for name, v in given.items()})
-    several = list(made) if isinstance(made, list | tuple) else [made]
+    values = definition(**{name: entered(name, v) for name, v in arguments.items()})
+    several = list(values) if isinstance(values, list | tuple) else [values]
     if not several or not all(isinstance(v, Value) for v in several):
-        return made
+        return values
     program.outputs = {str(i): v for i, v in enumerate(several)}
     backend = get_backend("numpy")
-    found = backend.compile(program)({name: backend.asarray(array) for name, array in arrays.items()})
-    results = [found[name] for name in program.outputs]
-    return results if isinstance(made, list | tuple) else results[0]
+    outputs = backend.compile(program)({name: backend.asarray(array) for name, array in arrays.items()})
+    results = [outputs[name] for name in program.outputs]
+    return results if isinstance(values, list | tuple) else results[0]
 
 
 class Function(Layer):
@@ -99,11 +99,11 @@ class Function(Layer):
     def call(self, inputs: Any) -> Any:
         """Apply the function."""
         several = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        given = {"xs": several} if self.tensors is None else dict(zip(self.tensors, several, strict=True))
+        tensors = {"xs": several} if self.tensors is None else dict(zip(self.tensors, several, strict=True))
         dtype = next((v.dtype for v in several if "float" in v.dtype), None)
         constants = {k: np.asarray(v, dtype) if k in ARRAYS and isinstance(v, list | tuple) else v
                      for k, v in self.constants.items()}  # fmt: skip
-        return FUNCTIONS[self.function](**given, **constants)
+        return FUNCTIONS[self.function](**tensors, **constants)
 
 
 register(Function)
@@ -128,17 +128,17 @@ class Made:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
 
-    def __instancecheck__(self, made: Any) -> bool:
-        return isinstance(made, self.__wrapped__)
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, self.__wrapped__)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any]]:
         return (self.__wrapped__,)
 
 
-def _of_symbols(name: str, given: Mapping[str, Any]) -> Any:
-    if "xs" in given:
-        return Function(name, None, {k: v for k, v in given.items() if k != "xs"})(list(given["xs"]))
-    tensors = {k: v for k, v in given.items() if hasattr(v, "connect")}
-    constants = {k: v.tolist() if is_array(v) else v for k, v in given.items() if k not in tensors}
+def _of_symbols(name: str, arguments: Mapping[str, Any]) -> Any:
+    if "xs" in arguments:
+        return Function(name, None, {k: v for k, v in arguments.items() if k != "xs"})(list(arguments["xs"]))
+    tensors = {k: v for k, v in arguments.items() if hasattr(v, "connect")}
+    constants = {k: v.tolist() if is_array(v) else v for k, v in arguments.items() if k not in tensors}
     values = list(tensors.values())
     return Function(name, list(tensors), constants)(values if len(values) > 1 else values[0])

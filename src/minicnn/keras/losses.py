@@ -18,17 +18,17 @@ from minicnn.program.graph import Value
 
 def _of(name: str, kind: type[Loss]) -> Callable[..., Any]:
     def loss(y_true: Any, y_pred: Any, **options: Any) -> Any:
-        made = kind(**options)
-        if made.integer_labels:
+        instance = kind(**options)
+        if instance.integer_labels:
             labels: Any = y_true if isinstance(y_true, Value) else np.asarray(y_true)
-            return made.call(labels, y_pred)
-        return made.call(_as(y_true, y_pred.dtype), y_pred)
+            return instance.call(labels, y_pred)
+        return instance.call(_as(y_true, y_pred.dtype), y_pred)
 
     loss.__name__ = loss.__qualname__ = name
     loss.__doc__ = f"`{kind.__name__}(**options)` of each sample."
-    made = function(loss)
-    made.stands_for = name  # type: ignore[attr-defined]
-    return made
+    decorated = function(loss)
+    decorated.stands_for = name  # type: ignore[attr-defined]
+    return decorated
 
 
 def _as(x: Any, dtype: str) -> Any:

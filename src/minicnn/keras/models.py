@@ -103,8 +103,8 @@ class _AsInKeras:
     def get_metrics_result(self) -> dict[str, Any]:
         """The metrics of `compile` by name, and the loss."""
         loss = getattr(self, "_step", None) and self._step._loss  # type: ignore[attr-defined]
-        found = {m.name: m.result() for m in self.metrics}  # type: ignore[attr-defined]
-        return found if loss is None or found["loss"].totals else {**found, "loss": loss}
+        metrics = {m.name: m.result() for m in self.metrics}  # type: ignore[attr-defined]
+        return metrics if loss is None or metrics["loss"].totals else {**metrics, "loss": loss}
 
     @functools.wraps(minicnn.Model.fit)
     def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any) -> Any:

@@ -95,7 +95,7 @@ def save_img(
     array_to_img(x, data_format, scale).save(path, format=file_format)
 
 
-class Batches(PyDataset):
+class ImageFiles(PyDataset):
     """Batches of files of images, read when they are asked for; what is mapped is applied to each.
 
     Attributes:
@@ -133,19 +133,19 @@ class Batches(PyDataset):
         if self._shuffle is not None:
             self._shuffle.shuffle(self._order)
 
-    def map(self, function: Callable[..., Any], num_parallel_calls: Any = None) -> Batches:
+    def map(self, function: Callable[..., Any], num_parallel_calls: Any = None) -> ImageFiles:
         """The same batches with a function of (x, y) applied to each."""
         mapped = copy.copy(self)
         mapped._maps = [*self._maps, function]
         return mapped
 
-    def take(self, count: int) -> Batches:
+    def take(self, count: int) -> ImageFiles:
         """The first batches, so many, always in one order."""
         taken = copy.copy(self)
         taken._order, taken._shuffle = self._order[: count * self._size], None
         return taken
 
-    def prefetch(self, buffer_size: Any = None) -> Batches:
+    def prefetch(self, buffer_size: Any = None) -> ImageFiles:
         """The same: batches are read ahead by a `Loader`."""
         return self
 
@@ -188,8 +188,8 @@ def image_dataset_from_directory(
     names = list(class_names or classes)
     files = [(path, names.index(name)) for name in names for path in classes.get(name, [])]
     if labels != "inferred":
-        given = sorted(path for path in Path(directory).rglob("*") if path.suffix.lower() in SUFFIXES)
-        files = [(path, 0) for path in given]
+        paths = sorted(path for path in Path(directory).rglob("*") if path.suffix.lower() in SUFFIXES)
+        files = [(path, 0) for path in paths]
     if not files:
         raise ValueError(f"A folder of images has one folder for each class. Received: {directory}, without images.")
     if (subset is None) != (not validation_split) or subset not in (None, "training", "validation", "both"):
@@ -205,13 +205,13 @@ def image_dataset_from_directory(
     def read(path: Path) -> Array:
         return img_to_array(load_img(path, color_mode, image_size, interpolation, crop_to_aspect_ratio))
 
-    def batches(rows: Array) -> Batches:
+    def batches(rows: Array) -> ImageFiles:
         y = {"int": numbers.astype("int32"), "binary": numbers[:, None].astype("float32"), None: None}.get(
             label_mode, to_categorical(numbers, len(names)) if label_mode == "categorical" else None
         )
         y = None if y is None or labels is None else y[rows]
         drawn = np.random.default_rng(seed) if shuffle else None
-        return Batches([files[row][0] for row in rows], y, names, batch_size, read, drawn)
+        return ImageFiles([files[row][0] for row in rows], y, names, batch_size, read, drawn)
 
     if verbose:
         print(f"Found {len(files)} images of {len(names)} classes.")

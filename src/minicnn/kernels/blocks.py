@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 from minicnn.kernels.expressions import PLACE, THREAD, Array, Expr, I, Load, Name, Number, Select, both, chosen
@@ -26,11 +26,13 @@ class Finish:
         total: The result.
         statements: What is computed of it at its place `I`.
         stored: Arrays, the places there, and what is stored.
+        in_place: Whether it reads what it overwrites there.
     """
 
     total: Name
     statements: Sequence[Statement]
     stored: Sequence[tuple[Array, Expr, Name]]
+    in_place: bool = False
 
     @property
     def lines(self) -> list[Statement]:
@@ -54,26 +56,35 @@ def loops(spans: Sequence[tuple[Name, int]], body: tuple[Statement, ...]) -> tup
 
 
 @dataclass(frozen=True)
+class Neighbours:
+    """Neighbours of an operand that are made of neighbours in memory.
+
+    Attributes:
+        lets: Names that all of them share.
+        arrays: Arrays, and the place of the first in each.
+        element: Number q of them, of those of the arrays.
+    """
+
+    lets: Sequence[Let]
+    arrays: Sequence[tuple[Array, Expr]]
+    element: Callable[[Expr, Sequence[Expr]], Expr]
+
+
+@dataclass(frozen=True)
 class Operand:
     """An operand of a tile.
 
     Attributes:
         element: Its element at a place, or in a row and a column.
-        arrays: Arrays in memory of whose elements its own are made, neighbours of neighbours; none if that is not so.
-        place: Where they lie in the arrays, given a place, or a row and a column.
-        number: The place, given the same.
-        of: The element at a place of the operand, of those of the arrays.
+        neighbours: Those from there on; None if they are not made of neighbours in memory.
     """
 
     element: Callable[..., Expr]
-    arrays: tuple[Array, ...] = ()
-    place: Callable[..., Expr] = field(default=lambda place: place, repr=False)
-    number: Callable[..., Expr] = field(default=lambda place: place, repr=False)
-    of: Callable[[Expr, Sequence[Expr]], Expr] | None = None
+    neighbours: Callable[..., Neighbours] | None = None
 
     def run(self, *lengths: int) -> int:
         """Neighbours that are loaded at once, if they are within such lengths: 4 or 1."""
-        return 4 if self.arrays and all(length % 4 == 0 for length in lengths) else 1
+        return 4 if self.neighbours is not None and all(length % 4 == 0 for length in lengths) else 1
 
     def loaded(self, at: Sequence[Expr], inside: Sequence[Expr], values: Array, to: Expr, run: int) -> list[Statement]:
         """Statements that bring neighbours to a thread's own array, zeros if conditions do not hold.
@@ -96,13 +107,15 @@ class Operand:
         def masked(value: Expr) -> Expr:
             return chosen(real, value, Number(0, dtype), dtype) if inside else value
 
-        if run == 1 or self.of is None:
+        if run == 1 or self.neighbours is None:
             return [*lets, Let(value, self.element(*places)), Store(values, to, masked(value))]
-        place, q, of, number = Name("neighbours", PLACE), Name("q", PLACE), self.of, self.number(*places)
-        stored = [Array(f"stored{k}", one.dtype, run, memory=THREAD) for k, one in enumerate(self.arrays)]
-        copies = [Copy(run, mine, Number(0, PLACE), one, place) for mine, one in zip(stored, self.arrays, strict=True)]
-        each = Let(value, of(number + q, [Load(mine, q) for mine in stored])), Store(values, to + q, masked(value))
-        return [*lets, Let(place, self.place(*places)), *map(Local, stored), *copies, Loop(q, run, each, run)]
+        near, q = self.neighbours(*places), Name("q", PLACE)
+        stored = [Array(f"stored{k}", one.dtype, run, memory=THREAD) for k, (one, _) in enumerate(near.arrays)]
+        copies = [
+            Copy(run, mine, Number(0, PLACE), one, at) for mine, (one, at) in zip(stored, near.arrays, strict=True)
+        ]
+        each = Let(value, near.element(q, [Load(mine, q) for mine in stored])), Store(values, to + q, masked(value))
+        return [*lets, *near.lets, *map(Local, stored), *copies, Loop(q, run, each, run)]
 
 
 def filled(
@@ -182,12 +195,15 @@ def results(
     def group(number: Expr) -> tuple[Statement, ...]:
         # Some are finished before any of them is stored, so that all answers of memory are waited for together.
         term, first = place(k + number * together), place(k * run + number * together)
-        at = Select(reduce(both, term.conditions), term.value, Number(0, PLACE)) if term.conditions else term.value
+        at, conditions = term.value, term.conditions
+        # What is not there is computed of element 0, without a branch; but not where another thread overwrites that.
+        if conditions and not finish.in_place:
+            at, conditions = Select(reduce(both, conditions), at, Number(0, PLACE)), ()
         statements, total = value(k + number * together)
-        finished = (
-            *term.lets, *statements, Let(I, at), Let(finish.total, total), *finish.statements,
+        finished = (*term.lets, *when(conditions, (
+            *statements, Let(I, at), Let(finish.total, total), *finish.statements,
             *(Store(array, k, name) for array, (_, _, name) in zip(kept, finish.stored, strict=True)),
-        )  # fmt: skip
+        )))  # fmt: skip
         stores = [
             Copy(run, array, to, own, k * run) if run > 1 else Store(array, to, Load(own, k))
             for own, (array, to, _) in zip(kept, finish.stored, strict=True)

@@ -125,7 +125,13 @@ class Interpreter:
 
     def __init__(self, kernel: Kernel, arrays: Mapping[str, Any], row: int = 0) -> None:
         self._kernel, self._row = kernel, row
-        self._arrays = {a.name: _Memory(a, arrays[a.name].reshape(-1), shared=False) for a in kernel.arrays}
+        self._arrays: dict[str, _Memory] = {}
+        for array in kernel.arrays:
+            data = arrays[array.name].reshape(-1)
+            # An update has the memory of what it replaces: whoever touches an element of one touches the other's.
+            known = next((m for m in self._arrays.values() if np.may_share_memory(m.data, data)), None)
+            touched = (known.written, known.read) if known else ({}, {})
+            self._arrays[array.name] = _Memory(array, data, False, *touched)
         self._shared: dict[str, _Memory] = {}
         self._functions: dict[str, Function] = {}
         self._procedures: dict[str, Procedure] = {}

@@ -332,31 +332,33 @@ class Windows:
         """Share of an element in dy at a place: all of it, if the maximum there is under its tap."""
         return chosen(winner.equals(tap), Element(0, place), self.number(0), self.dtype)
 
+    @property
+    def apart(self) -> bool:
+        """True if no windows overlap, so that an element is in one at most."""
+        return (*self.window.kernel, 0, 0) == (*self.window.strides, *self.window.before)
+
+    def only_window(self) -> tuple[list[Let], list[Expr], Expr, Expr]:
+        """Names; conditions for element i to be in a window, not behind the last; the window's place; the tap."""
+        rows, columns = self.window.kernel
+        lets = [*self.x.coordinates(N, H, W, C), Let(U, H // rows), Let(V, W // columns)]
+        inside = [self.y.h > U] * (self.x.h > rows * self.y.h) + [self.y.w > V] * (self.x.w > columns * self.y.w)
+        return lets, inside, self.y.at(N, U, V, C), H % rows * columns + W % columns
+
     def max_pool2d_scatter(self) -> Body:
         """The same from the numbers of the taps that hold the maxima."""
-        (rows, columns), place = self.window.kernel, Name("j", PLACE)
-        if (rows, columns, 0, 0) != (*self.window.strides, *self.window.before):
+        place = Name("j", PLACE)
+        if not self.apart:
 
             def add(tap: Expr) -> tuple[Statement, ...]:
                 here = self._from(Element(1, place), Cast(tap, "uint8"), place)
                 return Let(place, self.y.at(N, U, V, C)), self.added(here)
 
             return self.summed(*self.x.coordinates(N, H, W, C), *self._over_windows(add, unroll=True))
-        # No overlap: an element is in one window at most, and there are no branches.
-        u, v = Let(U, H // rows), Let(V, W // columns)
-        # Rows behind the last whole window belong to none.
-        inside = [u.name < self.y.h] * (self.x.h > rows * self.y.h)
-        inside += [v.name < self.y.w] * (self.x.w > columns * self.y.w)
-        at, value = self.y.at(N, U, V, C), Name("value", self.dtype)
-        dy = self._from(Element(1, place), Cast(H % rows * columns + W % columns, "uint8"), place)
-        statements = (
-            *self.x.coordinates(N, H, W, C),
-            u,
-            v,
-            Let(place, Select(reduce(both, inside), at, Number(0, PLACE)) if inside else at),
-            Let(value, dy),
-        )
-        return Body(statements, Select(reduce(both, inside), value, self.number(0)) if inside else value, self.dtype)
+        (lets, inside, at, tap), value = self.only_window(), Name("value", self.dtype)
+        here = Let(place, Select(reduce(both, inside), at, Number(0, PLACE)) if inside else at)
+        dy = Let(value, self._from(Element(1, place), Cast(tap, "uint8"), place))
+        result = Select(reduce(both, inside), value, self.number(0)) if inside else value
+        return Body((*lets, here, dy), result, self.dtype)
 
     def _share(self, x: Expr) -> Expr:
         """A number divided by how many elements window (u, v) averages."""

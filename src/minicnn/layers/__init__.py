@@ -19,7 +19,6 @@ from minicnn.layers.core import Dense, Identity, Lambda, Rescaling
 from minicnn.layers.features import CategoryEncoding, Embedding, Normalization
 from minicnn.layers.functional import Functional as _Functional
 from minicnn.layers.layer import Layer
-from minicnn.layers.layer import document as _document
 from minicnn.layers.merging import (
     Add,
     Average,
@@ -50,6 +49,7 @@ from minicnn.layers.one_dimensional import (
     MaxPooling1D,
 )
 from minicnn.layers.operation import Operation as _Operation
+from minicnn.layers.options import document as _document
 from minicnn.layers.pooling import (
     AdaptiveAveragePooling2D,
     AveragePooling2D,

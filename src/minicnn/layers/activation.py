@@ -9,7 +9,8 @@ from minicnn import ops
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.activations import ActivationArgument, get_activation, known_activation
 from minicnn.layers.arguments import axis_of, number
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions, LimitedOptions
 
 
 class Activation(Layer):
@@ -28,7 +29,7 @@ class Activation(Layer):
         <Activation None>
     """
 
-    def __init__(self, activation: ActivationArgument, **options: Unpack[Options]) -> None:
+    def __init__(self, activation: ActivationArgument, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.activation = known_activation(activation)
 
@@ -59,7 +60,7 @@ class ReLU(Layer):
         max_value: float | None = None,
         negative_slope: float = 0.0,
         threshold: float = 0.0,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**options)
         self.max_value = None if max_value is None else number("max_value", max_value, least=0)
@@ -89,7 +90,7 @@ class LeakyReLU(Layer):
         ValueError: If the slope is negative.
     """
 
-    def __init__(self, negative_slope: float = 0.3, **options: Unpack[Options]) -> None:
+    def __init__(self, negative_slope: float = 0.3, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.negative_slope = number("negative_slope", negative_slope, least=0)
 
@@ -137,7 +138,7 @@ class ELU(Layer):
         alpha: Minus the limit for large negative inputs.
     """
 
-    def __init__(self, alpha: float = 1.0, **options: Unpack[Options]) -> None:
+    def __init__(self, alpha: float = 1.0, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.alpha = number("alpha", alpha)
 
@@ -155,7 +156,7 @@ class Softmax(Layer):
         ValueError: If the axis is not an integer, or none of a sample's.
     """
 
-    def __init__(self, axis: int = -1, **options: Unpack[Options]) -> None:
+    def __init__(self, axis: int = -1, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise ValueError(

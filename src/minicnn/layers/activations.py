@@ -81,24 +81,24 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
 FUNCTIONS |= ACTIVATIONS
 
 
-def get_activation(given: ActivationArgument) -> Callable[[Any], Any]:
+def get_activation(activation: ActivationArgument) -> Callable[[Any], Any]:
     """An activation by name (None is "linear"), or the function or layer given."""
-    if given is None:
+    if activation is None:
         return _linear
-    if isinstance(given, type):
+    if isinstance(activation, type):
         raise TypeError(
-            f"An activation is a name, a function of a Value, or a layer. Received: the class {given.__name__}. Make a "
-            f"layer of it: {given.__name__}()."
+            f"An activation is a name, a function of a Value, or a layer. Received: the class {activation.__name__}. "
+            f"Make a layer of it: {activation.__name__}()."
         )
-    if callable(given):
-        return given
-    return look_up("An activation", ACTIVATIONS, given, "a function of a Value")
+    if callable(activation):
+        return activation
+    return look_up("An activation", ACTIVATIONS, activation, "a function of a Value")
 
 
-def known_activation(given: ActivationArgument) -> ActivationArgument:
+def known_activation(activation: ActivationArgument) -> ActivationArgument:
     """An activation, once it is known that there is one of that name."""
-    get_activation(given)
-    known: ActivationArgument = stood_for(given)
+    get_activation(activation)
+    known: ActivationArgument = stood_for(activation)
     return known
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from minicnn import ops
 from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Options
+from minicnn.layers.options import LayerOptions
 from minicnn.layers.reshaping import resize
 from minicnn.ops.checks import one_of, positive
 from minicnn.ops.transforms import FILL_MODES, INTERPOLATIONS
@@ -25,16 +25,16 @@ Factor = float | Sequence[float]
 _Map = tuple[float, float, float, float, float, float]  # see `ops.affine_transform`
 
 
-def _range(name: str, given: Any, least: float = -math.inf) -> tuple[float, float]:
+def _range(name: str, bounds: Any, least: float = -math.inf) -> tuple[float, float]:
     """Bounds of a draw: -f to f for a number f, whatever its sign."""
-    if isinstance(given, list | tuple) and len(given) == 2:
-        low, high = (number(name, bound) for bound in given)
+    if isinstance(bounds, list | tuple) and len(bounds) == 2:
+        low, high = (number(name, bound) for bound in bounds)
     else:
-        low, high = -abs(number(name, given)), abs(number(name, given))
+        low, high = -abs(number(name, bounds)), abs(number(name, bounds))
     if not least <= low <= high:
         raise ValueError(
             f"{name} is a number, or a pair of them that does not fall"
-            f"{f', at least {least:g}' * math.isfinite(least)}. Received: {name}={given!r}."
+            f"{f', at least {least:g}' * math.isfinite(least)}. Received: {name}={bounds!r}."
         )
     return low, high
 
@@ -47,7 +47,7 @@ class RandomImages(ImageLayer):
         value_range: Least and largest value.
     """
 
-    def __init__(self, seed: int | None, data_format: str, **options: Unpack[Options]) -> None:
+    def __init__(self, seed: int | None, data_format: str, **options: Unpack[LayerOptions]) -> None:
         super().__init__(data_format, **options)
         self.seed = seed
 
@@ -103,7 +103,7 @@ class RandomFlip(RandomImages):
 
     def __init__(
         self, mode: str = "horizontal_and_vertical", seed: int | None = None, *, data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, **options)
         self.mode = one_of("mode", mode, ("horizontal", "vertical", "horizontal_and_vertical"))
@@ -131,7 +131,7 @@ class RandomCrop(RandomImages):
 
     def __init__(
         self, height: int, width: int, seed: int | None = None, *, data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, **options)
         self.height, self.width = positive("height", height), positive("width", width)
@@ -161,19 +161,12 @@ def _whole(x: Value) -> Value:
 class CenterCrop(RandomCrop):
     """The middle of each image, in training, too.
 
-    Args:
-        height: Rows of the part, at most those of the images.
-        width: Columns of the part.
-
-    Output shape:
-        (N, height, width, C), or (N, C, height, width).
-
     Raises:
         ValueError: If the images are smaller.
     """
 
     def __init__(
-        self, height: int, width: int, data_format: str = "channels_last", **options: Unpack[Options]
+        self, height: int, width: int, data_format: str = "channels_last", **options: Unpack[LayerOptions]
     ) -> None:  # fmt: skip
         super().__init__(height, width, data_format=data_format, **options)
 
@@ -195,7 +188,7 @@ class Resizing(ImageLayer):
 
     def __init__(
         self, height: int, width: int, interpolation: str = "bilinear", *, data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(data_format, **options)
         self.height, self.width = positive("height", height), positive("width", width)
@@ -221,7 +214,7 @@ class MovedImages(RandomImages):
 
     def __init__(
         self, fill_mode: str, interpolation: str, seed: int | None, fill_value: float, data_format: str,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, **options)
         self.fill_mode = one_of("fill_mode", fill_mode, FILL_MODES)
@@ -248,7 +241,8 @@ class RandomTranslation(MovedImages):
 
     def __init__(
         self, height_factor: Factor, width_factor: Factor, fill_mode: str = "reflect", interpolation: str = "bilinear",
-        seed: int | None = None, fill_value: float = 0.0, data_format: str = "channels_last", **options: Unpack[Options]
+        seed: int | None = None, fill_value: float = 0.0, data_format: str = "channels_last",
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **options)
         self.height_factor = _range("height_factor", height_factor)
@@ -271,7 +265,8 @@ class RandomZoom(MovedImages):
     def __init__(
         self, height_factor: Factor, width_factor: Factor | None = None, fill_mode: str = "reflect",
         interpolation: str = "bilinear", seed: int | None = None, fill_value: float = 0.0,
-        data_format: str = "channels_last", **options: Unpack[Options]
+        data_format: str = "channels_last",
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **options)
         self.height_factor = _range("height_factor", height_factor, -1)
@@ -297,7 +292,8 @@ class RandomRotation(MovedImages):
 
     def __init__(
         self, factor: Factor, fill_mode: str = "reflect", interpolation: str = "bilinear", seed: int | None = None,
-        fill_value: float = 0.0, data_format: str = "channels_last", **options: Unpack[Options]
+        fill_value: float = 0.0, data_format: str = "channels_last",
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **options)
         self.factor = _range("factor", factor)
@@ -333,7 +329,7 @@ class RandomBrightness(RandomImages):
 
     def __init__(
         self, factor: Factor, value_range: Sequence[float] = (0, 255), seed: int | None = None, *,
-        data_format: str = "channels_last", **options: Unpack[Options]
+        data_format: str = "channels_last", **options: Unpack[LayerOptions]
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, **options)
         self.factor = _range("factor", factor)
@@ -355,7 +351,7 @@ class RandomContrast(RandomImages):
 
     def __init__(
         self, factor: Factor, value_range: Sequence[float] = (0, 255), seed: int | None = None, *,
-        data_format: str = "channels_last", **options: Unpack[Options]
+        data_format: str = "channels_last", **options: Unpack[LayerOptions]
     ) -> None:  # fmt: skip
         super().__init__(seed, data_format, **options)
         lower, upper = factor if isinstance(factor, list | tuple) and len(factor) == 2 else (factor, factor)

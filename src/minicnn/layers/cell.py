@@ -6,14 +6,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minicnn.backends.base import Array, Backend
+if TYPE_CHECKING:
+    from minicnn.backends.base import Array, Backend
+
+    Place = tuple[Backend, str]  # and the floating-point type
 
 HostArray = np.ndarray[Any, Any]
-Place = tuple[Backend, str]  # and the floating-point type
 
 
 class Parts(ABC):

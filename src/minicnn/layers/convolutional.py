@@ -9,7 +9,7 @@ from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.activations import ActivationArgument, finish, known_activation
 from minicnn.layers.arguments import PaddingArgument, pair, resolve_padding, standard_padding
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import LimitedOptions
+from minicnn.layers.options import LimitedOptions
 from minicnn.ops.checks import positive
 from minicnn.ops.windows import Pair
 from minicnn.program.graph import Value

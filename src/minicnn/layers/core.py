@@ -10,7 +10,8 @@ from minicnn import ops
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.activations import ActivationArgument, finish, known_activation
 from minicnn.layers.arguments import number
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions, LimitedOptions
 from minicnn.ops.checks import positive
 
 
@@ -91,7 +92,7 @@ class Rescaling(Layer):
         <Rescaling None>
     """
 
-    def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[Options]) -> None:
+    def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.scale = number("scale", scale)
         self.offset = number("offset", offset)
@@ -134,7 +135,7 @@ class Lambda(Layer):
         output_shape: Any = None,
         *,
         arguments: Mapping[str, Any] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**options)
         if not callable(function):

@@ -12,7 +12,8 @@ from minicnn import ops
 from minicnn.data.forms import Batches, as_data, host, numeric
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of
-from minicnn.layers.layer import Layer, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions
 from minicnn.ops.checks import positive
 
 BLOCK = 2**18  # elements that are summed together
@@ -39,7 +40,7 @@ class Normalization(Layer):
 
     def __init__(
         self, axis: int | Sequence[int] | None = -1, mean: Any = None, variance: Any = None, invert: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**options)
         if (mean is None) != (variance is None):
@@ -52,8 +53,8 @@ class Normalization(Layer):
         self.invert = invert
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
-        given = () if self.axis is None else (self.axis,) if isinstance(self.axis, int) else self.axis
-        return tuple(axis_of("Normalization", axis, ndim) for axis in given)
+        axes = () if self.axis is None else (self.axis,) if isinstance(self.axis, int) else self.axis
+        return tuple(axis_of("Normalization", axis, ndim) for axis in axes)
 
     def build(self, input_shape: Any) -> None:
         """Declare mean and variance, unless they were given."""
@@ -113,10 +114,10 @@ class Normalization(Layer):
     def call(self, inputs: Any) -> Any:
         axes = self._axes(inputs.ndim)
         shape = tuple(n if axis in axes else 1 for axis, n in enumerate(inputs.shape))
-        found: Any = self._adapted
+        statistics: Any = self._adapted
         if self.mean is not None:
-            found = (inputs.program.constant(v, inputs.dtype) for v in (self.mean, self.variance))
-        mean, variance = (ops.reshape(v, shape=shape if v.size > 1 else (1,) * inputs.ndim) for v in found)
+            statistics = (inputs.program.constant(v, inputs.dtype) for v in (self.mean, self.variance))
+        mean, variance = (ops.reshape(v, shape=shape if v.size > 1 else (1,) * inputs.ndim) for v in statistics)
         deviation = ops.where(ops.greater(variance, 0.0), ops.maximum(ops.sqrt(variance), 1e-7), 1.0)
         return inputs * deviation + mean if self.invert else (inputs - mean) / deviation
 
@@ -136,7 +137,7 @@ class CategoryEncoding(Layer):
         (N, num_tokens); for "one_hot" (N, K, num_tokens) if K is above 1.
     """
 
-    def __init__(self, num_tokens: int, output_mode: str = "multi_hot", **options: Unpack[Options]) -> None:
+    def __init__(self, num_tokens: int, output_mode: str = "multi_hot", **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.num_tokens = positive("num_tokens", num_tokens)
         if output_mode not in ("one_hot", "multi_hot", "count"):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from minicnn.layers.graph import Graph
-from minicnn.layers.layer import Layer, Shape
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import Shape
 from minicnn.layers.serialization import graph_from_config, graph_to_config
 from minicnn.layers.symbolic import SymbolicTensor, Tensors
 from minicnn.layers.trace import Trace

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from minicnn.layers.layer import Layer
-from minicnn.layers.symbolic import Call, SymbolicTensor, Tensors
+from minicnn.layers.symbolic import LayerCall, SymbolicTensor, Tensors
 from minicnn.layers.trace import Trace
 from minicnn.program.graph import Value
 
@@ -77,7 +77,7 @@ class Graph:
         begin = {t.key for t in self.inputs}
         tensors = [(replace(t, source=None), None if t.key in begin else number[id(t.source)]) for t in every.values()]
         calls = [
-            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.made, c.several, c.form)
+            (c.layer, [place[t.key] for t in c.inputs], c.as_list, c.training, c.effort, c.specs, c.several, c.form)
             for c in self.calls
         ]
         ends = [[place[t.key] for t in tensors] for tensors in (self.inputs, self.outputs)]
@@ -87,14 +87,14 @@ class Graph:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.names, self.one_input, self.one_output = state["names"], state["one_input"], state["one_output"]
         tensors = [t for t, _ in state["tensors"]]
-        self.calls = [Call(layer, [tensors[i] for i in inputs], *rest) for layer, inputs, *rest in state["calls"]]
+        self.calls = [LayerCall(layer, [tensors[i] for i in inputs], *rest) for layer, inputs, *rest in state["calls"]]
         for tensor, source in state["tensors"]:
             tensor.source = None if source is None else self.calls[source]
         self.inputs, self.outputs = ([tensors[i] for i in numbers] for numbers in state["ends"])
 
 
-def _tensors(what: str, given: Tensors) -> list[SymbolicTensor]:
-    every: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+def _tensors(what: str, argument: Tensors) -> list[SymbolicTensor]:
+    every: Sequence[Any] = argument if isinstance(argument, list | tuple) else [argument]
     tensors = [t for t in every if isinstance(t, SymbolicTensor)]
     wrong = [t for t in every if not isinstance(t, SymbolicTensor)]
     if wrong or not tensors:
@@ -105,10 +105,10 @@ def _tensors(what: str, given: Tensors) -> list[SymbolicTensor]:
     return tensors
 
 
-def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> list[Call]:
+def _in_order(inputs: list[SymbolicTensor], outputs: list[SymbolicTensor]) -> list[LayerCall]:
     """Calls between inputs and outputs, each after those it depends on; no recursion, so any depth."""
     known = {t.key for t in inputs}
-    done: dict[int, Call] = {}
+    done: dict[int, LayerCall] = {}
     stack = [(t, False) for t in reversed(outputs)]
     while stack:
         tensor, ready = stack.pop()
@@ -133,15 +133,15 @@ def _names(layers: Sequence[Layer]) -> dict[Layer, str]:
     """A unique name for each layer: its own, or its class's with a number from the second on."""
     names: dict[Layer, str] = {}
     taken = {layer._name for layer in layers if layer._name}
-    given: set[str] = set()
+    chosen: set[str] = set()
     counts: dict[str, int] = {}
     for layer in dict.fromkeys(layers):
         if layer._name:
-            if layer._name in given:
+            if layer._name in chosen:
                 raise ValueError(
                     f"Layer names of a model are unique. Received: {layer._name!r} twice. Rename one of them."
                 )
-            given.add(layer._name)
+            chosen.add(layer._name)
             names[layer] = layer._name
             continue
         base = layer._default_name

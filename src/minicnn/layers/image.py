@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from minicnn.layers.arguments import image_axes, layout
-from minicnn.layers.layer import Layer, LimitedOptions
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LimitedOptions
 from minicnn.ops.windows import Axes, Pair
 
 

@@ -81,15 +81,7 @@ class Inspectable(Configured):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = None) -> Self:
-        """A layer with the arguments that `get_config` gave.
-
-        Args:
-            config: The arguments; tuples may have become lists.
-            custom_objects: Classes that are not minicnn's own, by name.
-
-        Raises:
-            ValueError: If a class is unknown.
-        """
+        """A layer with the arguments that `get_config` gave: see `Configured`."""
         layer = super().from_config({k: v for k, v in config.items() if k != "trainable"}, custom_objects)
         layer._trainable = checked_bool(config.get("trainable", True))  # which a constructor need not take
         return layer
@@ -138,12 +130,12 @@ class Inspectable(Configured):
         held = list(_flat(self._held()))
         declared = [part for part in held if isinstance(part, Weight)]
         trained_first = sorted(declared, key=lambda weight: not weight.trainable)
-        found = {weight: trainable and weight.trainable for weight in trained_first}
+        trained_by_weight = {weight: trainable and weight.trainable for weight in trained_first}
         for layer in held:
             if isinstance(layer, Inspectable):
                 for weight, trained in layer._weights_within(trainable and layer._trainable).items():
-                    found[weight] = found.get(weight, False) or trained
-        return found
+                    trained_by_weight[weight] = trained_by_weight.get(weight, False) or trained
+        return trained_by_weight
 
     def _held(self) -> list[Any]:
         """Where sublayers and weights may be."""
@@ -171,16 +163,16 @@ class Inspectable(Configured):
             )
         if any(isinstance(array, np.ma.MaskedArray) for array in weights):
             raise TypeError("Weights are arrays without a mask. Received: a masked array. Call filled(value).")
-        arrays, own = [np.asarray(array) for array in weights], self.weights
-        if [array.shape for array in arrays] != [weight.shape for weight in own]:
+        arrays, declared = [np.asarray(array) for array in weights], self.weights
+        if [array.shape for array in arrays] != [weight.shape for weight in declared]:
             raise ValueError(
                 f"set_weights of a layer takes an array of each weight's shape: "
-                f"{', '.join(f'{w.name} {w.shape}' for w in own) or 'none, as it has no weights yet'}. Received: "
+                f"{', '.join(f'{w.name} {w.shape}' for w in declared) or 'none, as it has no weights yet'}. Received: "
                 f"{', '.join(str(array.shape) for array in arrays) or 'none'}."
             )
-        for weight, array in zip(own, arrays, strict=True):
+        for weight, array in zip(declared, arrays, strict=True):
             check_range(array, weight.dtype, weight.name)
-        for weight, array in zip(own, arrays, strict=True):
+        for weight, array in zip(declared, arrays, strict=True):
             weight.put(array)
 
     # Calls --------------------------------------------------------------------------------------

@@ -5,49 +5,24 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from minicnn.arguments import unknown_argument
 from minicnn.constraints import get_constraint
-from minicnn.documentation import complete
 from minicnn.initializers import Initializer, get_initializer
 from minicnn.layers.calling import ON_ARRAYS, Arguments, is_array
-from minicnn.layers.inspectable import STARTS, Inspectable, checked_bool
+from minicnn.layers.inspectable import Inspectable, checked_bool
+from minicnn.layers.options import LayerLimits, start_shape
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.ops import random_uniform, take
 from minicnn.ops.random import SOURCE
 from minicnn.program.graph import Value
-from minicnn.regularizers import Limit, Limits, get_regularizer
+from minicnn.regularizers import Limit, get_regularizer
 
 if TYPE_CHECKING:
     from minicnn.layers.graph import Graph
     from minicnn.layers.symbolic import SymbolicTensor
-
-Shape = tuple[int | None, ...]
-
-
-class Starts(TypedDict, total=False):
-    """Arguments of a layer that is the first of a Sequential, in place of an `Input` before it."""
-
-    input_shape: Sequence[int | None]
-    input_dim: int
-    batch_input_shape: Sequence[int | None]
-
-
-class Options(Starts, total=False):
-    """Arguments that every layer takes, by name: see `Layer`."""
-
-    name: str | None
-    trainable: bool
-
-
-class _Limits(Starts, Limits, total=False):
-    """Those that only the base class takes as `**limits`."""
-
-
-class LimitedOptions(Options, Limits, total=False):
-    """Arguments that every layer with weights takes."""
 
 
 class Layer(Inspectable):
@@ -83,7 +58,7 @@ class Layer(Inspectable):
 
     _wired: Graph | None = None  # of a model that is made of layers: what it computes
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[_Limits]) -> None:
+    def __init__(self, *, name: str | None = None, trainable: bool = True, **limits: Unpack[LayerLimits]) -> None:
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise ValueError(
                 f"A layer's name is a string without '/', which separates the parts of a path. Received: name={name!r}."
@@ -98,16 +73,16 @@ class Layer(Inspectable):
         self._origin: Layer | None = None  # of which this is a copy bound to a trace
         self._limit(dict(limits))
 
-    def _limit(self, given: dict[str, Any]) -> None:
+    def _limit(self, limits: dict[str, Any]) -> None:
         """Keep regularizers and constraints as attributes, all of them, as in Keras."""
-        self._start = _start(given)
+        self._start = start_shape(limits)
         names = self._limit_names()
-        for name in given:
+        for name in limits:
             if name not in names:
-                raise unknown_argument(type(self), name, given[name])
+                raise unknown_argument(type(self), name, limits[name])
         for name in names:
-            setattr(self, name, given.get(name))
-            (get_regularizer if name.endswith("regularizer") else get_constraint)(given.get(name))
+            setattr(self, name, limits.get(name))
+            (get_regularizer if name.endswith("regularizer") else get_constraint)(limits.get(name))
 
     @property
     def trainable(self) -> bool:
@@ -126,18 +101,18 @@ class Layer(Inspectable):
 
     def _with_sublayers(self) -> list[Layer]:
         """This layer and all that it holds, at any depth, each once."""
-        found: dict[Layer, None] = {}
+        layers: dict[Layer, None] = {}
         waiting: list[Any] = [self]
         while waiting:
             held = waiting.pop()
-            if isinstance(held, Layer) and held not in found:
-                found[held] = None
+            if isinstance(held, Layer) and held not in layers:
+                layers[held] = None
                 waiting += reversed(held._held())
             elif isinstance(held, list | tuple):
                 waiting += reversed(held)
             elif isinstance(held, dict):
                 waiting += reversed(held.values())
-        return list(found)
+        return list(layers)
 
     if not TYPE_CHECKING:  # which would take any name for an attribute
 
@@ -333,11 +308,11 @@ class Layer(Inspectable):
             self.build(input_shape)
             self.built, self._built_for = True, [input_shape]
         elif self._declared and input_shape not in self._built_for:
-            again = copy.deepcopy(self, {id(weight): weight for weight in self.weights})
-            again._declared = []
-            again.build(input_shape)
-            if again._declared != self._declared:
-                shapes = (", ".join(map(str, layer._declared)) for layer in (self, again))
+            clone = copy.deepcopy(self, {id(weight): weight for weight in self.weights})
+            clone._declared = []
+            clone.build(input_shape)
+            if clone._declared != self._declared:
+                shapes = (", ".join(map(str, layer._declared)) for layer in (self, clone))
                 raise ValueError(
                     "A layer is called again only on inputs for which its weights have the same shapes. Received: "
                     "inputs {2} for weights {0} of inputs {3}; they take weights {1}. Give them a layer of their "
@@ -357,41 +332,14 @@ class Layer(Inspectable):
 
     def _shallow(self) -> Any:
         """A copy with the same attributes; `copy.copy` of a model would copy its state as well."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        return made
+        clone = object.__new__(type(self))
+        vars(clone).update(vars(self))
+        return clone
 
     def _tracing(self) -> Trace:
         if self._trace is None:
             raise RuntimeError(f"assign and random_uniform belong inside call. Received: a call outside, on {self!r}.")
         return self._trace
-
-
-def _start(given: dict[str, Any]) -> Shape | None:
-    """The shape of one sample that a first layer is told, taken out of its arguments; None if it is told none."""
-    found = {name: given.pop(name) for name in STARTS if name in given}
-    if len(found) > 1:
-        raise ValueError(
-            f"The shape that a first layer takes is given once. Received: {', '.join(found)}. Give one of them."
-        )
-    for name, shape in found.items():
-        if shape is not None:
-            return (shape,) if name == "input_dim" else tuple(shape)[1 if name.startswith("batch") else 0 :]
-    return None
-
-
-def document(layer: type[Layer]) -> None:
-    """Add to the docstring what base classes say of arguments and shapes, and what holds for most layers."""
-    code = layer.__init__.__code__
-    names = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-    given = {"Input_shape": "Any, (N, ...).", "Output_shape": "That of the input."}
-    if "options" in code.co_varnames:
-        given["Raises"] = "ValueError: If an argument is out of range."
-        names += ["name", "trainable"]
-    if layer._limited:
-        given["limits"] = f"See `Layer`: {', '.join(layer._limit_names())}."
-        names += ["limits"]
-    complete(layer, names, **given)
 
 
 def _bound(held: Any, attribute: str, trace: Trace, path: str) -> Any:

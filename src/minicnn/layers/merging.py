@@ -8,7 +8,8 @@ from typing import Any, Unpack
 
 from minicnn import ops
 from minicnn.layers.arguments import axis_of
-from minicnn.layers.layer import Layer, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions
 from minicnn.program.graph import Value
 
 
@@ -130,7 +131,7 @@ class Concatenate(Layer):
         (None, 8, 8, 4)
     """
 
-    def __init__(self, axis: int = -1, **options: Unpack[Options]) -> None:
+    def __init__(self, axis: int = -1, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.axis = axis
 

@@ -12,7 +12,8 @@ from minicnn import ops
 from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.arguments import axis_of, number
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions, LimitedOptions
 from minicnn.ops.checks import positive
 from minicnn.ops.normalization import unit_of
 from minicnn.program.graph import Value
@@ -184,9 +185,9 @@ class LayerNormalization(Normalizing):
         self.axis = axis if isinstance(axis, int) else tuple(axis)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
-        given = (self.axis,) if isinstance(self.axis, int) else self.axis
-        axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in given}))
-        if len(axes) != len(given) or not axes:
+        numbers = (self.axis,) if isinstance(self.axis, int) else self.axis
+        axes = tuple(sorted({axis_of("LayerNormalization", a, ndim) for a in numbers}))
+        if len(axes) != len(numbers) or not axes:
             raise ValueError(f"LayerNormalization takes distinct axes, at least one. Received: axis={self.axis}.")
         return axes
 
@@ -277,7 +278,7 @@ class LocalResponseNormalization(ImageLayer):
         beta: float = 0.75,
         k: float = 1.0,
         data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **options)
         self.size = positive("size", size)

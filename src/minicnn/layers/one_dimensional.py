@@ -9,7 +9,8 @@ from minicnn.initializers import Initializer, known_initializer
 from minicnn.layers.activations import ActivationArgument, finish, known_activation
 from minicnn.layers.arguments import layout, resolve_padding
 from minicnn.layers.convolutional import check_groups
-from minicnn.layers.layer import Layer, LimitedOptions, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions, LimitedOptions
 from minicnn.layers.pooling import AveragePooling2D, MaxPooling2D
 from minicnn.ops.checks import one_of, positive
 from minicnn.ops.windows import Padding
@@ -144,7 +145,7 @@ class Pooling1D(SequenceLayer):
         strides: int | None = None,
         padding: str = "valid",
         data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **options)
         self.pool_size = positive("pool_size", pool_size)
@@ -187,7 +188,9 @@ class GlobalPooling1D(SequenceLayer):
         (N, C); with keepdims (N, 1, C), or (N, C, 1).
     """
 
-    def __init__(self, data_format: str = "channels_last", keepdims: bool = False, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, data_format: str = "channels_last", keepdims: bool = False, **options: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(data_format, **options)
         self.keepdims = keepdims
 

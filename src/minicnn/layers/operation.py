@@ -53,14 +53,14 @@ class Operation(Layer):
 
     def call(self, inputs: Any) -> Any:
         """Apply the primitive to the inputs, in the places that the constants leave."""
-        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        operands = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if self.op == "getitem":
-            return getitem(given[0], _key(self.attrs["key"]))
+            return getitem(operands[0], _key(self.attrs["key"]))
         for place, value in sorted(self.constants.items(), key=lambda item: int(item[0])):
-            beside = given[0].dtype if "float" in given[0].dtype else None
+            beside = operands[0].dtype if "float" in operands[0].dtype else None
             array = value if not isinstance(value, tuple) else np.asarray(value, None if beside is None else beside)
-            given.insert(int(place), array)
-        return REGISTRY[self.op](*given, **self.attrs)
+            operands.insert(int(place), array)
+        return REGISTRY[self.op](*operands, **self.attrs)
 
 
 def apply(op: str, arguments: Sequence[Any], attrs: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from minicnn import ops
 from minicnn.layers.arguments import PaddingArgument, pair, resolve_padding, standard_padding
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Options
+from minicnn.layers.options import LayerOptions
 from minicnn.program.graph import Value
 
 
@@ -28,7 +28,7 @@ class Pooling2D(ImageLayer):
         strides: int | tuple[int, int] | None = None,
         padding: PaddingArgument = "valid",
         data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **options)
         self.pool_size = pair("pool_size", pool_size)
@@ -76,7 +76,9 @@ class GlobalPooling2D(ImageLayer):
         (N, C); with keepdims (N, 1, 1, C), or (N, C, 1, 1).
     """
 
-    def __init__(self, data_format: str = "channels_last", keepdims: bool = False, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, data_format: str = "channels_last", keepdims: bool = False, **options: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(data_format, **options)
         self.keepdims = keepdims
 
@@ -118,7 +120,7 @@ class AdaptiveAveragePooling2D(ImageLayer):
     """
 
     def __init__(
-        self, output_size: int | tuple[int, int], data_format: str = "channels_last", **options: Unpack[Options]
+        self, output_size: int | tuple[int, int], data_format: str = "channels_last", **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__(data_format, **options)
         self.output_size = pair("output_size", output_size)

@@ -8,7 +8,8 @@ from typing import Any, Unpack
 from minicnn import ops
 from minicnn.layers.arguments import number
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Layer, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions
 from minicnn.ops.checks import positive
 from minicnn.program.graph import Value
 
@@ -51,7 +52,7 @@ class Dropout(Layer):
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
         seed: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**options)
         self.rate = _rate(rate)
@@ -66,14 +67,14 @@ class Dropout(Layer):
             return inputs
         if self.noise_shape is None:
             return _drop(self, inputs, inputs.shape)
-        given = self.noise_shape
-        shape = tuple(n if m is None else m for n, m in zip(inputs.shape, given, strict=False))
-        if len(given) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
+        lengths = self.noise_shape
+        shape = tuple(n if m is None else m for n, m in zip(inputs.shape, lengths, strict=False))
+        if len(lengths) != inputs.ndim or any(m not in (1, n) for n, m in zip(inputs.shape, shape, strict=True)):
             raise ValueError(
                 "noise_shape has one entry for each axis of the input: its length, 1 or None. Received: "
-                f"noise_shape={given} for input shape {inputs.shape}."
+                f"noise_shape={lengths} for input shape {inputs.shape}."
             )
-        return _drop(self, inputs, shape, per_sample=given[0] != 1)
+        return _drop(self, inputs, shape, per_sample=lengths[0] != 1)
 
 
 class GaussianNoise(Layer):
@@ -87,7 +88,7 @@ class GaussianNoise(Layer):
         ValueError: If stddev is negative.
     """
 
-    def __init__(self, stddev: float, seed: int | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, stddev: float, seed: int | None = None, **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.stddev = number("stddev", stddev, least=0)
         self.seed = seed
@@ -107,7 +108,7 @@ class SpatialDropout2D(ImageLayer):
     """
 
     def __init__(
-        self, rate: float, data_format: str = "channels_last", seed: int | None = None, **options: Unpack[Options]
+        self, rate: float, data_format: str = "channels_last", seed: int | None = None, **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__(data_format, **options)
         self.rate = _rate(rate)

@@ -11,7 +11,8 @@ import numpy as np
 from minicnn import ops
 from minicnn.layers.arguments import PaddingArgument, frame, layout, pair
 from minicnn.layers.image import ImageLayer
-from minicnn.layers.layer import Layer, Options
+from minicnn.layers.layer import Layer
+from minicnn.layers.options import LayerOptions
 from minicnn.ops.checks import one_of, positive
 from minicnn.ops.transforms import INTERPOLATIONS
 from minicnn.ops.windows import Pair
@@ -31,7 +32,7 @@ class Flatten(Layer):
         (N, product of the others).
     """
 
-    def __init__(self, data_format: str = "channels_last", **options: Unpack[Options]) -> None:
+    def __init__(self, data_format: str = "channels_last", **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.data_format = data_format
         layout(data_format)
@@ -56,12 +57,12 @@ class Reshape(Layer):
         ValueError: If a length is neither positive nor -1, or a sample has another number of elements.
     """
 
-    def __init__(self, target_shape: Sequence[int], **options: Unpack[Options]) -> None:
+    def __init__(self, target_shape: Sequence[int], **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
-        given = tuple(target_shape)
-        if given.count(-1) > 1:
-            raise ValueError(f"target_shape has at most one -1. Received: target_shape={given}.")
-        self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in given)
+        lengths = tuple(target_shape)
+        if lengths.count(-1) > 1:
+            raise ValueError(f"target_shape has at most one -1. Received: target_shape={lengths}.")
+        self.target_shape = tuple(n if n == -1 else positive("Each length of target_shape", n) for n in lengths)
 
     def call(self, inputs: Any) -> Any:
         size = math.prod(inputs.shape[1:])
@@ -88,7 +89,7 @@ class Permute(Layer):
         ValueError: If dims does not name each axis once.
     """
 
-    def __init__(self, dims: Sequence[int], **options: Unpack[Options]) -> None:
+    def __init__(self, dims: Sequence[int], **options: Unpack[LayerOptions]) -> None:
         super().__init__(**options)
         self.dims = tuple(positive("Each axis of dims", d) for d in dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
@@ -117,7 +118,7 @@ class ZeroPadding2D(ImageLayer):
     """
 
     def __init__(
-        self, padding: PaddingArgument = (1, 1), data_format: str = "channels_last", **options: Unpack[Options]
+        self, padding: PaddingArgument = (1, 1), data_format: str = "channels_last", **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__(data_format, **options)
         self.padding = frame("padding", padding)
@@ -146,7 +147,7 @@ class Cropping2D(ImageLayer):
         self,
         cropping: PaddingArgument = ((0, 0), (0, 0)),
         data_format: str = "channels_last",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **options)
         self.cropping = frame("cropping", cropping)
@@ -186,7 +187,7 @@ class UpSampling2D(ImageLayer):
         size: int | tuple[int, int] = (2, 2),
         data_format: str = "channels_last",
         interpolation: str = "nearest",
-        **options: Unpack[Options],
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **options)
         self.size = pair("size", size)

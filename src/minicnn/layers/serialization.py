@@ -193,19 +193,19 @@ def _graph_from_config(
 ) -> tuple[Tensors, Tensors]:
     with _described():
         results = [[Input(t["shape"], dtype=t["dtype"], name=t["name"]) for t in config["inputs"]["tensors"]]]
-        made = [_entry(entry, custom_objects, known) for entry in config["layers"]]
+        layers = [_entry(entry, custom_objects, known) for entry in config["layers"]]
 
         def tensors(part: Mapping[str, Any], key: str) -> Tensors:
             # Result number -1 is the inputs, which come first here.
-            found = [results[source + 1][index] for source, index in part[key]]
+            inputs = [results[source + 1][index] for source, index in part[key]]
             if "names" in part:
-                return Arguments(found, _names_of(part, len(found)), decode(part["constants"], custom_objects))
-            return found if part["list"] else found[0]
+                return Arguments(inputs, _names_of(part, len(inputs)), decode(part["constants"], custom_objects))
+            return inputs if part["list"] else inputs[0]
 
         for call in config["calls"]:
             if not isinstance(call["training"], bool | None):
                 raise ValueError(f"training is True, False or None. Received: training={call['training']!r:.60}.")
-            result = connect(made[call["layer"]], tensors(call, "inputs"), call["training"], custom_objects.left)
+            result = connect(layers[call["layer"]], tensors(call, "inputs"), call["training"], custom_objects.left)
             results.append(result if isinstance(result, list) else [result])
             custom_objects.spend(sum(t.source.effort for t in results[-1][:1] if t.source))
         inputs = results[0] if config["inputs"]["list"] else results[0][0]

@@ -10,8 +10,9 @@ from typing import Any
 
 from minicnn.arguments import plain_arguments
 from minicnn.layers.calling import Arguments
-from minicnn.layers.layer import Layer, Shape
+from minicnn.layers.layer import Layer
 from minicnn.layers.operation import apply
+from minicnn.layers.options import Shape
 from minicnn.layers.trace import Trace
 from minicnn.names import known_name
 from minicnn.ops import as_float
@@ -26,7 +27,7 @@ _TRIALS = (256, 384)
 
 
 @dataclass(eq=False)
-class Call:
+class LayerCall:
     """One application of a layer to symbolic tensors.
 
     Attributes:
@@ -35,7 +36,7 @@ class Call:
         as_list: Whether it is given a list.
         training: What the caller said about training; None follows the model.
         effort: Nodes that it emits, and one more for every 4 KB of their constants.
-        made: Shape, dtype and trial shapes of each result.
+        specs: Shape, dtype and trial shapes of each result.
         several: Whether the layer gives a list.
         form: Names and constants of several arguments, without their tensors; None for a single one.
     """
@@ -45,7 +46,7 @@ class Call:
     as_list: bool
     training: bool | None = None
     effort: int = 0
-    made: list[tuple[Shape, str, Trials]] = field(default_factory=list)
+    specs: list[tuple[Shape, str, Trials]] = field(default_factory=list)
     several: bool = False
     form: Arguments | None = None
 
@@ -63,7 +64,7 @@ class Call:
     def result(self) -> Tensors:
         """The tensors that the call makes."""
         tensors = [
-            SymbolicTensor(shape, dtype, None, self, i, trials) for i, (shape, dtype, trials) in enumerate(self.made)
+            SymbolicTensor(shape, dtype, None, self, i, trials) for i, (shape, dtype, trials) in enumerate(self.specs)
         ]
         return tensors if self.several else tensors[0]
 
@@ -86,7 +87,7 @@ class SymbolicTensor(Operators):
     shape: Shape
     dtype: str = "float32"
     name: str | None = None
-    source: Call | None = None
+    source: LayerCall | None = None
     index: int = 0
     trials: Trials = ()
 
@@ -171,12 +172,12 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
     as_list = not isinstance(inputs, SymbolicTensor)
     tensors = list(inputs) if not isinstance(inputs, SymbolicTensor) else [inputs]
     form = inputs.with_tensors([]) if isinstance(inputs, Arguments) else None
-    call = Call(layer, tensors, as_list, training, form=form)
+    call = LayerCall(layer, tensors, as_list, training, form=form)
     built = layer.built
-    found = [_traced(call, 0, most_nodes)]
+    by_trial = [_traced(call, 0, most_nodes)]
     if any(t.trials for t in tensors):
         try:
-            found.append(_traced(call, 1, most_nodes))
+            by_trial.append(_traced(call, 1, most_nodes))
         except (TypeError, ValueError) as error:
             layer.built = built  # for one size only
             one, other = (tensors[0].trial(number) for number in range(2))
@@ -185,22 +186,22 @@ def connect(layer: Layer, inputs: Tensors, training: bool | None, most_nodes: in
                 f"samples of shape {one}, but then none of {other} ({error}). Put GlobalAveragePooling2D before it, or "
                 "give Input the length."
             ) from error
-    for several in zip(*found, strict=True):
+    for several in zip(*by_trial, strict=True):
         trials = tuple(tuple(v.shape[1:]) for v in several)
         shape = tuple(lengths[0] if len(set(lengths)) == 1 else None for lengths in zip(*trials, strict=True))
-        call.made.append(((None, *shape), several[0].dtype, trials if None in shape else ()))
+        call.specs.append(((None, *shape), several[0].dtype, trials if None in shape else ()))
     return call.result
 
 
-def _traced(call: Call, number: int, most_nodes: int) -> list[Value]:
+def _traced(call: LayerCall, number: int, most_nodes: int) -> list[Value]:
     """The results of a call for samples of the trial shape of that number; says in the call what it takes."""
     trace = Trace(Program("shapes", most_nodes=most_nodes))
     values = [trace.program.input(f"x{i}", (_BATCH, *t.trial(number)), t.dtype) for i, t in enumerate(call.inputs)]
     # A model converts what it is given to floating point.
     values = [as_float(v, trace.dtype) if t.source is None else v for v, t in zip(values, call.inputs, strict=True)]
-    made = call.layer._emit(trace, call.layer.name, call.arguments(values), call.training)
-    call.several = isinstance(made, list | tuple)
-    results = list(made) if call.several else [made]
+    outputs = call.layer._emit(trace, call.layer.name, call.arguments(values), call.training)
+    call.several = isinstance(outputs, list | tuple)
+    results = list(outputs) if call.several else [outputs]
     for value in results:
         if not isinstance(value, Value) or value.shape[:1] != (_BATCH,):
             raise ValueError(

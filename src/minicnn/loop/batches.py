@@ -16,9 +16,10 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, Stage
 from minicnn.data.forms import Batches, as_list, dtype_name, host, mapped, numeric
 from minicnn.data.order import Indices, batch_indices, epoch_order, num_batches, picked
-from minicnn.loop.adapters import Standardizer, one_row, same_length, taken_over
+from minicnn.loop.adapters import one_row, same_length, taken_over
 from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, row_specs, staged, steps_of_a_slot
-from minicnn.loop.sources import Source
+from minicnn.loop.sources import BatchSource
+from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.tracing import Feed, Run
 from minicnn.program.graph import ITEMSIZE, Spec
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from minicnn.distribution import DataParallel
 
 
-class ArraySource(Source):
+class ArraySource(BatchSource):
     """Batches picked by index from whole arrays: on the device, or in the host's memory if they are not kept there.
 
     Memory maps of which either would take a copy are read and converted batch by batch, as what a loader gives is.
@@ -66,11 +67,11 @@ class ArraySource(Source):
         self._gather = None if stays else Gatherer(self._arrays)
 
     def batches(self) -> int:
-        """See `Source`."""
+        """See `BatchSource`."""
         return self._batches
 
     def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
-        """See `Source`."""
+        """See `BatchSource`."""
         ahead, self._ahead = self._ahead, None
         if shuffle and ahead is not None and ahead[0] == (seed, epoch):
             order = ahead[1]
@@ -79,7 +80,7 @@ class ArraySource(Source):
         batches = batch_indices(order, self._batch_size, self._last_batch)
         if self._mapped:
             loader = (self._read(rows) if number >= skip else () for number, rows in enumerate(batches))
-            source = LoaderSource(self._standardizer, loader, again=False)
+            source = LoaderSource(self._standardizer, loader, several_epochs=False)
             source._stages = self._stages
             yield from source.runs(shuffle=False, seed=0, epoch=0, skip=skip, longest=longest)
         elif self._gather is not None:
@@ -105,7 +106,7 @@ class ArraySource(Source):
             yield Chunk(feed, len(rows), specs, steps * self._batch_size, partial(gather, np.concatenate(rows)))
 
 
-class LoaderSource(Source):
+class LoaderSource(BatchSource):
     """Batches as a loader gives them: (x, y) or (x, y, sample_weight).
 
     Args:
@@ -113,12 +114,12 @@ class LoaderSource(Source):
         loader: An iterable, such as a list or an iterator; or a `minicnn.utils.PyDataset`, or one of Keras, whose
             batches may be shuffled.
         steps: Batches of an epoch, if each is to go on where the one before has ended; None for all that it has.
-        again: Whether it is iterated over again and again: then it has a length, or there are `steps`.
+        several_epochs: Whether it is iterated over many times: then it has a length, or there are `steps`.
         distribution: Who shares the batches out: each rank asks a loader with `set_shard` for its rows alone.
     """
 
     def __init__(
-        self, standardizer: Standardizer, loader: Any, steps: int | None = None, again: bool = True,
+        self, standardizer: Standardizer, loader: Any, steps: int | None = None, several_epochs: bool = True,
         distribution: DataParallel | None = None,
     ) -> None:  # fmt: skip
         parts = distribution is not None and distribution.loads_parts and hasattr(loader, "set_shard")
@@ -129,7 +130,7 @@ class LoaderSource(Source):
         self._stream_steps = steps
         self._stream: Iterator[Any] = iter(())
         self._at = -1  # number of the batch that the stream gives next
-        if again and steps is None and (not hasattr(loader, "__len__") or len(loader) < 1):
+        if several_epochs and steps is None and (not hasattr(loader, "__len__") or len(loader) < 1):
             raise ValueError(
                 "A loader can be iterated over again and again, and has a length, the number of its batches, of at "
                 f"least 1. Received: {type(loader).__name__}{' of length 0' * hasattr(loader, '__len__')}. A list of "
@@ -137,11 +138,11 @@ class LoaderSource(Source):
             )
 
     def batches(self) -> int:
-        """See `Source`; the loader itself decides on their order."""
+        """See `BatchSource`; the loader itself decides on their order."""
         return len(self._loader) if self._stream_steps is None else self._stream_steps
 
     def one_pass(self, *, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
-        """See `Source`."""
+        """See `BatchSource`."""
         batches = self._numbered(skip, shuffle, seed, epoch)
         if self._distribution is not None:
             yield from self._parts(batches, self._distribution)
@@ -292,9 +293,9 @@ def on_host(standardizer: Standardizer) -> Standardizer:
     return replace(standardizer, backend=get_backend("numpy"))
 
 
-def _on_device(given: Any, backend: Backend) -> bool:
+def _on_device(arrays: Any, backend: Backend) -> bool:
     """True if one of the arrays, or lists of them, is the backend's own, or becomes so where it is."""
-    return any(backend.owns(taken_over(a, backend)) for part in as_list(given) for a in as_list(part))
+    return any(backend.owns(taken_over(a, backend)) for part in as_list(arrays) for a in as_list(part))
 
 
 def _stays(standardizer: Standardizer, *arrays: Any) -> bool:
@@ -327,9 +328,9 @@ def _takes_copies(
 
 def source_of(
     standardizer: Standardizer, x: Any, y: Any, weight: Any, *, batch_size: int, last_batch: Any = "keep",
-    steps: int | None = None, again: bool = False, onwards: bool = False,
+    steps: int | None = None, several_epochs: bool = False, continues: bool = False,
     distribution: DataParallel | None = None,
-) -> Source:  # fmt: skip
+) -> BatchSource:  # fmt: skip
     """The source of batches that data are.
 
     Args:
@@ -340,31 +341,31 @@ def source_of(
         batch_size: Samples in a batch; a loader has its own.
         last_batch: What becomes of a last batch that is not full: see `batch_indices`.
         steps: Batches of an epoch; None for all of the data.
-        again: Whether there are several epochs.
-        onwards: Whether an epoch of `steps` goes on where the one before has ended, the data being gone through again
+        several_epochs: Whether there are several epochs.
+        continues: Whether an epoch of `steps` goes on where the one before has ended, the data being gone through again
             and again; else it is the first batches of the data.
         distribution: Who shares batches of a loader out.
 
     Raises:
         ValueError: If labels are missing or given twice, or it cannot be known how many batches an epoch has.
     """
-    source: Source
+    source: BatchSource
     if isinstance(x, Batches):
         if y is not None or weight is not None:
             raise ValueError(
                 "A loader gives labels and sample weights itself. Received: a loader, and y or sample_weight."
             )
         sized, by_number = hasattr(x.loader, "__len__"), hasattr(x.loader, "__getitem__")
-        if not sized or (onwards and not by_number):  # going on is then better than beginning anew
-            return LoaderSource(standardizer, x.loader, steps, again, distribution)
-        source = LoaderSource(standardizer, x.loader, None, again, distribution)
+        if not sized or (continues and not by_number):  # going on is then better than beginning anew
+            return LoaderSource(standardizer, x.loader, steps, several_epochs, distribution)
+        source = LoaderSource(standardizer, x.loader, None, several_epochs, distribution)
     else:
         if y is None and not standardizer.free:
             raise ValueError("Arrays come with labels: pass y as well, or a loader of (x, y). Received: y=None.")
         source = ArraySource(
             standardizer, standardizer.checked(x), y, weight, batch_size=batch_size, last_batch=last_batch
         )
-    if steps is not None and (onwards or steps < len(source)):
+    if steps is not None and (continues or steps < len(source)):
         source.steps = steps
     return source
 

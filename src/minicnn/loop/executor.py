@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._executables import ManySteps, TimedStep
 from minicnn.backends._progress import clock
-from minicnn.backends.base import Array, Executable, ManySteps, Span, State, TimedStep
+from minicnn.backends.base import Array, Executable, Span, State
 from minicnn.distribution import DataParallel
 from minicnn.loop.step import Step
 from minicnn.loop.totals import Totals

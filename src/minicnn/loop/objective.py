@@ -95,8 +95,8 @@ class Objective:
         chosen = [get_loss(v) for v in losses]
         of_outputs: list[Loss | None] = [*chosen] if chosen else [None] * count
         measured = [
-            [_metric(m, own) for m in (ms if isinstance(ms, list | tuple) else [ms])]
-            for ms, own in zip(per_output, of_outputs, strict=True)
+            [_metric(m, loss_of_output) for m in (ms if isinstance(ms, list | tuple) else [ms])]
+            for ms, loss_of_output in zip(per_output, of_outputs, strict=True)
         ]
         names = [""] if count == 1 else [f"{name}_" for name in outputs]
         objective = cls(chosen, [float(w) for w in weights], measured, names)
@@ -196,17 +196,17 @@ def _linear_layer(output: SymbolicTensor) -> Layer | None:
     return None
 
 
-def _each(what: str, given: Any, outputs: Sequence[str], otherwise: Any = None) -> Any:
+def _each(what: str, entries: Any, outputs: Sequence[str], otherwise: Any = None) -> Any:
     """A dictionary by the names of the outputs, or a tuple, as a list; anything else as it is."""
-    if not isinstance(given, Mapping):
-        return list(given) if isinstance(given, tuple) else given
+    if not isinstance(entries, Mapping):
+        return list(entries) if isinstance(entries, tuple) else entries
     needed = outputs if otherwise is None else ()
-    if not set(needed) <= set(given) <= set(outputs):
+    if not set(needed) <= set(entries) <= set(outputs):
         raise ValueError(
             f"A dictionary of {what} has the names of the outputs as keys{'' if otherwise is not None else ', all'}. "
-            f"Received: {', '.join(map(repr, given))}; the outputs are {', '.join(map(repr, outputs))}."
+            f"Received: {', '.join(map(repr, entries))}; the outputs are {', '.join(map(repr, outputs))}."
         )
-    return [given.get(name, otherwise) for name in outputs]
+    return [entries.get(name, otherwise) for name in outputs]
 
 
 def read_mean(totals: Mapping[str, Any]) -> float:
@@ -218,8 +218,8 @@ def _count(totals: Mapping[str, Any]) -> int:
     return round(float(totals["total"]))
 
 
-def _metric(given: Any, loss: Loss | None) -> Metric:
+def _metric(metric: Any, loss: Loss | None) -> Metric:
     """A metric by name; the accuracy of a single logit has its threshold at 0."""
-    if given in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
-        return Accuracy(given, threshold=0.0)
-    return get_metric(given)
+    if metric in ("accuracy", "acc") and isinstance(loss, BinaryCrossentropy) and loss.from_logits:
+        return Accuracy(metric, threshold=0.0)
+    return get_metric(metric)

@@ -14,8 +14,9 @@ from minicnn.backends import refuse_after_fork
 from minicnn.backends.base import Array, Backend
 from minicnn.callbacks import Callbacks
 from minicnn.data.forms import Batches, dtype_name, host, shuffles
-from minicnn.loop.adapters import Standardizer, taken_over
+from minicnn.loop.adapters import taken_over
 from minicnn.loop.batches import ArraySource
+from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.tracing import Run
 from minicnn.loop.training import Training
 

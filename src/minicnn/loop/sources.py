@@ -9,7 +9,7 @@ from dataclasses import replace
 from minicnn.loop.tracing import Run
 
 
-class Source(ABC):
+class BatchSource(ABC):
     """Batches of each epoch, as runs of steps.
 
     Attributes:
@@ -42,9 +42,9 @@ class Source(ABC):
         """
         if self.steps is None:
             return self.one_pass(shuffle=shuffle, seed=seed, epoch=epoch, skip=skip, longest=longest)
-        return self._onwards(self.steps, shuffle, seed, epoch, skip, longest)
+        return self._continued(self.steps, shuffle, seed, epoch, skip, longest)
 
-    def _onwards(self, steps: int, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
+    def _continued(self, steps: int, shuffle: bool, seed: int, epoch: int, skip: int, longest: int) -> Iterator[Run]:
         at, end = epoch * steps + skip, (epoch + 1) * steps
         while at < end:
             number, first = divmod(at, self.batches())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.base import Array
+from minicnn.states import host_dtype
 
 HostArray = np.ndarray[Any, Any]
 Fetch = Callable[[Array], HostArray]
@@ -17,11 +18,6 @@ Fetch = Callable[[Array], HostArray]
 EXACT = 2**24
 # After so many additions in float32 a sum is still right to some 1e-6, and to read it costs less than 1/1000 of them.
 STEPS = 1024
-
-
-def host_dtype(dtype: Any) -> np.dtype[Any]:
-    """The widest type of a kind, in which sums are kept on the host."""
-    return np.dtype(np.int64 if np.dtype(dtype).kind in "iu" else np.float64)
 
 
 @dataclass(frozen=True)

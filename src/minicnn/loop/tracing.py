@@ -57,6 +57,11 @@ class Feed:
     gathered: bool = False
     training: bool = False
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the inputs and labels among a Program's inputs."""
+        return [*input_names("x", len(self.x)), *input_names("y", len(self.y))]
+
     def of(self, batch: int) -> Feed:
         """The same for another number of samples, which are given as they are."""
         x, y = (tuple(Spec((batch, *spec.shape[1:]), spec.dtype) for spec in specs) for specs in (self.x, self.y))
@@ -161,8 +166,7 @@ def trace_step(
 
 def declare_data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[Value], Value | None]:
     """Inputs of one batch: as they are given, or picked from the whole data set by "index"."""
-    specs = [*zip(input_names("x", len(feed.x)), feed.x, strict=True)]
-    specs += zip(input_names("y", len(feed.y)), feed.y, strict=True)
+    specs = [*zip(feed.names, (*feed.x, *feed.y), strict=True)]
     if feed.weight is not None:
         specs.append(("sample_weight", Spec((feed.x[0].shape[0], *feed.weight), dtype)))
     values = [program.input(name, spec.shape, spec.dtype) for name, spec in specs]
@@ -272,7 +276,7 @@ def _synchronized(program: Program, shard: Shard, outputs: Sequence[Value], trac
         if value.kind == "parameter" and trace.declared[path].regularizer is trace.declared[path].constraint is None
     ]  # fmt: skip
     split_kernels(program, shard, free)
-    synchronize(program, shard, trace.by_shard)
+    synchronize(program, shard, trace.by_shard, short=trace.images != trace.dtype)
     values, trace.updates = list(program.outputs.values()), program.updates
     program.outputs, program.updates = {}, {}
     outputs, more = values[: len(outputs)], values[len(outputs) :]

@@ -21,11 +21,12 @@ from minicnn.distribution import DataParallel
 from minicnn.initializers import Initializer, generator
 from minicnn.layers.graph import Graph
 from minicnn.layers.weight import Weight
-from minicnn.loop.adapters import Standardizer, samples_of
+from minicnn.loop.adapters import samples_of
 from minicnn.loop.batches import source_of
 from minicnn.loop.executor import Executor
 from minicnn.loop.objective import LazyLogs
-from minicnn.loop.sources import Source
+from minicnn.loop.sources import BatchSource
+from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.step import Supervised
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Run
@@ -34,7 +35,6 @@ from minicnn.loop.written import WrittenStep
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program
 from minicnn.schedules import Schedule
-from minicnn.trace import StepTrace, Timeline, traced
 
 
 class Training:
@@ -229,7 +229,7 @@ class Training:
     def source(
         self, x: Any, y: Any, weight: Any, batch_size: int, class_weight: Mapping[int, float] | None = None,
         **options: Any,
-    ) -> Source:  # fmt: skip
+    ) -> BatchSource:  # fmt: skip
         """The source of batches with labels; see `source_of` for the options."""
         options |= {"batch_size": batch_size, "distribution": self.distribution}
         return source_of(self.standardizer(class_weight), x, y, weight, **options)
@@ -268,8 +268,8 @@ class Training:
         return executor.train(run, totals, executor.step.rates(executor.steps_taken, run.steps), finite)
 
     def fit(
-        self, source: Source, validation: Source | None, validates: Callable[[int], bool], callbacks: Callbacks,
-        shuffle: bool, seed: int, epochs: range, about: Mapping[str, Any],
+        self, source: BatchSource, validation: BatchSource | None, validates: Callable[[int], bool],
+        callbacks: Callbacks, shuffle: bool, seed: int, epochs: range, about: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Train for some epochs: see `Model.fit`; all ranks must have been asked `about` the same."""
         self.stop, self.position = False, (epochs.start, 0)
@@ -284,7 +284,7 @@ class Training:
         self.agree("end of the training", callbacks.params)
 
     def train_epoch(
-        self, source: Source, validation: Source | None, callbacks: Callbacks, shuffle: bool, seed: int
+        self, source: BatchSource, validation: BatchSource | None, callbacks: Callbacks, shuffle: bool, seed: int
     ) -> None:
         """Train from the position to the end of its epoch, and validate."""
         epoch, first = self.position
@@ -310,7 +310,7 @@ class Training:
         self.position = (epoch + 1, 0)
         callbacks("on_epoch_end", epoch, epoch_logs)
 
-    def evaluate(self, source: Source, callbacks: Callbacks) -> dict[str, Any]:
+    def evaluate(self, source: BatchSource, callbacks: Callbacks) -> dict[str, Any]:
         """Losses and metrics of all batches."""
         callbacks("on_test_begin")
         totals = Totals()
@@ -328,27 +328,6 @@ class Training:
         """Number of batches predicted before: layers that are to draw numbers in predictions draw anew."""
         self.draws += 1
         return self.draws - 1
-
-    def trace(self, x: Any, y: Any, weight: Any, kernels: bool) -> StepTrace:
-        """Every value of one step on one batch: see `Model.trace`."""
-        predicts = y is None and self.step.graph is not None
-        kind: Any = "predict" if predicts else "train"
-        run = self.standardizer(labelled=not predicts).batch(x, y, weight)
-        arrays = {name: self.variables.get(name) for name in self.variables.cells}
-        if not predicts:
-            rates = self.executor.step.rates(self.executor.steps_taken, 1)
-            arrays = {name: np.asarray(value) for name, (value,) in rates.items()} | arrays
-        arrays |= {name: self.backend.to_numpy(array) for name, array in run.arrays.items()}
-        program = self.executor.step.trace(kind, run.feed)
-        inputs = {v.name: arrays.get(v.name, np.zeros(v.shape)) for v in program.inputs}
-        return traced(program, self.backend, inputs, kernels=kernels)
-
-    def timeline(self, x: Any, y: Any, weight: Any) -> Timeline:
-        """See `Model.timeline`."""
-        run, executor = self.standardizer().batch(x, y, weight), self.executor
-        self.train(run, Totals())  # which compiles it
-        spans = Timeline.told(executor.timeline(run, executor.step.rates(executor.steps_taken, 1)))
-        return Timeline.of([spans] if self.distribution is None else self.distribution.communicator.share(spans))
 
     def further_optimizers(self) -> dict[str, Optimizer]:
         """Optimizers that a step of its author's has beside that of `compile`."""

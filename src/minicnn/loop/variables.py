@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, State
 from minicnn.data.forms import host, numeric
-from minicnn.layers.cell import Cell, Lock, Place
+from minicnn.layers.cell import Cell, Lock
 from minicnn.states import check_range
+
+if TYPE_CHECKING:
+    from minicnn.layers.cell import Place
 
 HostArray = np.ndarray[Any, Any]
 

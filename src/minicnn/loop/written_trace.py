@@ -223,9 +223,9 @@ class WrittenTrace(Trace):
             summed = self._sum(mean)
             slopes = differentiate(program, summed if factor is None else summed * (factor * share), values)
             with program.scope("shards", "backward"):
-                shared = [g for g, own in zip(slopes, of_samples, strict=True) if not own]
+                shared = [g for g, alone in zip(slopes, of_samples, strict=True) if not alone]
                 totals = iter(in_buckets(program, shard, shared))
-                slopes = [g if own else next(totals) for g, own in zip(slopes, of_samples, strict=True)]
+                slopes = [g if alone else next(totals) for g, alone in zip(slopes, of_samples, strict=True)]
                 slopes = [g * share for g in slopes] if factor is None else slopes
         if common:
             alike = reduce(operator.add, common)
@@ -294,7 +294,7 @@ class WrittenTrace(Trace):
     def _spread(self) -> dict[int, Spread]:
         """Spread of each Value, once batches are normalised as such."""
         if self.shard is not None and self.shard.count > 1:
-            settled = in_common(self.shard, self.by_shard)
+            settled = in_common(self.shard, self.by_shard, short=self.images != self.dtype)
             _replace(self.program, lambda node: None if id(node) in self._settled else settled(node))
             self._settled |= set(map(id, self.program.nodes))
         return spread(self.program, self.samples, self.data, self._sums)
@@ -302,11 +302,11 @@ class WrittenTrace(Trace):
     def _check_mean(self, what: str, value: Value, kind: Spread) -> None:
         if kind not in ("same", "mean"):
             node = value.node
-            made = f", made by {node.op.name}" if node is not None else ""
+            origin = f", made by {node.op.name}" if node is not None else ""
             raise ValueError(
                 f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
-                f"Received: {value!r}{made}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, with "
-                "others of the batch through self.gather(x), or train without shards."
+                f"Received: {value!r}{origin}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, "
+                "with others of the batch through self.gather(x), or train without shards."
             )
 
     # Logs -----------------------------------------------------------------------------------------
@@ -376,11 +376,11 @@ def _replace(program: Program, rule: Callable[[Node], Sequence[Value] | None]) -
     """As `Program.replace`, but Values stay what they are, because the author holds them: new nodes make them."""
     for node in program.rebuild():
         first = len(program.nodes)
-        made = rule(node)
-        if made is None:
+        replacements = rule(node)
+        if replacements is None:
             program.nodes.append(node)
             continue
-        for old, new in zip(node.outputs, made, strict=True):
+        for old, new in zip(node.outputs, replacements, strict=True):
             maker = new.node
             if maker is None:
                 continue

@@ -6,8 +6,8 @@ A study says what to measure and how to present it; see `minicnn.studies`.
 from minicnn.measure.comparison import Comparison
 from minicnn.measure.page import Column, Figure, Missing, Page, Panel, Table
 from minicnn.measure.parity import Probe, parity
-from minicnn.measure.store import Store
-from minicnn.measure.study import Measurement, Results, Run, Setting, Study
+from minicnn.measure.store import ResultStore
+from minicnn.measure.study import Measurement, Results, Setting, Study, StudyRun
 from minicnn.measure.timing import Spread, awaken, interleaved, stopwatch
 from minicnn.measure.worker import CandidateError, Worker
 
@@ -21,12 +21,12 @@ __all__ = [
     "Page",
     "Panel",
     "Probe",
+    "ResultStore",
     "Results",
-    "Run",
     "Setting",
     "Spread",
-    "Store",
     "Study",
+    "StudyRun",
     "Table",
     "Worker",
     "awaken",

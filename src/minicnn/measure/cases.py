@@ -21,7 +21,7 @@ from minicnn.models import Model
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvUnit:
     """A convolution without padding, with bias and ReLU, and a max-pooling after it if there is one.
 
     Attributes:
@@ -38,7 +38,7 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingCase:
     """A network and how it is trained.
 
     Attributes:
@@ -53,7 +53,7 @@ class Case:
         options: Of the zoo's network.
     """
 
-    convolutions: tuple[Convolution, ...] = ()
+    convolutions: tuple[ConvUnit, ...] = ()
     hidden: tuple[int, ...] = ()
     image: tuple[int, int, int] = (28, 28, 1)
     batch: int = 512
@@ -90,23 +90,26 @@ def as_samples(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int) -
     )
 
 
-def _like(network: str, **options: Any) -> Case:
+def _like(network: str, **options: Any) -> TrainingCase:
     recipe = RECIPES[network]
-    return Case(**{"rate": recipe.learning_rate, "momentum": recipe.momentum, **options})
+    return TrainingCase(**{"rate": recipe.learning_rate, "momentum": recipe.momentum, **options})
 
 
 # A small rate: with a large one a deep network magnifies rounding within two steps.
-_DEEP = Case(image=(64, 64, 3), batch=128, steps=1, classes=200, rate=1e-4)
+_DEEP = TrainingCase(image=(64, 64, 3), batch=128, steps=1, classes=200, rate=1e-4)
 _UNDROPPED = replace(_DEEP, options={"dropout": 0.0})
-_SMALL, _WIDE = (Convolution(8, pool=2), Convolution(16, pool=2)), (Convolution(12, pool=2), Convolution(24, pool=2))
-_PAIR = (Convolution(16), Convolution(32, pool=2))
+_SMALL, _WIDE = (
+    (ConvUnit(8, pool=2), ConvUnit(16, pool=2)),
+    (ConvUnit(12, pool=2), ConvUnit(24, pool=2)),
+)
+_PAIR = (ConvUnit(16), ConvUnit(32, pool=2))
 CASES = {
     "mlp": _like("mlp", hidden=(10,), batch=59_000, steps=1),
     "platforms": _like("platforms", convolutions=_SMALL, hidden=(128,)),
     "kernels": _like("kernels", convolutions=_PAIR, batch=64, steps=938),
     "channels12": _like("platforms", convolutions=_WIDE, hidden=(128,)),
     "kernel5": _like("platforms", convolutions=tuple(replace(c, kernel=5) for c in _SMALL), hidden=(128,)),
-    "stride2": _like("platforms", convolutions=(Convolution(16, stride=2), Convolution(32, stride=2)), hidden=(128,)),
+    "stride2": _like("platforms", convolutions=(ConvUnit(16, stride=2), ConvUnit(32, stride=2)), hidden=(128,)),
     "batch96": _like("platforms", convolutions=_SMALL, hidden=(128,), batch=96, steps=625),
     "batch1000": _like("platforms", convolutions=_SMALL, hidden=(128,), batch=1000, steps=60),
     "rgb32": _like("kernels", convolutions=_PAIR, image=(32, 32, 3), batch=64, steps=781),
@@ -150,7 +153,7 @@ def get_model(
     return Model(inputs, Dense(num_classes)(x), backend=backend, seed=seed, name=name)
 
 
-def network(name: str, case: Case | None = None, backend: str | Backend | None = None) -> Model:
+def network(name: str, case: TrainingCase | None = None, backend: str | Backend | None = None) -> Model:
     """The network of a case for its uint8 images, not compiled.
 
     Args:

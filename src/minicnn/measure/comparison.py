@@ -134,17 +134,17 @@ class Comparison:
             doubted = set(unsure)
             for epoch in LOOKS:
                 if unsure and reference in (probes := probes_of(epoch)):
-                    again = parity(probes, reference, rtol, others)
-                    reasons = {n: again.get(n, why) for n, why in reasons.items() if n not in unsure or n in again}
-                    unsure &= again.keys()
+                    later = parity(probes, reference, rtol, others)
+                    reasons = {n: later.get(n, why) for n, why in reasons.items() if n not in unsure or n in later}
+                    unsure &= later.keys()
             self.kinked |= doubted - reasons.keys()
             self.out |= reasons
 
-    def check_losses(
+    def losses(
         self, method: str, *args: Any, rtols: Sequence[float],
         others: Mapping[str, Sequence[float]] = MappingProxyType({}),
-    ) -> dict[str, list[float]]:  # fmt: skip
-        """Refuse candidates whose losses of some steps are not those of the reference; the losses by name.
+    ) -> tuple[dict[str, list[float]], dict[str, str]]:  # fmt: skip
+        """Losses of some steps by name, and of candidates whose losses are not those of the reference what differs.
 
         Args:
             method: Method of the objects that returns losses.
@@ -154,7 +154,16 @@ class Comparison:
         """
         losses: dict[str, list[float]] = self.prepare(method, *args)
         reference = self._reference if self._reference in losses else None
-        self.out |= {n: f"refused, because {why}" for n, why in loss_parity(losses, rtols, reference, others).items()}
+        reasons = loss_parity(losses, rtols, reference, others)
+        return losses, {name: f"refused, because {why}" for name, why in reasons.items()}
+
+    def check_losses(
+        self, method: str, *args: Any, rtols: Sequence[float],
+        others: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> dict[str, list[float]]:  # fmt: skip
+        """Refuse candidates whose losses of some steps are not those of the reference: see `losses`."""
+        losses, refused = self.losses(method, *args, rtols=rtols, others=others)
+        self.out |= refused
         return losses
 
     def time(self, method: str, *args: Any, rounds: int, budget_s: float | None = None) -> dict[str, list[float]]:

@@ -15,14 +15,14 @@ import numpy as np
 
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
-from minicnn.measure.cases import CASES, Case
+from minicnn.measure.cases import CASES, TrainingCase
 from minicnn.measure.model_trainer import first_weights
 from minicnn.measure.parity import Probe
 from minicnn.measure.trainer import Row, Trainer, Work
 from minicnn.zoo import STUDIES
 
 
-def logits(case: Case, weights: Any, x: Any) -> Any:
+def logits(case: TrainingCase, weights: Any, x: Any) -> Any:
     """The network of a case: pairs of kernel and bias, images (N, H, W, C) from 0 to 1, to logits (N, classes)."""
     import jax
     from jax import lax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from minicnn.measure.page import Block, Figure, Repeat, Section, Table, Words
+from minicnn.measure.page import Block, Figure, Paragraph, Repeat, Section, Table
 from minicnn.measure.report import Chapter, absent, commands, machine_facts, reservations
 from minicnn.measure.tables import to_markdown
 
@@ -68,7 +68,7 @@ def _block(block: Block, chapter: Chapter, figures: str, tables: str) -> str:
     match block:
         case Section():
             return _escaped(f"## {block.title}")
-        case Words():
+        case Paragraph():
             return _escaped(block.text)
         case Table() if len(block.rows) > FOLDED:
             text = f"[{block.title}]({tables}/{chapter.name}-{block.name}.csv): {len(block.rows)} rows. {block.note}"

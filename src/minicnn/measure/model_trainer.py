@@ -23,6 +23,8 @@ from minicnn.measure.trainer import Batch, Row, Trainer, Work
 from minicnn.models import Model
 from minicnn.tolerance import EPSILON
 
+MOVES = 5  # how often weights are moved by a rounding
+
 
 def build(
     settings: Settings, samples: job.Samples, backend: Backend, work: Work, metrics: Sequence[str] = ("accuracy",)
@@ -100,6 +102,25 @@ class ModelTrainer(Trainer):
         eps = EPSILON[PRECISIONS[self.settings.precision].dtype]
         rounding = {p: eps * float(max(np.abs(before[p]).max(), np.abs(after[p]).max())) for p in before}
         return Probe(row["loss"], {p: before[p].astype(np.float64) - after[p] for p in before}, rounding)
+
+    def sensitivity(self, epochs: int, rounding: float) -> list[float]:
+        """See `Trainer.sensitivity`; leaves the training as it was."""
+        state, begun, first = self.model.get_state(), self.epoch, self.model.get_weights()
+
+        def losses(moved: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+            self.model.set_weights(moved)
+            values = np.array(self.losses(epochs))
+            self.model.set_state(state)
+            self.epoch = begun
+            return values
+
+        right, changes = losses(first), [np.zeros(epochs)]
+        for seed in range(MOVES):
+            rng = np.random.default_rng(seed)
+            steps = {p: rounding * rng.integers(-1, 2, a.shape) for p, a in first.items()}
+            moved = losses({p: (a * (1 + steps[p])).astype(a.dtype) for p, a in first.items()})
+            changes.append(np.abs(moved / right - 1))
+        return [float(change) for change in np.max(changes, axis=0)]
 
     def _evaluate(self, part: str) -> dict[str, float]:
         batch = min(self.settings.batch_size or 0, len(self.samples[f"x_{part}"]))

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends.base import Array, Backend, Executable, Kernel, TimedLaunches
+from minicnn.backends._executables import TimedLaunches
+from minicnn.backends.base import Array, Backend, Executable, Kernel
 from minicnn.measure.timing import stopwatch
 from minicnn.models import Model
 from minicnn.program.graph import Node, Program, Value

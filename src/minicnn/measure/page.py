@@ -58,7 +58,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     """A paragraph; `code` in backticks is the only markup."""
 
     text: str
@@ -155,7 +155,7 @@ class Figure:
 
 
 CLAIMS = "claims"  # name of their table
-Block = Section | Words | Table | Figure | Repeat
+Block = Section | Paragraph | Table | Figure | Repeat
 
 
 @dataclass
@@ -170,7 +170,7 @@ class Page:
     blocks: list[Block] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
 
-    def refused(self, *reasons: Mapping[str, str], where: str = "here") -> list[Words]:
+    def refused(self, *reasons: Mapping[str, str], where: str = "here") -> list[Paragraph]:
         """Note which candidates have no figures though they are here: refused, or failed; see `Comparison.out`.
 
         Args:
@@ -183,7 +183,7 @@ class Page:
         said = []
         for some in reasons:
             self.refusals |= some
-            said += [Words(f"`{name}` has no figures {where}: {why}") for name, why in some.items()]
+            said += [Paragraph(f"`{name}` has no figures {where}: {why}") for name, why in some.items()]
         return said
 
     def extend(self, blocks: Sequence[Block]) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicnn.measure.drawing import Spot, drawing_of
-from minicnn.measure.page import Block, Figure, Page, Repeat, Section, Table, Words
-from minicnn.measure.study import Run, Setting, Study
+from minicnn.measure.page import Block, Figure, Page, Paragraph, Repeat, Section, Table
+from minicnn.measure.study import Setting, Study, StudyRun
 from minicnn.measure.tables import to_html, words
 from minicnn.measure.utilisation import disturbance
 
@@ -64,7 +64,7 @@ class Chapter:
 
     name: str
     study: Study
-    runs: Sequence[Run]
+    runs: Sequence[StudyRun]
     page: Page
 
 
@@ -122,7 +122,7 @@ def reservations(chapter: Chapter) -> list[str]:
     ]
 
 
-def absent(runs: Sequence[Run]) -> dict[str, str]:
+def absent(runs: Sequence[StudyRun]) -> dict[str, str]:
     """Candidates that no machine could run, with the reason."""
     there = {name for run in runs for name in run.setting.candidates}
     return {name: why for run in runs for name, why in run.setting.absent.items() if name not in there}
@@ -181,7 +181,7 @@ def _block(block: Block) -> str:
             return f"<details><summary>{words(block.title)}</summary>{to_html(block)}</details>"
         case Section():
             return f"<h3>{words(block.title)}</h3>"
-        case Words():
+        case Paragraph():
             return f"<p>{words(block.text)}</p>"
         case Table():
             return to_html(block)

@@ -19,19 +19,19 @@ class Record:
     """A finished measurement.
 
     Attributes:
-        given: What its result depends on.
+        inputs: What its result depends on; files say "given".
         stamp: Machine and versions.
         result: What was measured; plain data.
         others: Share of the cores' time that other programs took meanwhile; None if it is not known.
     """
 
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     stamp: Mapping[str, Any]
     result: Any
     others: float | None = None
 
 
-class Store:
+class ResultStore:
     """A folder of results.
 
     A result is kept as long as all that it depends on is what it was: the sizes, the machine, the versions.
@@ -44,17 +44,17 @@ class Store:
     def __init__(self, folder: Path, stamp: Mapping[str, Any]) -> None:
         self.folder, self.stamp = folder, plain(stamp)
 
-    def find(self, name: str, given: Mapping[str, Any]) -> Record | str:
+    def find(self, name: str, inputs: Mapping[str, Any]) -> Record | str:
         """The record of a measurement, or why there is none that can be used.
 
         Args:
             name: Name of the measurement.
-            given: What its result depends on.
+            inputs: What its result depends on.
         """
         record = self.read(name)
         if isinstance(record, str):
             return record
-        changed = [k for k in {**record.given, **given} if plain(given).get(k) != record.given.get(k)]
+        changed = [k for k in {**record.inputs, **inputs} if plain(inputs).get(k) != record.inputs.get(k)]
         changed += [k for k in {**record.stamp, **self.stamp} if self.stamp.get(k) != record.stamp.get(k)]
         return f"measured with other {', '.join(changed)}" if changed else record
 
@@ -74,17 +74,18 @@ class Store:
             or not isinstance(parts.get("others"), int | float | None)
         ):
             return f"{path} is no record of a measurement"
-        return Record(**value)
+        return Record(parts.pop("given"), **parts)
 
-    def keep(self, name: str, given: Mapping[str, Any], result: Any, others: float | None = None) -> Record:
+    def keep(self, name: str, inputs: Mapping[str, Any], result: Any, others: float | None = None) -> Record:
         """Store the result of a measurement: the file is whole, or does not exist.
 
         Raises:
             ValueError: If it is not plain data with finite numbers.
             OSError: If the file cannot be written.
         """
-        record = Record(plain(given), self.stamp, plain(result), others)
-        write_file(self.path(name), (json.dumps(vars(record), indent=1, allow_nan=False) + "\n").encode(), folders=True)
+        record = Record(plain(inputs), self.stamp, plain(result), others)
+        parts = {"given": record.inputs, "stamp": record.stamp, "result": record.result, "others": record.others}
+        write_file(self.path(name), (json.dumps(parts, indent=1, allow_nan=False) + "\n").encode(), folders=True)
         return record
 
     def path(self, name: str) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from minicnn.measure.candidates import is_name, on_gpu
 from minicnn.measure.page import Page
-from minicnn.measure.store import NOT_MEASURED, Record, Store, plain
+from minicnn.measure.store import NOT_MEASURED, Record, ResultStore, plain
 from minicnn.measure.utilisation import Others, disturbance
 
 Results = Mapping[str, Any]
@@ -46,7 +46,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """A study as it was carried out on one machine.
 
     Attributes:
@@ -115,12 +115,12 @@ class Measurement:
 
     Attributes:
         name: Name, unique in the study.
-        given: All that the result depends on beside machine and versions; plain data.
+        inputs: All that the result depends on beside machine and versions; plain data.
         run: Measures; returns plain data.
     """
 
     name: str
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     run: Callable[[], Any]
 
 
@@ -150,7 +150,7 @@ class Study:
     quick: Any
     data: tuple[str, ...]
     measurements: Callable[[Setting], Iterator[Measurement]]
-    present: Callable[[Page, Sequence[Run]], None]
+    present: Callable[[Page, Sequence[StudyRun]], None]
     others: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     hybrids: bool = False
@@ -207,7 +207,7 @@ def _size(size: Field[Any], usual: Any, text: str) -> Any:
 
 
 def measure(
-    study: Study, setting: Setting, store: Store, say: Callable[[str], None], *, again: bool = False,
+    study: Study, setting: Setting, store: ResultStore, say: Callable[[str], None], *, remeasure: bool = False,
     parts: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Measure what the store does not hold yet; each result is stored as soon as it is measured.
@@ -217,7 +217,7 @@ def measure(
         setting: How it is carried out.
         store: Where results are kept.
         say: Told what goes on, a line at a time.
-        again: Measure everything again, stored or not.
+        remeasure: Measure everything again, stored or not.
         parts: Names of measurements, or patterns such as "sweep-*"; empty for all.
 
     Raises:
@@ -230,7 +230,7 @@ def measure(
     _check_sizes(store, setting.sizes, wanted)
     wanted = _chosen(wanted, parts)
     for number, measurement in enumerate(wanted, start=1):
-        stored = "measured anew" if again else store.find(measurement.name, measurement.given)
+        stored = "measured anew" if remeasure else store.find(measurement.name, measurement.inputs)
         place = f"{number}/{len(wanted)} {measurement.name}"
         if isinstance(stored, Record):
             store.keep(SETTING, {}, asdict(setting))
@@ -242,7 +242,7 @@ def measure(
         result = measurement.run()
         busy = others.busy()
         store.keep(SETTING, {}, asdict(setting))  # only now: what cannot be measured leaves nothing behind
-        store.keep(measurement.name, measurement.given, result, busy)
+        store.keep(measurement.name, measurement.inputs, result, busy)
         say("; ".join(filter(None, (f"{place}: {time.perf_counter() - start:.0f} s", disturbance(busy)))))
 
 
@@ -255,7 +255,7 @@ def _chosen(wanted: Sequence[Measurement], parts: Sequence[str]) -> list[Measure
     return [m for m in wanted if not parts or any(fnmatch(m.name, part) for part in parts)]
 
 
-def _check_machine(store: Store, stamp: Mapping[str, Any], every: Sequence[Measurement]) -> None:
+def _check_machine(store: ResultStore, stamp: Mapping[str, Any], every: Sequence[Measurement]) -> None:
     """Refuse results of another machine than that of a stamp, under whose name a page would show them."""
     here = _computer(stamp)
     for measurement in every:
@@ -273,7 +273,7 @@ def _computer(stamp: Mapping[str, Any]) -> str:
     return ", ".join([str(stamp.get("cpu")), f"{stamp.get('cores')} cores", *sorted(gpus)])
 
 
-def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None:
+def _check_sizes(store: ResultStore, sizes: Any, every: Sequence[Measurement]) -> None:
     """Refuse to put measurements of other sizes into a folder: its page would show them as one study."""
     record = store.read(SETTING)
     kept = record.result if isinstance(record, Record) else None
@@ -281,16 +281,16 @@ def _check_sizes(store: Store, sizes: Any, every: Sequence[Measurement]) -> None
         return
     for measurement in every:
         stored = store.read(measurement.name)
-        inputs = plain(measurement.given)
-        if isinstance(stored, Record) and {**stored.given, "candidates": None} != {**inputs, "candidates": None}:
-            other = ", ".join(k for k in {**stored.given, **inputs} if stored.given.get(k) != inputs.get(k))
+        inputs = plain(measurement.inputs)
+        if isinstance(stored, Record) and {**stored.inputs, "candidates": None} != {**inputs, "candidates": None}:
+            other = ", ".join(k for k in {**stored.inputs, **inputs} if stored.inputs.get(k) != inputs.get(k))
             raise ValueError(
                 f"A folder holds a study in one set of sizes. Received: {measurement.name} with other {other} than in "
                 f"{store.folder}. Name another folder with --out, or remove that one."
             )
 
 
-def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
+def recall_all(study: Study, stores: Sequence[ResultStore]) -> list[StudyRun]:
     """Results of a study in several stores, for one page.
 
     Of what was measured on a machine more than once, the first store's is shown. A run in the quick form, or beside
@@ -299,7 +299,7 @@ def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
     Raises:
         ValueError: If one holds none, or one that cannot be read.
     """
-    runs: list[Run] = []
+    runs: list[StudyRun] = []
     for run in [recall(study, store) for store in stores]:
         same = [other for other in runs if other.computer == run.computer]
         shown = {name: result for name, result in run.results.items() if not any(name in r.results for r in same)}
@@ -310,7 +310,7 @@ def recall_all(study: Study, stores: Sequence[Store]) -> list[Run]:
     return runs
 
 
-def recall(study: Study, store: Store) -> Run:
+def recall(study: Study, store: ResultStore) -> StudyRun:
     """Results of a study in one store; a measurement that it does not hold is left out.
 
     Raises:
@@ -333,7 +333,7 @@ def recall(study: Study, store: Store) -> Run:
             raise _incomplete(stored)
     if not results:
         raise _incomplete(NOT_MEASURED)
-    return Run(setting, results, record.stamp, others=others)
+    return StudyRun(setting, results, record.stamp, others=others)
 
 
 def _setting(study: Study, kept: Any) -> Setting:

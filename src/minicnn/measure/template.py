@@ -30,7 +30,7 @@ from string import Formatter
 from typing import Any
 
 from minicnn.measure.figures import duration
-from minicnn.measure.page import Block, Cell, Claim, Column, Figure, Panel, Section, Table, Words, claimed, span
+from minicnn.measure.page import Block, Cell, Claim, Column, Figure, Panel, Paragraph, Section, Table, claimed, span
 
 Rows = Sequence[Mapping[str, Cell]]
 
@@ -56,7 +56,7 @@ class Content:
     holds: Mapping[str, bool | None] = field(default_factory=dict)
 
 
-class Template:
+class PageTemplate:
     """The page of a study.
 
     Args:
@@ -155,7 +155,7 @@ def _blocks(paragraph: str, content: Content) -> Iterator[Block]:
     if shown is None:
         words = fill(" ".join(paragraph.split()), content.values)
         if words is not None:
-            yield Words(words)
+            yield Paragraph(words)
         return
     title, name = (fill(text, content.values) or "" for text in shown.groups()[1:])
     rest = paragraph[shown.end() :].splitlines()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minicnn.measure.cases import CASES, Convolution
+from minicnn.measure.cases import CASES, ConvUnit
 from minicnn.zoo import STUDIES
 
 Array = np.ndarray[Any, Any]
@@ -203,7 +203,7 @@ def pooled() -> list[nn.Module]:
 # Networks: each takes the channels of the images and the number of classes ------------------------
 
 
-def plain(c: int, convolutions: Sequence[Convolution], widths: list[int]) -> nn.Sequential:
+def plain(c: int, convolutions: Sequence[ConvUnit], widths: list[int]) -> nn.Sequential:
     """Convolutions of a case with ReLU and max-pooling, then dense layers between widths."""
     layers: list[nn.Module] = []
     for one in convolutions:

@@ -91,6 +91,10 @@ class Trainer:
         """Loss and gradients of the first batch of an epoch; leaves the training as it was."""
         raise NotImplementedError
 
+    def sensitivity(self, epochs: int, rounding: float) -> list[float]:
+        """By which share the loss of each epoch changes at most if first weights move by a rounding; 0 for peers."""
+        return [0.0] * epochs
+
     # Single steps, on batches that are handed to the device one by one
 
     def reset(self, batch: int | None = None) -> None:

@@ -17,9 +17,9 @@ def call_on_arrays(layer: Layer, inputs: Any, training: bool | None) -> Any:
     """Results of a layer on arrays of a batch, as arrays of their kind."""
     several = inputs if isinstance(inputs, list | tuple) else [inputs]
     tensors = [Input(a.shape[1:], dtype=d if (d := dtype_name(a)) in ITEMSIZE else "float32") for a in several]
-    given = inputs.with_tensors(tensors) if isinstance(inputs, Arguments) else tensors
+    arguments = inputs.with_tensors(tensors) if isinstance(inputs, Arguments) else tensors
     callers = layer._callers
-    model = Model(tensors, layer(given if given is not tensors or several is inputs else tensors[0]))
+    model = Model(tensors, layer(arguments if arguments is not tensors or several is inputs else tensors[0]))
     layer._callers = callers  # a call on arrays is none on tensors: see `Inspectable.output`
     model._training.draws = layer._array_calls
     layer._array_calls += 1

@@ -23,9 +23,9 @@ class Called(Graph):
 
     def __init__(self, model: Layer, inputs: Tensors) -> None:
         self._model = model
-        made = connect(model, inputs, None)
-        several = made if isinstance(made, list | tuple) else [made]
-        self.one_input, self.one_output = isinstance(inputs, SymbolicTensor), not isinstance(made, list | tuple)
+        results = connect(model, inputs, None)
+        several = results if isinstance(results, list | tuple) else [results]
+        self.one_input, self.one_output = isinstance(inputs, SymbolicTensor), not isinstance(results, list | tuple)
         self.inputs = [inputs] if isinstance(inputs, SymbolicTensor) else list(inputs)
         # No layer of a graph makes them.
         self.outputs = [replace(tensor, source=None) for tensor in several]

@@ -10,10 +10,10 @@ from minicnn.distribution import DataParallel, OneProcess
 from minicnn.ops.checks import as_integer
 
 
-def check_counts(least: int = 1, **given: Any) -> list[int]:
+def check_counts(least: int = 1, **arguments: Any) -> list[int]:
     """The arguments, in their order; a ValueError if one is no integer of at least `least`."""
     counts = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         count = as_integer(value)
         if count is None or count < least:
             raise ValueError(f"{name} is an integer of at least {least}. Received: {name}={value!r}.")
@@ -21,9 +21,9 @@ def check_counts(least: int = 1, **given: Any) -> list[int]:
     return counts
 
 
-def check_optional(**given: Any) -> list[Any]:
+def check_optional(**arguments: Any) -> list[Any]:
     """The arguments, in their order, of which each is None or an integer of at least 1."""
-    return [None if value is None else check_counts(**{name: value})[0] for name, value in given.items()]
+    return [None if value is None else check_counts(**{name: value})[0] for name, value in arguments.items()]
 
 
 def check_seed(seed: Any) -> int:

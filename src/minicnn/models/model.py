@@ -28,8 +28,9 @@ from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import by_place, split_off
 from minicnn.loop.held import held_weights
 from minicnn.loop.objective import Objective
+from minicnn.loop.observation import timeline, trace
 from minicnn.loop.predictions import predict, predict_alike, predict_batch
-from minicnn.loop.sources import Source
+from minicnn.loop.sources import BatchSource
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
 from minicnn.loop.training import Training
@@ -363,7 +364,7 @@ class Model(VisualMethods, Steps):
             RuntimeError: If there are labels and the model is not compiled.
         """
         with self._received(x, y) as (x, y):
-            return self._training.trace(x, y, sample_weight, kernels)
+            return trace(self._training, x, y, sample_weight, kernels)
 
     def timeline(self, x: Any, y: Any = None, sample_weight: Any = None) -> Timeline:
         """When each part of a training step on one batch runs, on each rank; some training steps are taken for it.
@@ -379,7 +380,7 @@ class Model(VisualMethods, Steps):
         training = self._training
         training.step.compiled()
         with training.together(), self._received(x, y) as (x, y):
-            return training.timeline(x, y, sample_weight)
+            return timeline(training, x, y, sample_weight)
 
     # Training -----------------------------------------------------------------------------------
 
@@ -565,15 +566,15 @@ class Model(VisualMethods, Steps):
                     x, y, sample_weight, validation_split, *self._counts()
                 )
             source = training.source(
-                x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch, again=True,
-                onwards=True,
+                x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch,
+                several_epochs=True, continues=True,
             )  # fmt: skip
             validation = None
             if validation_data is not None:
                 size = batch_size if validation_batch_size is None else validation_batch_size
                 inputs, targets, weights = with_labels(validation_data)
                 validation = training.source(
-                    *self._placed(inputs, targets), weights, size, steps=validation_steps, again=True
+                    *self._placed(inputs, targets), weights, size, steps=validation_steps, several_epochs=True
                 )
             history = History()
             params: dict[str, Any] = {
@@ -742,7 +743,7 @@ def clone_model(model: Model) -> Model:
     return clone
 
 
-def _length(source: Source) -> int | None:
+def _length(source: BatchSource) -> int | None:
     """Batches of a source; None for a loader that does not know it."""
     try:
         return len(source)

@@ -18,7 +18,7 @@ import numpy as np
 from minicnn.ops.arrays import copy_of, place
 from minicnn.ops.checks import normalize_axis, same_dtype
 from minicnn.ops.elementwise import multiply
-from minicnn.ops.groups import Communicator, Group, Span, rows
+from minicnn.ops.groups import Communicator, Group, ShardRange, rows
 from minicnn.ops.primitive import Array, Cost, Namespace, primitive
 from minicnn.program.graph import Node, Spec, Value
 
@@ -80,7 +80,7 @@ def _reduced(parts: Sequence[Host], like: Host, group: Group, communicator: Comm
     incoming = [np.empty(len(group.spans(r)) * len(share), like.dtype) for r in range(group.ranks)]
     incoming[group.rank] = outgoing[group.rank]
     communicator.exchange(outgoing, incoming)
-    sums: dict[Span, Host] = {}
+    sums: dict[ShardRange, Host] = {}
     for r, array in enumerate(incoming):
         spans = group.spans(r)
         # A rank may hold several branches of the tree, and sends the sum of each: adding them first would change the

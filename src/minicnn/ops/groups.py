@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 Array = Any
-Span = tuple[int, int]  # shards from the first to before the second
+ShardRange = tuple[int, int]  # shards from the first to before the second
 Summand = TypeVar("Summand")
 
 
@@ -100,7 +100,7 @@ class Group:
         first = shard // across * across + shard % self.stride
         return range(first, first + across, self.stride)
 
-    def spans(self, rank: int | None = None) -> list[Span]:
+    def spans(self, rank: int | None = None) -> list[ShardRange]:
         """The sums that a rank makes by itself: the largest parts of the tree that lie within its shards."""
         held = self.held(rank)
         return _cover((0, self.shards), (held.start, held.stop)) if held else []
@@ -111,9 +111,9 @@ class Group:
         return max(1, len(self.spans()))
 
     @cached_property
-    def tree(self) -> dict[Span, tuple[Span, Span]]:
+    def tree(self) -> dict[ShardRange, tuple[ShardRange, ShardRange]]:
         """The two parts of every sum of at least two shards."""
-        halves: dict[Span, tuple[Span, Span]] = {}
+        halves: dict[ShardRange, tuple[ShardRange, ShardRange]] = {}
         waiting = [(0, self.shards)]
         while waiting:
             span = waiting.pop()
@@ -123,16 +123,16 @@ class Group:
         return halves
 
     @cached_property
-    def joined(self) -> dict[tuple[Span, Span], Span]:
+    def joined(self) -> dict[tuple[ShardRange, ShardRange], ShardRange]:
         """The sum of which two others are the parts."""
         return {parts: span for span, parts in self.tree.items()}
 
-    def total(self, summands: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
+    def total(self, summands: Mapping[ShardRange, Summand], add: Callable[[Summand, Summand], Summand]) -> Summand:
         """The sum over all shards from sums of some, in the order of the tree."""
         return self.total_of((0, self.shards), summands, add)
 
     def total_of(
-        self, span: Span, summands: Mapping[Span, Summand], add: Callable[[Summand, Summand], Summand]
+        self, span: ShardRange, summands: Mapping[ShardRange, Summand], add: Callable[[Summand, Summand], Summand]
     ) -> Summand:
         """Likewise the sum over the shards of one part of the tree."""
         if span in summands:
@@ -157,7 +157,7 @@ class RunningSums:
 
     def __init__(self, group: Group, plus: Callable[[list[Any], list[Any]], list[Any]] | None = None) -> None:
         self._joined, self._plus = group.joined, plus or _plus
-        self.partial_sums: list[tuple[Span, list[Any]]] = []
+        self.partial_sums: list[tuple[ShardRange, list[Any]]] = []
 
     def add(self, shard: int, arrays: list[Any]) -> None:
         """Take up the arrays of the next shard, or Values of them."""
@@ -178,14 +178,14 @@ def _plus(a: list[Any], b: list[Any]) -> list[Any]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def _halves(span: Span) -> tuple[Span, Span]:
+def _halves(span: ShardRange) -> tuple[ShardRange, ShardRange]:
     """A sum cut at the largest power of two, so that ranks that are a power of two hold whole sums."""
     first, stop = span
     middle = first + (1 << (stop - first - 1).bit_length() - 1)
     return (first, middle), (middle, stop)
 
 
-def _cover(span: Span, held: Span) -> list[Span]:
+def _cover(span: ShardRange, held: ShardRange) -> list[ShardRange]:
     if held[0] <= span[0] and span[1] <= held[1]:
         return [span]
     if span[1] <= held[0] or held[1] <= span[0]:

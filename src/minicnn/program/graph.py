@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,9 @@ from minicnn.program.explorer import explorer
 from minicnn.program.memory import MemoryPlan, plan
 from minicnn.program.operators import Operators
 from minicnn.program.printing import page, table
+from minicnn.program.spec import ITEMSIZE as ITEMSIZE
+from minicnn.program.spec import Shaped
+from minicnn.program.spec import Spec as Spec
 
 if TYPE_CHECKING:
     from minicnn.ops.primitive import Cost, Primitive
@@ -25,11 +27,6 @@ Kind = Literal[
 ]  # fmt: skip
 Phase = Literal["forward", "backward", "update"]
 
-ITEMSIZE = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-}  # fmt: skip
-
 # More nodes than this are a mistake, such as a pooling to an output of 300,000 places: ResNet-152 trains with 3,000.
 MOST_NODES = 50_000
 MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
@@ -38,33 +35,7 @@ MOST_CONSTANT_BYTES = 1 << 28  # of all constants together
 _KIND_OF_PHASE: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient", "update": "update"}
 
 
-@dataclass(frozen=True)
-class Spec:
-    """Shape and dtype of an array, without its elements."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return self.size * ITEMSIZE[self.dtype]
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
-
-
-class Value(Operators):
+class Value(Shaped, Operators):
     """One array of a Program: an input, a constant, or a result of a node.
 
     Values support Python's arithmetic operators and static indexing; each emits a node into the
@@ -90,7 +61,7 @@ class Value(Operators):
         self.data = data
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # it changes with its spec alone
         """Lengths of the axes."""
         return self.spec.shape
 
@@ -98,21 +69,6 @@ class Value(Operators):
     def dtype(self) -> str:
         """Name of the element type."""
         return self.spec.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self.spec.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.spec.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return self.spec.nbytes
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}: {self.spec}>"

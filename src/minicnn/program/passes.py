@@ -152,7 +152,7 @@ def _pools_apart(node: Node) -> bool:
 
 def scatters(node: Node) -> bool:
     """True if all elements of a gradient are such of dy, which are rounded already, or zeros."""
-    return node.op.name == "max_pool2d_gradient" and _are_apart(node)
+    return node.op.name in ("max_pool2d_gradient", "max_pool2d_scatter") and _are_apart(node)
 
 
 def _are_apart(node: Node) -> bool:

@@ -46,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TraceComparison:
     """Differences of two traces; true if there are any.
 
     Attributes:
@@ -99,7 +99,7 @@ class Comparison:
     __repr__ = __str__
 
 
-def compare(one: StepTrace, other: StepTrace) -> Comparison:
+def compare(one: StepTrace, other: StepTrace) -> TraceComparison:
     """See `StepTrace.diff`."""
     if [_signature(t) for t in one.values()] != [_signature(t) for t in other.values()]:
         raise ValueError(
@@ -129,7 +129,7 @@ def compare(one: StepTrace, other: StepTrace) -> Comparison:
             )
             differences.append(Difference(a, error, off))
     names = tuple(f"{t.backend.name}:{t.backend.device}" for t in (one, other))
-    return Comparison((names[0], names[1]), differences, largest, len(one))
+    return TraceComparison((names[0], names[1]), differences, largest, len(one))
 
 
 def _signature(traced: TracedValue) -> tuple[Any, ...]:

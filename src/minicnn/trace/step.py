@@ -20,7 +20,7 @@ from minicnn.ops.elementwise import cast
 from minicnn.pictures import Picture, picture
 from minicnn.program.graph import Node, Program, Value
 from minicnn.program.printing import operation
-from minicnn.trace.comparison import Comparison, compare
+from minicnn.trace.comparison import TraceComparison, compare
 
 Array = np.ndarray[Any, Any]
 
@@ -203,7 +203,7 @@ class StepTrace(Mapping[str, TracedValue]):
         gradients = {name: _gradient(self.program.updates[name], weight) for name, weight in weights.items()}
         return {name: self[value.name] for name, value in gradients.items() if value is not None}
 
-    def diff(self, other: StepTrace) -> Comparison:
+    def diff(self, other: StepTrace) -> TraceComparison:
         """Compare with another trace of the same step, usually of another backend: differences beyond rounding.
 
         A value differs if it is further off than `minicnn.tolerance` allows after as many additions as there are on

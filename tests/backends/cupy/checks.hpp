@@ -2,7 +2,6 @@
 // runtime this is). An access lies within an argument, the shared memory that the launch asked for, or what the text declares; it
 // begins at a multiple of its size; and between two barriers no thread reads what another one writes.
 #pragma once
-#define UNCHECKED __attribute__((no_sanitize_address))
 
 struct Argument {
   const char* first;
@@ -18,11 +17,11 @@ extern "C" __attribute__((visibility("hidden"))) char __ehdr_start, _end;  // of
 // Who has touched a byte of shared memory last. `when` counts the barriers of the block, and those of the warp.
 struct Touch {
   unsigned thread, block, round, warp_round;
-  UNCHECKED static Touch now() {
+  UNCHECKED INLINED static Touch now() {
     return {threadIdx.x + 1, blocks_begun, unsigned(everyone.round), unsigned(warps[threadIdx.x / 32].all.round)};
   }
   // Whether nothing says that it came before another one.
-  UNCHECKED bool beside(const Touch& other) const {
+  UNCHECKED INLINED bool beside(const Touch& other) const {
     if (!thread || thread == other.thread || block != other.block || round != other.round) return false;
     return (thread - 1) / 32 != (other.thread - 1) / 32 || warp_round == other.warp_round;
   }
@@ -41,7 +40,7 @@ UNCHECKED static void fail(const char* rule, const char* what, const void* addre
   snprintf(wrong, sizeof(wrong), "%s. Received: thread %u of block %u %s %zu bytes at byte %td of %s %d, which has %zu.", rule,
            threadIdx.x, blockIdx.x, what, n, p - (shared ? (char*)dynamic_memory : k < 0 ? nullptr : given[k].first),
            shared ? "shared memory" : "argument", shared ? 0 : k, shared ? shared_size : k < 0 ? 0 : given[k].size);
-  setcontext(&outside);
+  _longjmp(outside, 1);
 }
 
 UNCHECKED static bool within_arguments(const char* p, size_t n) {
@@ -53,7 +52,7 @@ UNCHECKED static bool within_arguments(const char* p, size_t n) {
   return false;
 }
 
-UNCHECKED static void check(const void* address, size_t n, bool writes, bool aligned) {
+UNCHECKED INLINED static void check(const void* address, size_t n, bool writes, bool aligned) {
   const char* p = (const char*)address;
   const char* what = writes ? "writes" : "reads";
   if (p >= (char*)dynamic_memory && p < (char*)dynamic_memory + sizeof(dynamic_memory)) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,20 @@ def network(name: str) -> Sequential:
     model = Sequential([Input((8, 8, 2)), *middle], backend=backend_of(name))
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
+
+
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_a_context_that_another_library_took_away(name: str) -> None:
+    """Compiles, trains and predicts on a thread that has none."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    results = []
+    for taken in (False, True):
+        model = network(name)
+        for call in (lambda: model.fit(X, Y, batch_size=10, verbose=0), lambda: results.append(model.predict(X))):
+            if taken:
+                assert driver.cuCtxSetCurrent(None) == 0
+            call()
+    assert results[0].tobytes() == results[1].tobytes()
 
 
 @pytest.mark.parametrize(("name", "library"), PAIRS)

@@ -16,10 +16,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from minicnn import Sequential, ops
+from minicnn import Sequential
 from minicnn.backends import backend_class
 from minicnn.layers import Dense, Input
-from minicnn.program import Program
 from support.small_training import compiled, digits
 from support.tolerances import SUM
 
@@ -82,21 +81,21 @@ def test_without_a_folder_kernels_still_compile(
 
 
 def test_another_process_compiles_what_this_one_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from minicnn.backends.numba import kernel, store
+    from minicnn.backends.numba import kernel, machine_code, store
 
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_COMPILED", {})
-    own, here = kernel.cfunc, []
+    own, here = machine_code.object_code, []
 
-    def counted(*args: Any, **options: Any) -> Any:
+    def counted(*args: Any) -> bytes:
         """Compiles one kernel here, once the other process has compiled all others."""
         here.append(args)
         folder, deadline = store.place("").parent, time.monotonic() + 60
         while len(list(folder.glob("*.bin"))) < 6 and time.monotonic() < deadline:
             time.sleep(0.01)
-        return own(*args, **options)
+        return own(*args)
 
-    monkeypatch.setattr(kernel, "cfunc", counted)
+    monkeypatch.setattr(machine_code, "object_code", counted)
     sources = []
     for k in range(7):
         out = kernel.Lines()
@@ -123,23 +122,27 @@ def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_files_are_of_one_cpu_and_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    import llvmlite.binding
-    import numba
+    import llvmlite
 
-    from minicnn.backends.numba import store
+    from minicnn.backends.numba import cpus, store
 
-    store._platform.cache_clear()
+    def forget() -> None:
+        cpus.host.cache_clear()
+        store._platform.cache_clear()
+
+    forget()
     before = store.place("a")
     for change in (
-        lambda: monkeypatch.setattr(numba, "__version__", "0.0"),
-        lambda: monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: "another"),
+        lambda: monkeypatch.setattr(llvmlite, "__version__", "0.0"),
+        lambda: monkeypatch.setenv("NUMBA_CPU_NAME", "another"),
+        lambda: monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx2"),
     ):
         change()
-        store._platform.cache_clear()
+        forget()
         assert store.place("a") != before
         before = store.place("a")
     monkeypatch.undo()
-    store._platform.cache_clear()
+    forget()
 
 
 def test_kernels_whose_operations_change_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,26 +159,9 @@ def test_kernels_whose_operations_change_have_other_names(monkeypatch: pytest.Mo
 def test_names_cover_the_code_of_every_operation() -> None:
     from minicnn.backends.numba import kernel, registers, store
 
-    operations = kernel._operations() | registers.operations(1, 1)
+    operations = kernel._ALL | registers.operations(1, 1)
     files = {Path(made.emit.__code__.co_filename).stem for made in operations.values() if hasattr(made, "emit")}
     assert files <= set(store.WRITERS)
-
-
-def test_products_are_multiply_adds_of_full_registers() -> None:
-    from minicnn.backends import backend_class
-    from minicnn.backends.numba.kernel import assembly
-    from minicnn.machine import processor
-
-    if not processor().avx512:
-        pytest.skip("the CPU has no AVX-512")
-    program = Program()
-    x, w = program.input("x", (32, 8, 8, 8)), program.input("w", (3, 3, 8, 16), kind="parameter")
-    program.outputs["y"] = ops.conv2d(x, w)
-    tasks = backend_class("numba")(threads=1).compile(program).tasks  # type: ignore[call-arg, attr-defined]
-    text = assembly(next(t.source for t in tasks if t.source.name.startswith("conv2d")))
-    lines = [line for line in text.splitlines() if "vfmadd" in line]
-    assert sum("%zmm" in line for line in lines) >= 24  # a tile
-    assert not any("%ymm" in line or "%xmm" in line for line in lines)
 
 
 def test_a_folder_that_cannot_be_written(small_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +256,7 @@ def test_kernels_from_the_disk_go_with_their_steps(monkeypatch: pytest.MonkeyPat
 
     _trained(range(67, 68))  # now they are there
     monkeypatch.setattr(kernel, "_COMPILED", WeakValueDictionary())
-    monkeypatch.setattr(kernel, "_LOADED", deque(maxlen=0))
+    monkeypatch.setattr(kernel, "_LATEST", deque(maxlen=0))
     model = _trained(range(67, 68))
     assert len(kernel._COMPILED) > 10
     del model

@@ -185,16 +185,17 @@ def test_more_threads_than_a_block_has_rows_or_channels() -> None:
     check(all_sorts((7, 6, 3)), batch=3, kinds=("train",), threads=9)
 
 
-def test_a_small_batch_keeps_all_threads_busy() -> None:
+@pytest.mark.parametrize(("batch", "threads", "pieces"), [(16, 3, 3), (512, 64, 56)])
+def test_a_small_batch_keeps_all_threads_busy(batch: int, threads: int, pieces: int) -> None:
     from minicnn.backends.numba.rules import lower
 
     model = all_sorts((18, 16, 3))
     model.compile("sgd", "mse")
-    tasks = lower(model.program("train", batch_size=16), threads=3).tasks
+    tasks = lower(model.program("train", batch_size=batch), threads=threads).tasks
     kernels = ("conv2d", "depthwise", "max_pool", "average_pool", "subtract", "variance", "block")
     found = [(t.source.name, t.items) for t in tasks if t.source is not None and t.source.name.startswith(kernels)]
     assert len(found) >= 15
-    assert all(items >= 3 for _, items in found), found
+    assert all(items >= pieces for _, items in found), found
 
 
 @pytest.mark.no_cover

@@ -103,7 +103,7 @@ def test_a_quota_in_the_older_form(machine: Machine) -> None:
 # What they do -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])
 def test_the_same_bits_every_time(threads: int) -> None:
     first, *others = (compiled(backend(threads)) for _ in range(3))
     losses = train(first, 5)

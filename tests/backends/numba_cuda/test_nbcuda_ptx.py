@@ -18,12 +18,13 @@ pytest.importorskip("numba_cuda")
 
 from backends.cupy.dense import dense_network, step
 from backends.cupy.networks import NETWORKS
-from minicnn import ops, zoo
+from minicnn import Sequential, ops, zoo
 from minicnn.backends._gpu.device import H200
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.conformance.cases import Case
+from minicnn.layers import Conv2D, Dense, Flatten, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
@@ -79,6 +80,13 @@ def test_the_updates_of_many_parameters_fit_into_shared_memory() -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_all_kernels_of_a_step(network: str, capability: tuple[int, int]) -> None:
     assert_compiles(NETWORKS[network]("numpy").program("train", batch_size=64), capability)
+
+
+def test_a_mask_that_a_convolution_keeps(capability: tuple[int, int]) -> None:
+    """Bytes of a thread, since the compiler has no arrays of bool."""
+    model = Sequential([Input((8, 8, 1)), Conv2D(3, 2, activation="elu"), Flatten(), Dense(2)], backend="numpy")
+    model.compile("sgd", "mean_squared_error")
+    assert_compiles(model.program("train", batch_size=4), capability)
 
 
 @pytest.mark.night("tests/backends/numba_cuda/test_nbcuda_ptx.py::test_a_region_of_many_values")

@@ -29,7 +29,7 @@ from minicnn.machine import cores, local_rank
 from minicnn.program.graph import Node, Program, Spec
 
 if TYPE_CHECKING:
-    from minicnn.distribution.schedule import Schedule
+    from minicnn.distribution.schedule import RankSchedule
     from minicnn.ops.groups import Communicator
 
 COMPILED_AT_ONCE = 8  # Programs, each of which compiles several kernels at once
@@ -216,7 +216,7 @@ class GpuBackend(Backend, ABC):
         there = isinstance(communicator, NcclCommunicator | Planned)  # or nobody to connect
         return communicator if there else NcclCommunicator(communicator)
 
-    def rank_step(self, schedule: Schedule, run: Callable[[Schedule, Self], Executable]) -> Executable:
+    def rank_step(self, schedule: RankSchedule, run: Callable[[RankSchedule, Self], Executable]) -> Executable:
         """See `Backend.rank_step`; as one CUDA graph where that can be."""
         from minicnn.backends._gpu.ranks import rank_step
 

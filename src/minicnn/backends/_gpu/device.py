@@ -35,6 +35,8 @@ class Gpu:
     bandwidth: float  # bytes between the memory and the GPU
     l2: int  # size of the L2 cache
     memory: int  # size of the memory
+    links: str = "pcie"  # the network between such GPUs of a host, by its name in `distribution.prediction`
+    ahead: int = 8  # steps that the host may be ahead of it, which hide the host's delays
 
     @property
     def has_cuda(self) -> bool:
@@ -135,7 +137,7 @@ def gpu_of(name: str, capability: tuple[int, int], **reported: Any) -> Gpu:
             f"Received: {name} with {capability[0]}.{capability[1]}. Use another GPU, or the backend torch or numba."
         )
     nearest = max(known for known in _ARCHITECTURES if known <= capability)
-    figures = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
+    figures: dict[str, Any] = dict(zip(_FIGURES, _ARCHITECTURES[nearest], strict=True))
     figures |= {key: figures[key] * KB for key in _FIGURES[:3]}
     figures |= {
         "shared_unasked": 48 * KB,
@@ -184,10 +186,12 @@ def from_attributes(name: str, capability: tuple[int, int], memory: int, attribu
         bandwidth=rate or (known.bandwidth if known else 300e9),
         l2=said["l2_cache_size"] or (known.l2 if known else 4 * KB * KB),
         memory=memory,
+        links=known.links if known else "pcie",
         **{field: said[key] for field, key in _CALLED.items() if said[key]},
     )
 
 
+_LINKED = ("A100", "H100", "H200", "B200")  # by NVLink, as they are in hosts with several
 # NVIDIA's data sheets and white papers: multiprocessors, boost clock (GHz), memory bandwidth (GB/s), L2 (MB), memory.
 _DEVICES = (
     ("t4", "T4", (7, 5), 40, 1.59, 320, 4, 16),
@@ -206,7 +210,7 @@ _DEVICES = (
 )
 KNOWN: Mapping[str, Gpu] = MappingProxyType({
     key: gpu_of(name, capability, multiprocessors=count, clock=clock * 1e9, bandwidth=rate * 1e9, l2=l2 * KB * KB,
-                memory=memory * 10**9)
+                memory=memory * 10**9, links="nvlink" if name in _LINKED else "pcie")
     for key, name, capability, count, clock, rate, l2, memory in _DEVICES
 })  # fmt: skip
 H200 = KNOWN["h200"]

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minicnn import ops
-from minicnn.backends._gpu.tile_families import Tile
-from minicnn.program.graph import Node, Spec, Value
+from minicnn.backends._gpu.tile_families import ReductionTile, Tile
+from minicnn.program.graph import ITEMSIZE, Node, Spec, Value
+
+LANES = 32  # results of a block whose threads share sums of partial sums
 
 # Operations whose result is partial sums, one of each block or split.
 PARTIAL_SUMS = frozenset(
@@ -73,9 +75,16 @@ class FusionGroup:
 
     @property
     def shares_sums(self) -> bool:
-        """True if the group's threads add up sums together, for which its text declares shared memory."""
-        reduces = self.anchor.op.name in ("reduce_partial_sums", "depthwise_conv2d_weight_gradient_partial_sums")
-        return self.slices > 1 or (self.tile is not None and reduces)
+        """True if the group's threads add up sums together."""
+        return self.slices > 1 or isinstance(self.tile, ReductionTile)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that its blocks ask for."""
+        if not self.shares_sums:
+            return self.tile.shared if self.tile else 0
+        threads = self.tile.threads if self.tile else LANES * self.slices
+        return -(-threads * ITEMSIZE[self.anchor.outputs[0].dtype] // 16) * 16
 
     @property
     def on_tensor_cores(self) -> bool:

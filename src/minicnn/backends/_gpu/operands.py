@@ -2,66 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 
+from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.writer import NodeOperands, Writer
-from minicnn.kernels.blocks import Operand
+from minicnn.kernels.blocks import Neighbours, Operand
 from minicnn.kernels.elements import MOST_ELEMENTS, row_place
-from minicnn.kernels.expressions import Apply, Expr, I, Name, Number
+from minicnn.kernels.expressions import (
+    INDEX,
+    PLACE,
+    Apply,
+    Body,
+    Cast,
+    Expr,
+    I,
+    Name,
+    Number,
+    Select,
+    both,
+    chosen,
+)
+from minicnn.kernels.statements import Let
+from minicnn.kernels.windows import Windows
 from minicnn.program.graph import Node, Value
+
+BESIDE, WINDOW = Name("neighbours", PLACE), Name("window", PLACE)  # where neighbours begin in arrays of two kinds
+TAP = Name("tap", INDEX)
 
 
 def operand(writer: Writer, value: Value) -> Operand:
     """An operand whose elements are taken by their places."""
-    name = writer.function(value)
-    neighbours = _Neighbours(writer)
-    of = neighbours.of(value)
-    if of is None:
+    name, made = writer.function(value), _Made(writer)
+    element = made.of(value)
+    if element is None:
         return Operand(lambda place: Apply(name, (place,)))
-    arrays = tuple(writer.array(v) for v in neighbours.values)
-    return Operand(lambda place: Apply(name, (place,)), arrays, of=_in_places(of))
+    return Operand(lambda place: Apply(name, (place,)), lambda place: made.from_place(element, place, place))
 
 
 def matrix(writer: Writer, value: Value) -> Operand:
     """An operand whose elements are taken by row and column, as it is stored; its rows may be gathered."""
     columns, name = value.shape[1], writer.matrix(value, value.shape[1])
-    neighbours = _Neighbours(writer, columns)
-    of = neighbours.of(value)
+    made = _Made(writer, columns)
+    element = made.of(value)
 
     def one(r: Expr, c: Expr) -> Expr:
         return Apply(name, (r, c))
 
-    def number(r: Expr, c: Expr) -> Expr:
-        return r * columns + c
+    def neighbours(r: Expr, c: Expr) -> Neighbours:
+        number, gather = r * columns + c, made.gather
+        if element is None or gather is None:
+            return made.from_place(element or I, number, number)
+        return made.from_place(element, number, writer.resolved(gather, row_place(gather, r)) * columns + c)
 
-    if of is None:
-        return Operand(one)
-    arrays, gather = tuple(writer.array(v) for v in neighbours.values), neighbours.gather
-    if gather is None:
-        return Operand(one, arrays, number, number, _in_places(of))
-
-    def gathered(r: Expr, c: Expr) -> Expr:
-        return writer.resolved(gather, row_place(gather, r)) * columns + c
-
-    return Operand(one, arrays, gathered, number, _in_places(of))
-
-
-def _in_places(x: Expr) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """The function of a place and of elements of arrays that an expression of these is."""
-
-    def of(place: Expr, elements: Sequence[Expr]) -> Expr:
-        return x.replaced({I: place, **{_stored(k): one for k, one in enumerate(elements)}})
-
-    return of
+    return Operand(one, None if element is None else neighbours)
 
 
 def _stored(k: int) -> Name:
-    """The element of array k at the place of the operand's."""
+    """The element of array k that belongs to the operand's."""
     return Name(f"stored element {k}")
 
 
-class _Neighbours:
-    """Arrays in memory, or rows of one of them, whose elements at a place make the element of a value there.
+class _Made:
+    """How an element of a value is made of those of arrays in memory, so that neighbours are made of neighbours.
+
+    Arrays have them at the place of the value's element, in a row that is gathered, or, of the gradient of a
+    max-pooling with the channels last, at the place of the element's window.
 
     Args:
         writer: The writer.
@@ -70,11 +76,13 @@ class _Neighbours:
 
     def __init__(self, writer: Writer, columns: int = 0) -> None:
         self.writer, self.columns = writer, columns
-        self.values: list[Value] = []
+        self.values: list[tuple[Value, Name]] = []
         self.gather: Node | None = None
+        self.scatter: Node | None = None
+        self._begin = BESIDE
 
     def of(self, value: Value) -> Expr | None:
-        """Element `I` of a value in terms of `_stored`; None if it is made otherwise."""
+        """The element at place `I` in terms of `_stored`; None if it is made otherwise."""
         try:
             x = self.expression(value)
         except _ElsewhereError:
@@ -82,12 +90,30 @@ class _Neighbours:
         # With rows that are gathered, nothing else lies at the same place.
         return None if not self.values or (self.gather and len(self.values) > 1) else x
 
+    def from_place(self, x: Expr, number: Expr, place: Expr) -> Neighbours:
+        """Neighbours whose element `I` an expression is, from a number on; where arrays have them beside it."""
+        lets = [Let(BESIDE, place)] if any(begin is BESIDE for _, begin in self.values) else []
+        if self.scatter is not None:
+            names, inside, at, tap = Windows(self.scatter).only_window()
+            for name, found, none in ((WINDOW, at, Number(0, PLACE)), (TAP, tap, Number(-1, INDEX))):
+                result = Select(reduce(both, inside), found, none) if inside else found
+                lets.append(Let(name, Body(tuple(names), result, str(name.dtype)).replaced({I: number})))
+        arrays = [(self.writer.array(value), begin) for value, begin in self.values]
+
+        def element(q: Expr, elements: Sequence[Expr]) -> Expr:
+            stored: dict[Expr, Expr] = {_stored(k): one for k, one in enumerate(elements)}
+            return x.replaced({I: number + q, WINDOW: WINDOW + q, **stored})
+
+        return Neighbours(lets, arrays, element)
+
     def expression(self, value: Value) -> Expr:
-        """The same for a part of it."""
+        """The element of a part of it at place `I`."""
         writer, root = self.writer, self.writer.plan.root(value)
         node = writer.inlined(root)
         if node is not None and node.op.elementwise:
             return writer.expression(node, operands=_Beside(self, node))
+        if node is not None and node.op.name == SCATTER:
+            return self._scattered(node)
         if node is not None and self.columns and writer.gathers(node, self.columns):
             if self.gather not in (None, node):
                 raise _ElsewhereError
@@ -96,9 +122,23 @@ class _Neighbours:
         elsewhere = node is not None or root.kind == "constant" or id(root) in writer.queued or root.dtype == "bool"
         if elsewhere or root.size > MOST_ELEMENTS:
             raise _ElsewhereError
-        if not any(root is one for one in self.values):
-            self.values.append(root)
-        return _stored(next(k for k, one in enumerate(self.values) if one is root))
+        for k, (known, begin) in enumerate(self.values):
+            if known is root and begin is self._begin:
+                return _stored(k)
+        self.values.append((root, self._begin))
+        return _stored(len(self.values) - 1)
+
+    def _scattered(self, node: Node) -> Expr:
+        """The element of a max-pooling's gradient: that of its window, if the maximum there is under its tap."""
+        windows = Windows(node)
+        if self.scatter not in (None, node) or not windows.apart or not windows.x.data_format.endswith("C"):
+            raise _ElsewhereError
+        if windows.x.c % 4 or self._begin is WINDOW:
+            raise _ElsewhereError
+        self.scatter, self._begin = node, WINDOW
+        dy, winner = (self.expression(v).replaced({I: WINDOW}) for v in node.inputs)
+        self._begin = BESIDE
+        return chosen(Cast(winner, INDEX).equals(TAP), dy, windows.number(0), windows.dtype)
 
 
 class _ElsewhereError(Exception):
@@ -108,9 +148,9 @@ class _ElsewhereError(Exception):
 class _Beside(NodeOperands):
     """Operands of which those at the place of the result are expressions of arrays, too."""
 
-    def __init__(self, neighbours: _Neighbours, node: Node) -> None:
-        super().__init__(neighbours.writer, node)
-        self.neighbours = neighbours
+    def __init__(self, made: _Made, node: Node) -> None:
+        super().__init__(made.writer, node)
+        self.made = made
 
     def at(self, k: int, place: Expr) -> Expr:
         """See `NodeOperands.at`."""
@@ -118,4 +158,4 @@ class _Beside(NodeOperands):
         number = self.writer.number(self.writer.plan.root(value))
         if isinstance(number, Number) or not self.is_beside(k):
             return super().at(k, place)
-        return self.neighbours.expression(value)
+        return self.made.expression(value)

@@ -106,7 +106,8 @@ def _finish(writer: Writer, group: FusionGroup) -> Finish:
         place = PART * (node.outputs[0].size // parts) + I
         return Finish(total, (), [(writer.array(node.outputs[0]), place, total)])
     statements, stored = writer.compute(group.nodes, group, total)
-    return Finish(total, statements, [(writer.array(value), I, name) for value, name in stored])
+    arrays = [(writer.array(value), I, name) for value, name in stored]
+    return Finish(total, statements, arrays, in_place=bool(writer.plan.carried(group)))
 
 
 def _pooled(writer: Writer, group: FusionGroup) -> tuple[Finish, Pooled | None]:

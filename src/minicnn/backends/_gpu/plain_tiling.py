@@ -85,7 +85,7 @@ class PlainTiles(Tiles):
         splits = max(1, min(2 * self.gpu.multiprocessors // columns, terms // (lanes * 8)))
         return ReductionTile(
             results=results, terms=terms, columns=side, rows=lanes, terms_first=terms_first, blocks=columns * splits,
-            threads=THREADS, splits=splits, shared=4 * THREADS,
+            threads=THREADS, splits=splits,
         )  # fmt: skip
 
     def takes_rows(self, node: Node, rows: Value) -> bool:

@@ -6,39 +6,40 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
 from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.rank_pooling import remember_maxima
+from minicnn.backends._gpu.rank_sums import Sum, side_by_side, sums_of, tree
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
 from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
-from minicnn.distribution.schedule import Add, Arrays, Collective, Piece, Rows, Schedule, updated
+from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
-from minicnn.program.graph import Program, Spec, Value
-from minicnn.program.memory import ALIGNMENT, Buffer, assign
+from minicnn.program.graph import Program, Spec
+from minicnn.program.memory import Buffer, assign
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
 
-AHEAD = 8  # steps that the host may be ahead of the device: each rank's deadline is that of one of them
 PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
-ONE_MESSAGE = 1 << 20  # bytes for one rank that take no longer than another message, of less
 
 
-def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
+def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     """The step of a rank, as much of it on the GPU as can be; one rank needs no communicator."""
     group = schedule.group
     communicator = group.communicator if isinstance(group.communicator, NcclCommunicator) else None
     # A graph reads weights where they are: each has to be overwritten there.
     whole = all(schedule.results.get(name) == updated(name) for name in schedule.program.updates)
-    whole &= all(isinstance(each, Piece | Rows | Add | Collective) for each in schedule.instructions)
+    whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
+    if backend.options.fused:
+        remember_maxima(schedule)
     if whole:
         return GraphStep(schedule, backend, communicator)
     # Where kernels are split, some collectives are the host's.
@@ -48,34 +49,6 @@ def rank_step(schedule: Schedule, backend: GpuBackend) -> Executable:
 def fits(group: Group) -> bool:
     """True if each rank makes one sum by itself, so that all give arrays of one size."""
     return all(len(group.spans(r)) == 1 for r in range(group.ranks))
-
-
-def summed(values: Sequence[Value], group: Group) -> list[Value]:
-    """Sums over all ranks, by collectives that only move elements, and additions.
-
-    Each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to all; in
-    the fast mode the communication library adds.
-
-    Args:
-        values: What this rank adds to each sum; of one dtype.
-        group: Who has which shards; each rank has one sum.
-    """
-    flat = ops.concat(*(ops.reshape(v, shape=(v.size,)) for v in values), axis=0)
-    if group.deterministic:
-        # NCCL moves equal pieces.
-        rest = -flat.size % group.ranks
-        padded = ops.pad(flat, widths=((0, rest),)) if rest else flat
-        pieces = ops.reshape(padded, shape=(group.ranks, -(-flat.size // group.ranks)))
-        taken = ops.all_to_all(pieces, split=0, join=0, group=group)
-        share_total = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, lambda a, b: a + b)
-        whole = ops.all_gather(share_total, axis=0, group=group)
-    else:
-        whole = ops.all_reduce(flat, group=group)
-    totals, start = [], 0
-    for value in values:
-        totals.append(ops.reshape(whole[start : start + value.size], shape=value.shape))
-        start += value.size
-    return totals
 
 
 class DeviceStep(RankStep):
@@ -89,20 +62,20 @@ class DeviceStep(RankStep):
 
     overlaps = False  # a GPU does what it is given in one order
 
-    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend)
         self._communicator, self._runtime = communicator, backend.runtime
         sums: list[Collective] = []
         if communicator is not None:
             # NCCL allocates when it is first used, which a capture does not allow.
-            connect(communicator, backend)
+            connect(communicator, backend.runtime)
             communicator.captured(self)
             sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
         self._sums = self._compile_sums(sums)
 
     def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
         """Executables of the sums over ranks, by the specs of their summands."""
-        programs = {each.specs: _sums(each) for each in sums}
+        programs = {each.specs: sums_of(each) for each in sums}
         return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
@@ -144,9 +117,11 @@ class GraphStep(DeviceStep):
     beside what comes next. See `DeviceStep` for the arguments.
     """
 
-    def __init__(self, schedule: Schedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
         super().__init__(schedule, backend, communicator)
-        adds = [each for each in schedule.instructions if isinstance(each, Add) and not isinstance(each, Collective)]
+        adds = [
+            each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
+        ]
         specs = list(dict.fromkeys(each.specs for each in adds))
         additions = backend.compile_each([_additions(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
@@ -168,16 +143,19 @@ class GraphStep(DeviceStep):
         self._tape: list[_Call] = []
         self._places: dict[_Result, Any] = {}
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
+        # Steps that the host may be ahead of the device: each rank's deadline is that of one of them.
+        self._ahead = 1 if backend.gpu is None else backend.gpu.ahead
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
     def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
         group = self._schedule.group
-        whole = {each.specs: _side_by_side(each)[1] for each in sums}
+        whole = {each.specs: side_by_side(each)[1] for each in sums}
         distinct = list(dict.fromkeys(whole.values()))
-        # NCCL's own sum needs no additions.
-        trees = [_tree(group, spec) for spec in distinct] if group.deterministic else []
+        # NCCL's own sum needs no additions, nor has it a choice of order where a rank is alone.
+        adds = group.deterministic and group.ranks > 1
+        trees = [tree(group, spec, self._runtime.gpu) for spec in distinct] if adds else []
         compiled: Sequence[Any] = self._backend.compile_each(trees) or [None] * len(distinct)
-        taken = {s: _Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
+        taken = {s: Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
         return {specs: taken[spec] for specs, spec in whole.items()}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
@@ -200,7 +178,7 @@ class GraphStep(DeviceStep):
                 if FINITE in arrays_of_graph:
                     runtime.copy(arrays_of_graph[FINITE], self._queue(FINITE, steps, arrays_of_graph[FINITE])[k])
                 under_way.append(self._mark())
-                if len(under_way) > AHEAD:
+                if len(under_way) > self._ahead:
                     self._wait(under_way.popleft())
             results = {name: operands[name] if name in self._in_place else a for name, a in arrays_of_graph.items()}
             # Copies, since the next step overwrites them.
@@ -281,7 +259,13 @@ class GraphStep(DeviceStep):
             run: Any = self._backend.compile(_finite({name: a.spec for name, a in seen.items()}))
             self._returned[FINITE] = self._call(run, seen)[FINITE]
             self._captures &= run.captures
+        self._update_early()
         self._awaited = self._first_readers()
+        # Sums for which all wait do not wait for those beside, which one connection would do in one order.
+        sums = {at in self._awaited for at, call in enumerate(self._tape) if isinstance(call.run, Sum)}
+        self._has_both = self._communicator is not None and len(sums) > 1
+        if self._communicator is not None and self._has_both:
+            connect(self._communicator, self._runtime, beside=True)
         lives: dict[_Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
 
         def used(result: Any, at: int) -> None:
@@ -306,14 +290,27 @@ class GraphStep(DeviceStep):
                 at, spec = offsets[each.holder] + each.offset, each.spec
                 self._places[each] = self._runtime.view(self._memory, at, spec.shape, stored(spec.dtype))
 
+    def _update_early(self) -> None:
+        """Move updates to where all is there that they read, and nobody reads any more what they overwrite."""
+        for update in [call for call in self._tape if call.overwrites and call.run.is_alone]:
+            at = self._tape.index(update)
+            before = [k for k, call in enumerate(self._tape[:at]) if update.waits_for(call)]
+            del self._tape[at]
+            self._tape.insert(max(before, default=-1) + 1, update)
+
     def _first_readers(self) -> dict[int, int]:
-        """Of each sum that need not be there for the next call the first call that reads it."""
-        first: dict[_Result, int] = {}
-        for at, call in reversed([*enumerate(self._tape)]):
-            first |= {each.holder: at for each in call.operands.values() if isinstance(each, _Result)}
-        sums = {at: call for at, call in enumerate(self._tape) if isinstance(call.run, _Sum) and call.run.is_alone}
-        readers = {at: first.get(call.results["sum"], len(self._tape)) for at, call in sums.items()}
-        return {at: reader for at, reader in readers.items() if reader > at + 1}
+        """Of each sum and update that goes on beside others the first call that waits for it."""
+        beside: dict[int, int] = {}
+        for at in reversed(range(len(self._tape))):
+            call = self._tape[at]
+            if not (isinstance(call.run, Sum) or call.overwrites) or not call.run.is_alone:
+                continue
+            # What is begun beside stays in order, as an update behind its sum: only others wait.
+            others = [k for k in range(at + 1, len(self._tape)) if k not in beside]
+            reader = next((k for k in others if self._tape[k].waits_for(call)), len(self._tape))
+            if any(k < reader for k in others):
+                beside[at] = reader
+        return beside
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
@@ -326,7 +323,10 @@ class GraphStep(DeviceStep):
                 for name, each in recorded.items()
             }
 
-        bound = [call.run.bind(there(call.operands), there(call.results)) for call in self._tape]
+        bound = []
+        for at, call in enumerate(self._tape):
+            about = {"beside": self._has_both and at in self._awaited} if isinstance(call.run, Sum) else {}
+            bound.append(call.run.bind(there(call.operands), there(call.results), **about))
         launches = self._in_turn(bound)
         run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
         return run, there(self._returned), bound
@@ -388,7 +388,7 @@ class GraphStep(DeviceStep):
         self._tape.append(_Call(run, arrays, results))
         return results | run.updated(arrays)
 
-    def _add(self, addition: Add, a: list[Any], b: list[Any]) -> list[Any]:
+    def _add(self, addition: ShardSum, a: list[Any], b: list[Any]) -> list[Any]:
         operands = {f"{side} {n}": x for side, xs in (("a", a), ("b", b)) for n, x in enumerate(xs)}
         results = self._call(self._additions[addition.specs], operands)
         return [results[str(n)] for n in range(len(a))]
@@ -396,7 +396,7 @@ class GraphStep(DeviceStep):
     def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
         if self._communicator is None:
             return arrays
-        offsets, spec = _side_by_side(collective)
+        offsets, spec = side_by_side(collective)
         flat = _Result(spec)
         for array, offset, each in zip(arrays, offsets, collective.specs, strict=True):
             part = array
@@ -443,6 +443,23 @@ class _Call:
         """Operands and results."""
         return [*self.operands.values(), *self.results.values()]
 
+    @property
+    def overwrites(self) -> set[str]:
+        """Names of the arrays that it overwrites where they are."""
+        return {a.name for a in self.run.updated(self.operands).values() if isinstance(a, _Given)}
+
+    @property
+    def _reads(self) -> tuple[set[int], set[str]]:
+        """Results that it reads, by id, and names of the arrays that it reads where they are."""
+        results = {id(a.holder) for a in self.operands.values() if isinstance(a, _Result)}
+        return results, {a.name for a in self.operands.values() if isinstance(a, _Given)}
+
+    def waits_for(self, other: _Call) -> bool:
+        """True if it reads what another makes or overwrites, or overwrites what the other reads."""
+        results, names = self._reads
+        made = {id(a.holder) for a in other.results.values() if isinstance(a, _Result)}
+        return bool(results & made or names & other.overwrites or self.overwrites & other._reads[1])
+
 
 @dataclass(frozen=True)
 class _Copy:
@@ -451,95 +468,13 @@ class _Copy:
     runtime: Runtime
     titles: tuple[str, ...] = ()
 
-    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
-        """See `StepExecutable.bind`."""
-        return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
-
-
-class _Sum:
-    """The sum over all ranks of one array, as an Executable that is a part of something longer.
-
-    In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
-    all; of a small array everybody gets everything. In the fast mode NCCL adds.
-
-    Args:
-        group: Who has which shards; each rank has one sum.
-        spec: The array, with one axis, of which each rank has as large a share.
-        add: Adds what the ranks give: see `_tree`; None if NCCL does.
-        runtime: The device.
-    """
-
-    captures = True
-
-    def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
-        self._group, self._add, self._runtime = group, add, runtime
-        self._at_once = _at_once(group, spec)
-        taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
-        self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
-
-    @property
-    def titles(self) -> list[str]:
-        """See `StepExecutable.titles`."""
-        return [] if self._add is None else list(self._add.titles)
-
-    @property
-    def is_alone(self) -> bool:
-        """See `StepExecutable.is_alone`."""
-        return self._add is None or bool(self._add.is_alone)
-
     def updated(self, arrays: Arrays) -> Arrays:
         """See `StepExecutable.updated`."""
         return {}
 
     def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
         """See `StepExecutable.bind`."""
-        group, flat, total = self._group, arrays["flat"], outputs["sum"]
-        if self._add is None:
-            return [self._moved("all_reduce", flat, total)]
-        rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
-        operands = {str(r): row for r, row in enumerate(rows)}
-        if self._at_once:
-            return [self._moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
-        share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
-        launches = [self._moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
-        return [*launches, self._moved("all_gather", share, total)]
-
-    def _moved(self, collective: str, source: Any, target: Any) -> Launch:
-        return partial(self._group.communicator.enqueue, collective, source, target, self._runtime)  # type: ignore[union-attr]
-
-    def _part(self, array: Any, rank: int) -> Any:
-        """A rank's part of an array."""
-        count = array.size // self._group.ranks
-        return self._runtime.view(array, rank * count * array.itemsize, (count,), str(array.dtype))
-
-
-def _at_once(group: Group, spec: Spec) -> bool:
-    """True if one message that brings everything to everybody takes no longer than two of shares."""
-    return group.ranks * spec.nbytes <= ONE_MESSAGE
-
-
-def _tree(group: Group, spec: Spec) -> Program:
-    """The Program that adds what all ranks have of an array, or of a share of it."""
-    program, size = Program("sums"), spec.size if _at_once(group, spec) else spec.size // group.ranks
-    rows = {group.spans(r)[0]: program.input(str(r), (size,), spec.dtype) for r in range(group.ranks)}
-    program.outputs["sum"] = group.total(rows, lambda a, b: a + b)
-    return program
-
-
-def _side_by_side(collective: Collective) -> tuple[list[int], Spec]:
-    """Bytes in front of each summand in one array for all of them, and that array, of which each rank has a share."""
-    ends = list(accumulate((-(-s.nbytes // ALIGNMENT) * ALIGNMENT for s in collective.specs), initial=0))
-    dtype, whole = collective.specs[0].dtype, ALIGNMENT * collective.group.ranks
-    width = Spec((1,), dtype).nbytes
-    return ends[:-1], Spec((-(-ends[-1] // whole) * whole // width,), dtype)
-
-
-def _sums(collective: Collective) -> Program:
-    """The Program that adds up what the ranks give."""
-    program = Program("sums")
-    summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
-    program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
-    return program
+        return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
 
 
 def _finite(specs: Mapping[str, Spec]) -> Program:
@@ -559,11 +494,11 @@ def _additions(specs: Sequence[Spec]) -> Program:
     return program
 
 
-def connect(communicator: NcclCommunicator, backend: GpuBackend) -> None:
-    """Connect the ranks before anything is captured."""
-    with backend.runtime.active():
-        arrays = [backend.runtime.empty((communicator.size,), "float32") for _ in range(2)]
+def connect(communicator: NcclCommunicator, runtime: Runtime, *, beside: bool = False) -> None:
+    """Connect the ranks before anything is captured; `beside`: see `NcclCommunicator.enqueue`."""
+    with runtime.active():
+        arrays = [runtime.empty((communicator.size,), "float32") for _ in range(2)]
         for array in arrays:
-            backend.runtime.clear(array)
-        communicator.prepare(arrays, backend.runtime)
-        backend.runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here
+            runtime.clear(array)
+        communicator.prepare(arrays, runtime, beside=beside)
+        runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here

@@ -127,12 +127,9 @@ def remember_maxima(program: Program) -> Program:
     wanted = {
         id(n.inputs[2]): n for n in program.nodes if n.op.name == "max_pool2d_gradient" and n.inputs[2].node is not None
     }
-    # The number of the tap that has the maximum is a byte.
-    kernel_limit = 256
 
     def rule(node: Node) -> Sequence[Value] | None:
-        kernel = node.attrs.get("kernel", (0, 0))
-        if node.op.name == "max_pool2d" and id(node.outputs[0]) in wanted and math.prod(kernel) <= kernel_limit:
+        if node.op.name == "max_pool2d" and id(node.outputs[0]) in wanted and has_byte(node):
             gradient = wanted[id(node.outputs[0])]
             if gradient.inputs[1] is node.inputs[0] and gradient.attrs == node.attrs:
                 # `replace` drops a node for which a rule returns values; here the pooling stays, and another node
@@ -151,6 +148,11 @@ def remember_maxima(program: Program) -> Program:
 
     program.replace(rule)
     return program
+
+
+def has_byte(node: Node) -> bool:
+    """True if a byte says which tap of a max-pooling has the maximum."""
+    return math.prod(node.attrs["kernel"]) <= 256
 
 
 def _sum_before_scatter(node: Node) -> Sequence[Value] | None:

@@ -71,10 +71,10 @@ class Tiles:
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""
-        sums = any(u.shares_sums for u in groups)  # groups share what they declare
+        sums = self.pipelined and any(u.shares_sums for u in groups)  # those of neighbours; groups share the memory
         scaled = any(u.on_tensor_cores for u in groups)
         declared = tiling.SUM_SHARED * sums + tiling.SCALE_SHARED * scaled
-        return declared, max(u.tile.shared if u.tile else 0 for u in groups)
+        return declared, max(u.shared for u in groups)
 
     def takes_rows(self, node: Node, rows: Value) -> bool:
         """True if a region may begin with this product with rows in memory, of uint8 or float32."""

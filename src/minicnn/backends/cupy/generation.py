@@ -7,7 +7,7 @@ from textwrap import indent
 from typing import TypeVar
 
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup, named
+from minicnn.backends._gpu.fusion_groups import LANES, FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
 from minicnn.backends._gpu.source import Source
@@ -23,7 +23,6 @@ from minicnn.kernels.statements import Statement
 from minicnn.kernels.windows import Image, images
 from minicnn.program.graph import Node, Value
 
-LANES = 32
 _ONE_BY_ONE = "const auto made = finish(i, sum); store(i, &made, Width<1>());"  # how results are finished
 _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 

@@ -51,8 +51,7 @@ class CupyRuntime:
         with explained():
             # CuPy's own context manager keeps what was current with the Device, which threads share.
             before = cupy.cuda.runtime.getDevice()
-            if before != self.number:
-                self.use()
+            self.use()  # even if it is the same: another library may have taken the thread's context away
             try:
                 yield
             finally:

@@ -1,1 +1,1 @@
-"""Numba on the CPU: kernels compiled for the CPU at hand, on a planned arena, without Python between them."""
+"""Kernels compiled for the CPU at hand, on a planned arena, without Python between them."""

@@ -1,14 +1,16 @@
-"""The backend of Numba on the CPU."""
+"""The backend of kernels for the CPU, which are compiled by LLVM, as Numba's are."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite
-import numba
 import numpy as np
 
-from minicnn.backends.base import Executable, check_results
+from minicnn.backends.base import Array, Executable, check_results
 from minicnn.backends.numba.executable import NumbaExecutable
 from minicnn.backends.numba.rules import lower
+from minicnn.backends.numba.short import SHORT
 from minicnn.backends.numba.threads import default_threads
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.program.graph import Node, Program
@@ -19,7 +21,7 @@ CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled", "channels")
 
 
 class NumbaBackend(NumpyBackend):
-    """Runs Programs on NumPy arrays with kernels compiled by Numba.
+    """Runs Programs on NumPy arrays with kernels compiled by LLVM.
 
     Args:
         device: "cpu".
@@ -36,6 +38,7 @@ class NumbaBackend(NumpyBackend):
     """
 
     name = "numba"
+    precisions: tuple[str, ...] = ("float32", "float64", "mixed_bfloat16")
 
     def __init__(
         self,
@@ -47,6 +50,8 @@ class NumbaBackend(NumpyBackend):
         convolution_kernel: str | None = None,
     ) -> None:
         super().__init__(device, reference_only=reference_only, strict=strict)
+        if self.reference_only:
+            self.precisions = NumpyBackend.precisions  # NumPy has no bfloat16
         self.threads = default_threads() if threads is None else threads
         if isinstance(threads, bool) or not isinstance(self.threads, int) or self.threads < 1:
             raise ValueError(f"threads is an integer of at least 1. Received: threads={threads!r}.")
@@ -54,6 +59,10 @@ class NumbaBackend(NumpyBackend):
             names = ", ".join(CONVOLUTION_KERNELS)
             raise ValueError(f"convolution_kernel is one of {names}, or None. Received: {convolution_kernel!r}.")
         self.convolution_kernel = convolution_kernel
+
+    def asarray(self, data: Any, dtype: str | None = None) -> Array:
+        """See `Backend.asarray`; bfloat16 is held in float32, since NumPy has no arrays of it."""
+        return super().asarray(data, "float32" if dtype == SHORT else dtype)
 
     def rewrite(self, program: Program) -> Program:
         """See `Backend.rewrite`; lowering merges what can run in one kernel."""
@@ -82,7 +91,7 @@ class NumbaBackend(NumpyBackend):
 
     @classmethod
     def describe(cls) -> dict[str, str]:
-        versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__, "numpy": np.__version__}
+        versions = {"llvmlite": llvmlite.__version__, "numpy": np.__version__}
         return versions | {"threads": str(default_threads())}
 
     def __repr__(self) -> str:

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import REGISTERS, Line
+from minicnn.backends.numba import cpus
+from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, one
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
-from minicnn.backends.numba.vector import BYTES, LANES
 
 # Positions that read weights so seldom that these come from memory, if they are so many.
 FEW, LARGE, ROUNDS = 4, 1 << 16, 8
@@ -36,6 +37,11 @@ def margins(lines: Sequence[Line]) -> tuple[int, int]:
     before = max((-offset for _, offset in ends), default=0)
     behind = max((offset + (line.count - 1) * line.in_step - line.size + 1 for line, offset in ends), default=0)
     return max(before, 0), max(behind, 0)
+
+
+def _sums(share: int) -> int:
+    """Sums that registers hold for each of so many rows or vectors of a tile."""
+    return max(cpus.host().accumulators // share, 1)
 
 
 def _vectors(filters: int, most: int) -> int:
@@ -83,7 +89,7 @@ class ChannelShape:
     def vectors(self) -> int:
         """Vectors of a panel of filters."""
         share = -(-self.filters // (LANES * self.threads)) if self.positions < ROWS else VECTORS
-        return _vectors(self.filters, min(VECTORS, share, REGISTERS // min(self.positions, 6)))
+        return _vectors(self.filters, min(VECTORS, share, _sums(min(self.positions, 6))))
 
     @property
     def wide(self) -> int:
@@ -106,7 +112,7 @@ class ChannelShape:
     @property
     def tile(self) -> int:
         """Positions of a tile."""
-        return even_tile(self.positions, min(ROWS, REGISTERS // self.vectors))
+        return even_tile(self.positions, min(ROWS, _sums(self.vectors)))
 
     def chunks(self, panels: int, tile: int) -> int:
         """Into how many parts positions are cut for threads to have equally much to do."""
@@ -315,8 +321,8 @@ def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) ->
     out = Lines()
     _numbers(out, s)
     length, lines = (s.channels * s.column.taps, 1) if s.joined else (s.channels, s.column.taps)
-    vectors = _vectors(s.filters, min(VECTORS, REGISTERS // min(length, 6)))
-    rows, panels = even_tile(length, min(ROWS, REGISTERS // vectors)), -(-s.filters // (LANES * vectors))
+    vectors = _vectors(s.filters, min(VECTORS, _sums(min(length, 6))))
+    rows, panels = even_tile(length, min(ROWS, _sums(vectors))), -(-s.filters // (LANES * vectors))
     tiles = -(-length // rows)
     suffix = out.tile(rows, vectors)
     some = ("_some", ", lanes") if s.filters % (LANES * vectors) else ("", "")

@@ -10,8 +10,9 @@ from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, Update, ma
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
+from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
-from minicnn.backends.numba.vector import LANES
+from minicnn.backends.numba.short import SHORT
 from minicnn.program.graph import Node, Value
 
 # What was measured: with channels in the lanes a multiply-add takes so much longer; and an element that is packed takes
@@ -130,10 +131,10 @@ def chosen(to: Lowering) -> bool:
     Counted in vectors of multiply-adds, or what takes as long, of the convolutions and products. With samples in the
     lanes, 16 of them take as long as one; with channels, the last vector of a layer may not be full.
     """
-    if to.convolution is not None:
+    if any(v.dtype == SHORT for node in to.program.nodes for v in node.outputs):
+        return False  # pairs of bfloat16 are multiplied with samples in the lanes
+    if to.convolution is not None or to.samples > LANES:
         return to.convolution == "channels"
-    if to.samples > LANES:
-        return False
     samples = channels = 0.0
     for node in to.program.nodes:
         if not node.inputs or node.inputs[0].shape[:1] != (to.samples,):

@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES
-
-# Of 32 vector registers 24 accumulate, by preference 3 pixels x 8 filters; the others hold inputs and weights.
-REGISTERS, FILTERS = 24, 8
+from minicnn.backends.numba.short import SHORT, SHORT_BYTES, bytes_of
 
 # Loops over taps and channels up to this length have their numbers written into the code.
-SHORT = 16
+FEW_TERMS = 16
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,10 @@ class Operands:
         flipped: Whether weights are (KH, KW, groups, channels, filters) in one array for each group, as they are for
             the input gradient, rather than (KH, KW, channels, groups * filters).
         finish: What is done with the sums: "relu", "relu6", or "mask": 0 where another value is not positive.
+        dtype: Type of the input. With bfloat16 the weights, too, are pairs along the channels: see
+            `movement.paired_weights`.
+        result: Type of the output.
+        mask: Type of the other value.
     """
 
     in_width: int
@@ -103,6 +105,19 @@ class Operands:
     bias: bool = False
     flipped: bool = False
     finish: str = ""
+    dtype: str = "float32"
+    result: str = "float32"
+    mask: str = "float32"
+
+    @property
+    def terms(self) -> int:
+        """Rows of weights of a tap: channels, or pairs of them."""
+        return -(-self.channels // 2) if self.paired else self.channels
+
+    @property
+    def paired(self) -> bool:
+        """True if pairs of channels are multiplied at a time."""
+        return self.dtype == SHORT
 
     @property
     def single(self) -> bool:
@@ -125,12 +140,15 @@ def correlate(
     o = operands
     # Numbers in the code let LLVM unroll short loops; long ones share one compiled kernel for all sizes.
     longest = max(c.taps for c in columns) * o.channels
-    out = Lines(bake=longest <= SHORT)
+    out = Lines(bake=longest <= FEW_TERMS)
     every_in, every_out = o.channels * o.groups, o.filters * o.groups
     x_block, y_block, y_row = out.all_numbers(
-        x_block=rows[0].size * o.in_width * every_in * BYTES, y_block=o.out_height * o.out_width * every_out * BYTES,
-        y_row=o.out_width * every_out * BYTES,
+        x_block=rows[0].size * o.in_width * every_in * bytes_of(o.dtype),
+        y_block=o.out_height * o.out_width * every_out * bytes_of(o.result),
+        y_row=o.out_width * every_out * bytes_of(o.result),
     )  # fmt: skip
+    if o.paired:
+        out("mode = flush_denormals()")
     with out.pieces(pieces(_tiles(o) if o.single else max(row.count for row in rows))):
         out(f"xb = x + block * {x_block}", f"yb = y + block * {y_block}")
         for i, row in enumerate(rows):
@@ -139,13 +157,26 @@ def correlate(
                 out(f"yr = yb + ({r['start']} + r * {r['out_step']}) * {y_row}")
                 for j, column in enumerate(columns):
                     _columns(out, row, column, r, _numbers(out, f"c{j}", column), o)
+    if o.paired:
+        out("restore_mode(mode)")
     extra = [*(["bias"] if o.bias else []), *(["mask"] if o.finish == "mask" else [])]
     return out.source(name, "x", "w", *extra, "y")
 
 
 def _tiles(o: Operands) -> int:
     """Tiles of filters at a single position."""
-    return -(-o.filters // even_tile(o.filters, 2 * FILTERS))
+    return -(-o.filters // even_tile(o.filters, filters_alone()))
+
+
+def filters_of_tile() -> int:
+    """Filters of a tile of several pixels."""
+    cpu = cpus.host()
+    return cpu.accumulators // cpu.pixels
+
+
+def filters_alone() -> int:
+    """Filters of a tile of one pixel, which is no more than its inputs are worth being read for."""
+    return min(16, cpus.host().accumulators)
 
 
 def line_numbers(out: Lines, prefix: str, line: Line, **more: int) -> dict[str, str]:
@@ -162,8 +193,8 @@ def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
     low, high = column.inside
     if high > low:
         # A single position has no neighbours to share weights with: twice the filters share its inputs instead.
-        width = even_tile(o.filters, FILTERS if high - low > 1 else 2 * FILTERS)
-        pixels = even_tile(high - low, REGISTERS // width)
+        width = even_tile(o.filters, filters_of_tile() if high - low > 1 else filters_alone())
+        pixels = even_tile(high - low, cpus.host().accumulators // width)
         with out.block(f"for q in range({c['low']}, {c['high']}, {pixels}):"):
             # The last tile overlaps the one before, and computes some pixels twice: one width needs one compiled tile.
             out(f"t = min(q, {c['high']} - {pixels})")
@@ -171,14 +202,14 @@ def _columns(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
     for some, begin, end in ((low > 0, "0", c["low"]), (high < column.count, c["high"], c["count"])):
         if some:
             with out.block(f"for t in range({begin}, {end}):"):
-                _outputs(out, row, column, r, c, o, 1, even_tile(o.filters, 2 * FILTERS), checked=True)
+                _outputs(out, row, column, r, c, o, 1, even_tile(o.filters, filters_alone()), checked=True)
 
 
 def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str, str], o: Operands, pixels: int,
              width: int, *, checked: bool) -> None:  # fmt: skip
     """Tiles of `pixels` outputs from t on, for all filters."""
     tile = out.tile(pixels, width)
-    filters, pixel = out.all_numbers(filters=o.filters, y_pixel=o.filters * o.groups * BYTES)
+    filters, pixel = out.all_numbers(filters=o.filters, y_pixel=o.filters * o.groups * bytes_of(o.result))
     every = f"0, {filters}, {width}"
     if o.single:
         first, last = out.share(out.number("tiles_", _tiles(o)))
@@ -194,32 +225,41 @@ def _outputs(out: Lines, row: Line, column: Line, r: dict[str, str], c: dict[str
                 out(f"i = r * {r['in_step']} + {r['offset']} + kh * {r['offset_step']}")
                 with out.block(f"if 0 <= i < {r['size']}:"):
                     _taps(out, column, r, c, o, tile, checked)
-        out(f"at = yr + ({c['start']} + t * {c['out_step']}) * {pixel} + (g * {filters} + f) * {BYTES}")
+        out(f"at = yr + ({c['start']} + t * {c['out_step']}) * {pixel} + (g * {filters} + f) * {bytes_of(o.result)}")
+        kind = {"float32": "", SHORT: "short_"}
         if o.finish == "mask":
-            out(f"a = keep_{tile}(a, mask + at - y, {c['out_step']} * {pixel})")
+            scale = f"* {bytes_of(o.mask)} // {bytes_of(o.result)}"
+            out(f"a = keep_{kind[o.mask]}{tile}(a, mask + (at - y) {scale}, {c['out_step']} * {pixel} {scale})")
         elif o.finish:
             out(f"a = clip_{tile}(a, float32(0), float32({'inf' if o.finish == 'relu' else '6'}))")
-        out(f"put_{tile}(at, a, {c['out_step']} * {pixel})")
+        out(f"put_{kind[o.result]}{tile}(at, a, {c['out_step']} * {pixel})")
 
 
 def _taps(
     out: Lines, column: Line, r: dict[str, str], c: dict[str, str], o: Operands, tile: str, checked: bool
 ) -> None:
     # Where neighbouring taps are neighbours in memory, taps and channels are one loop.
-    joined = column.joined and not checked and o.groups == 1
+    odd = o.paired and o.channels % 2 == 1
+    joined = column.joined and not checked and o.groups == 1 and not odd
+    width = bytes_of(o.dtype)
     channels, in_width, kernel_width, x_pixel, w_step, w_tap, w_group = out.all_numbers(
-        channels=o.channels, in_width=o.in_width, kernel_width=o.kernel_width, x_pixel=o.channels * o.groups * BYTES,
-        w_step=(o.filters if o.flipped else o.filters * o.groups) * 4,
-        w_tap=o.channels * o.filters * o.groups * 4, w_group=o.filters * 4 * (o.channels if o.flipped else 1),
+        channels=o.channels, in_width=o.in_width, kernel_width=o.kernel_width, x_pixel=o.channels * o.groups * width,
+        w_step=(o.filters if o.flipped or o.paired else o.filters * o.groups) * 4,
+        w_tap=o.terms * o.filters * o.groups * 4, w_group=o.filters * 4 * (o.terms if o.flipped or o.paired else 1),
     )  # fmt: skip
-    length = f"{channels} * {c['taps']}" if joined else channels
+    terms = f"{channels} // 2" if o.paired else channels
+    length = f"{terms} * {c['taps']}" if joined else terms
+    multiply, x_step = "pairs" if o.paired else "correlate", f"{c['in_step']} * {x_pixel}"
     with out.block(f"for kw in range({1 if joined else c['taps']}):"):
         out(f"j = t * {c['in_step']} + {c['offset']} + kw * {c['offset_step']}")
         with out.block(f"if 0 <= j < {c['size']}:" if checked else "if True:"):
             out(
                 f"wk = ({r['weight']} + kh * {r['weight_step']}) * {kernel_width}",
                 f"wk += {c['weight']} + kw * {c['weight_step']}",
-                f"xi = xb + (i * {in_width} + j) * {x_pixel} + g * {channels} * {BYTES}",
+                f"xi = xb + (i * {in_width} + j) * {x_pixel} + g * {channels} * {width}",
                 f"wi = w + wk * {w_tap} + g * {w_group} + f * 4",
-                f"a = correlate_{tile}(a, xi, wi, {length}, {c['in_step']} * {x_pixel}, {w_step})",
+                f"a = {multiply}_{tile}(a, xi, wi, {length}, {x_step}, {w_step})",
             )
+            if odd:
+                last = f"xi + {terms} * {2 * SHORT_BYTES}, wi + {terms} * {w_step}"
+                out(f"a = single_{tile}(a, {last}, {x_step})")

@@ -1,9 +1,13 @@
-"""Number of threads worth having: one for each core that the process may keep busy."""
+"""The CPU: its cores that are worth a thread each, and which instructions code for it may have."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import llvmlite.binding as llvm
 
 SYSTEM = Path("/sys")
 PROCESS = Path("/proc/self")
@@ -44,3 +48,51 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU that code is compiled for.
+
+    Attributes:
+        triple: Architecture and system, as "aarch64-unknown-linux-gnu".
+        cpu: LLVM's name of it, as "x86-64-v3".
+        features: What it has beyond that, or has not, as "+avx2,-avx512f".
+    """
+
+    triple: str
+    cpu: str
+    features: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture: "x86_64", "aarch64" or another."""
+        name = self.triple.partition("-")[0]
+        return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+    @property
+    def accumulators(self) -> int:
+        """Vectors of 16 floats that a tile sums in: three quarters of the registers, since inputs need the others."""
+        if "+avx512f" in self.features.split(","):
+            return 24  # of 32 registers
+        # 16 registers of 8 floats, or 32 of 4, hold 8 vectors; 16 of 4 hold 4.
+        return 6 if self.architecture == "aarch64" or "+avx2" in self.features.split(",") else 3
+
+    @property
+    def pixels(self) -> int:
+        """Neighbouring outputs of a tile, by preference: each has a vector of inputs, which takes registers, too."""
+        return 3 if self.accumulators == 24 else 1
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
+        return {"+avx512f", "+avx512bf16"} <= set(self.features.split(","))
+
+
+@cache
+def host() -> Target:
+    """This CPU, or the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES describe."""
+    cpu, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:  # the name of another CPU says all
+        features = llvm.get_host_cpu_features().flatten() if cpu in (None, llvm.get_host_cpu_name()) else ""
+    return Target(llvm.get_process_triple(), cpu or llvm.get_host_cpu_name(), features)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from minicnn.backends.numba.correlate import Line, line_numbers
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.operations import BYTES
+from minicnn.backends.numba.short import bytes_of, load_of, store_of
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
 CHANNELS = 8
 
 
-def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int, multiplier: int, kernel_width: int,
-              out_size: tuple[int, int], gradient: bool, pieces: int) -> KernelCode:  # fmt: skip
+def depthwise(
+    name: str, rows: list[Line], columns: list[Line], *, channels: int, multiplier: int, kernel_width: int,
+    out_size: tuple[int, int], gradient: bool, pieces: int, dtype: str = "float32", result: str = "float32",
+) -> KernelCode:  # fmt: skip
     """Forward pass, or input gradient: y (.., C * M) from x (.., C), or the other way; one item a piece of a block.
 
     Args:
@@ -28,8 +31,11 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
         out_size: (height, width) of the result.
         gradient: Whether x has the C * M channels and y the C.
         pieces: Into how many pieces a block is cut, each some rows.
+        dtype: Type of x.
+        result: Type of y.
     """
     out = Lines()
+    load, x_bytes, y_bytes = load_of(dtype), bytes_of(dtype), bytes_of(result)
     c, m = out.all_numbers(channels=channels, multiplier=multiplier)
     # Tiles of one width, of which the last overlaps: channels that are done twice get the same values, and no second
     # kernel is needed.
@@ -50,7 +56,7 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
                 ):
                     out(f"c = min(cq, {c} - {width})", *(f"a{p} = splat(float32(0))" for p in range(width)))
                     out(f"yi = (block * {out_h} + {r['start']} + r * {r['out_step']}) * {out_w}")
-                    out(f"yi = y + (yi + {t['start']} + t * {t['out_step']}) * ({y_channels}) * {BYTES}")
+                    out(f"yi = y + (yi + {t['start']} + t * {t['out_step']}) * ({y_channels}) * {y_bytes}")
                     with out.block(f"for kh in range({r['taps']}):"):
                         out(f"i = r * {r['in_step']} + {r['offset']} + kh * {r['offset_step']}")
                         with out.block(f"if 0 <= i < {r['size']}:"), out.block(f"for kw in range({t['taps']}):"):
@@ -61,23 +67,28 @@ def depthwise(name: str, rows: list[Line], columns: list[Line], *, channels: int
                                 out(f"wi = w + (wi * {c} + c) * {m} * 4")
                                 out(f"xi = ((block * {r['size']} + i) * {t['size']} + j) * ({x_channels})")
                                 if gradient:
-                                    out(f"xi = x + (xi + c * {m}) * {BYTES}")
+                                    out(f"xi = x + (xi + c * {m}) * {x_bytes}")
                                     with out.block(f"for q in range({m}):"):
                                         for p in range(width):
                                             at = f"({p} * {m} + q)"
-                                            out(f"a{p} = vfma(vload(xi + {at} * {BYTES}), bload(wi + {at} * 4), a{p})")
+                                            x_at = f"{load}(xi + {at} * {x_bytes})"
+                                            out(f"a{p} = vfma({x_at}, bload(wi + {at} * 4), a{p})")
                                 else:
-                                    out(f"xi = x + (xi + c) * {BYTES}", "wi += k * 4")
+                                    out(f"xi = x + (xi + c) * {x_bytes}", "wi += k * 4")
                                     for p in range(width):
-                                        out(f"a{p} = vfma(vload(xi + {p * BYTES}), bload(wi + {p} * {m} * 4), a{p})")
+                                        x_at = f"{load}(xi + {p * x_bytes})"
+                                        out(f"a{p} = vfma({x_at}, bload(wi + {p} * {m} * 4), a{p})")
                     for p in range(width):
-                        out(f"vstore(yi + {f'(c + {p})' if gradient else f'((c + {p}) * {m} + k)'} * {BYTES}, a{p})")
+                        at = f"(c + {p})" if gradient else f"((c + {p}) * {m} + k)"
+                        out(f"{store_of(result)}(yi + {at} * {y_bytes}, a{p})")
     return out.source(name, "x", "w", "y")
 
 
-def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int) -> KernelCode:
+def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int,
+                    dtype: str) -> KernelCode:  # fmt: skip
     """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample; one item a part."""
     out = Lines()
+    load, each = load_of(dtype), bytes_of(dtype)
     size = row.taps * column.taps * channels * multiplier
     width, apart = even_tile(channels, CHANNELS), lanes_apart(size)
     c, m, p, b = out.all_numbers(channels=channels, multiplier=multiplier, parts_=parts, blocks=blocks)
@@ -105,12 +116,12 @@ def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, 
             last = f"min({r['count']}, ({r['size']} - 1 - i0) // {r['in_step']} + 1)"
             with out.block(f"for q in range({first}, {last}):"):
                 out(f"i = (block * {r['size']} + q * {r['in_step']} + i0) * {t['size']}")
-                out(f"xi = x + ((i + ca * {t['in_step']} + j0) * {c} + c) * {BYTES}")
-                out(f"yi = dy + ((((block * {r['count']} + q) * {t['count']} + ca) * {c} + c) * {m} + k) * {BYTES}")
+                out(f"xi = x + ((i + ca * {t['in_step']} + j0) * {c} + c) * {each}")
+                out(f"yi = dy + ((((block * {r['count']} + q) * {t['count']} + ca) * {c} + c) * {m} + k) * {each}")
                 with out.block("for u in range(cz - ca):"):
                     for q in range(width):
-                        out(f"a{q} = vfma(vload(xi + {q * BYTES}), vload(yi + {q} * {m} * {BYTES}), a{q})")
-                    out(f"xi += {t['in_step']} * {c} * {BYTES}", f"yi += {c} * {m} * {BYTES}")
+                        out(f"a{q} = vfma({load}(xi + {q * each}), {load}(yi + {q} * {m} * {each}), a{q})")
+                    out(f"xi += {t['in_step']} * {c} * {each}", f"yi += {c} * {m} * {each}")
             out(f"s = sums + (((kh * {t['taps']} + kw) * {c} + c) * {m} + k) * {step}")
             for q in range(width):
                 with out.block(f"if {q} >= skip:"):

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
+from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.printer import Vectors
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.short import SHORT, bytes_of, load_of, store_of
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.kernels.strides import collapse, row_major
 from minicnn.ops import REGISTRY
@@ -32,6 +33,8 @@ DTYPES = (*_AS_FLOAT, "int32")
 
 def supported(name: str, inputs: Sequence[str], result: str) -> bool:
     """True if there is code for an operation on inputs of those dtypes."""
+    if name == "cast" and {inputs[0], result} == {"float32", SHORT}:
+        return True
     if any(d not in DTYPES for d in (*inputs, result)):
         return False
     # The other way is defined only within the range of a byte, which a vector's conversion does not check.
@@ -95,7 +98,12 @@ class ElementwiseGroup:
 
     def write(self, out: Lines, operands: int) -> None:
         """The operations, from variables v0, v1 ..."""
+        read = {place for _, places, _ in self.steps for place in places}
         for k, (name, places, attrs) in enumerate(self.steps):
+            if self.dtypes[operands + k] == SHORT and operands + k not in read:
+                # What is only stored is rounded there.
+                out(f"v{operands + k} = v{places[0]}")
+                continue
             text = code(name, [f"v{p}" for p in places], [self.dtypes[p] for p in places], attrs)
             out(f"v{operands + k} = {text}")
 
@@ -109,11 +117,17 @@ def constant(out: Lines, name: str, operand: Operand) -> str:
 
 def one(operand: Operand, at: str) -> str:
     """Code of one element in all lanes."""
-    return f"splat(float32(uload({at})))" if operand.dtype in ("bool", "uint8") else f"bload({at})"
+    if operand.dtype in ("bool", "uint8"):
+        return f"splat(float32(uload({at})))"
+    return f"short_bload({at})" if operand.dtype == SHORT else f"bload({at})"
 
 
 def _size(dtype: str) -> int:
-    return 1 if dtype in ("bool", "uint8") else 4
+    return {"bool": 1, "uint8": 1, SHORT: 2}.get(dtype, 4)
+
+
+# Beginnings of the operations that load and store the first elements of a vector, by the bytes of one.
+_SOME = {1: "bytes_", 2: "short_", 4: "v"}
 
 
 def blocked(
@@ -142,19 +156,21 @@ def blocked(
             if o.kind == "constant":
                 out(f"v{i} = {constant(out, f'c{i}', o)}")
             elif o.kind == "lanes":
-                out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * BYTES)}")
-        out(*(f"q{k} = y{k} + block * {total} * {BYTES}" for k in range(len(group.outputs))))
+                out(f"p{i} = b{i} + block * {out.number(f'span{i}', spans[i] * bytes_of(o.dtype))}")
+        dtypes = [group.dtypes[place] for place in group.outputs]
+        out(*(f"q{k} = y{k} + block * {total} * {bytes_of(dtype)}" for k, dtype in enumerate(dtypes)))
         lengths = [out.number(f"n{axis}", n) for axis, n in enumerate(sizes)]
         ranges = [out.rounds(lengths[0]), *(f"range({n})" for n in lengths[1:])]
         with out.nest(*(f"for i{axis} in {one}:" for axis, one in enumerate(ranges))):
             for i, step in zip(read, strides[1:], strict=True):
-                width = BYTES if operands[i].kind == "lanes" else _size(operands[i].dtype)
+                dtype, lanes = operands[i].dtype, operands[i].kind == "lanes"
+                width = bytes_of(dtype) if lanes else _size(dtype)
                 at = "".join(f" + i{a} * {out.number(f's{i}_{a}', s * width)}" for a, s in enumerate(step) if s)
-                lanes = operands[i].kind == "lanes"
-                out(f"v{i} = vload(p{i}{at})" if lanes else f"v{i} = {one(operands[i], f'b{i}{at}')}")
+                out(f"v{i} = {load_of(dtype)}(p{i}{at})" if lanes else f"v{i} = {one(operands[i], f'b{i}{at}')}")
             group.write(out, len(operands))
-            at = "".join(f" + i{a} * {out.number(f't{a}', s * BYTES)}" for a, s in enumerate(strides[0]) if s)
-            out(*(f"vstore(q{k}{at}, v{place})" for k, place in enumerate(group.outputs)))
+            at = " + ".join(f"i{a} * {out.number(f't{a}', s)}" for a, s in enumerate(strides[0]) if s) or "0"
+            for k, (dtype, place) in enumerate(zip(dtypes, group.outputs, strict=True)):
+                out(f"{store_of(dtype)}(q{k} + ({at}) * {bytes_of(dtype)}, v{place})")
     return out.source(group.name, *(f"b{i}" for i in read), *(f"y{k}" for k in range(len(group.outputs))))
 
 
@@ -195,13 +211,11 @@ def plain(group: ElementwiseGroup, operands: Sequence[Operand], shape: Sequence[
             for i, step in zip(many, strides[1:], strict=True):
                 size = _size(operands[i].dtype)
                 place = f"b{i} + ({base[i]}{'k' if step[-1] else '0'}) * {size}"
-                load = "bytes_load_some" if size == 1 else "vload_some"
-                out(f"v{i} = {f'{load}({place}, left)' if step[-1] else one(operands[i], place)}")
+                out(f"v{i} = {f'{_SOME[size]}load_some({place}, left)' if step[-1] else one(operands[i], place)}")
             group.write(out, len(operands))
             for j, result in enumerate(group.outputs):
                 size = _size(group.dtypes[result])
-                store = "bytes_store_some" if size == 1 else "vstore_some"
-                out(f"{store}(y{j} + (row + k) * {size}, v{result}, left)")
+                out(f"{_SOME[size]}store_some(y{j} + (row + k) * {size}, v{result}, left)")
     names = (*(f"b{i}" for i in read), *(f"y{j}" for j in range(len(group.outputs))))
     return out.source(group.name, *names), rows * chunks
 

@@ -7,7 +7,7 @@ gradient is written once, and the weights are read once, in the order in which t
 from __future__ import annotations
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 
 ROWS, VECTORS = 4, 4  # of weights, of a tile
 

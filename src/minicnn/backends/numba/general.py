@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from minicnn.backends._python import WHOLE, Python
@@ -106,7 +107,9 @@ class _Scalars(Python):
             condition, yes, no = map(self.text, x.arguments)
             return f"({yes} if {condition} else {no})", 9
         if x.function in FUNCTIONS:
-            return f"({self.text(changed(composed(x), _short))})", 9
+            names = tuple(Name(f"argument{k}") for k in range(len(x.arguments)))
+            function = changed(composed(replace(x, arguments=names)), _short)  # its numbers, not those of the arguments
+            return f"({self.text(function.replaced(dict(zip(names, x.arguments, strict=True))))})", 9
         if x.function == "random_uniform":
             raise NoKernelError("kernels draw random numbers for whole arrays only")
         arguments = [self.text(argument) for argument in x.arguments]

@@ -10,21 +10,32 @@ from typing import TypeGuard
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering
+from minicnn.backends.numba.short import SHORT
+from minicnn.backends.numba.widening import before_rounding, is_short, stored
+from minicnn.kernels.elements import widens
 from minicnn.kernels.strides import row_major
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import fusion_groups, merge
 from minicnn.program.graph import Node, Program, Spec, Value
+from minicnn.program.passes import scatters
 from minicnn.program.readers import Readers
 
 _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 
 
 # Names of merged groups that have a kernel of their own.
-PACK, PRODUCT, POOL, SUM, UPDATE = "pack", "product", "pool", "sum", "update"
+PACK, PRODUCT, POOL, SUM, ROUNDED, UPDATE = "pack", "product", "pool", "sum", "rounded", "update"
 
 ACTIVATIONS = ("relu", "relu6")  # what a product does at its end
 _PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
+_ROUNDING = (
+    "depthwise_conv2d",
+    "depthwise_conv2d_input_gradient",
+    "max_pool2d",
+    "max_pool2d_gradient",
+    "average_pool2d",
+)
 
 
 def group(to: Lowering) -> None:
@@ -44,6 +55,10 @@ def group(to: Lowering) -> None:
             ending = _ending(to, node, readers)
             if ending:
                 merge(to.program, [node, *ending], PRODUCT, readers)
+        elif node.op.name in _ROUNDING and to.is_blocked(node.outputs[0]):
+            cast = _rounding(node, node, readers)
+            if cast:
+                merge(to.program, [node, *cast], ROUNDED, readers)
         elif _sums_batch(to, node):
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
@@ -100,7 +115,17 @@ def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
     activated = after is not None and after.op.name in ACTIVATIONS
     # The gradient of the relu before a layer is a mask on that layer's input gradient.
     masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is product
-    return [*ending, after] if after is not None and (activated or masked) else ending
+    if after is not None and (activated or masked):
+        ending.append(after)
+    return [*ending, *_rounding(node, ending[-1] if ending else node, readers)]
+
+
+def _rounding(node: Node, last: Node, readers: Readers) -> list[Node]:
+    """The cast to bfloat16 of what a node makes with its epilogue so far, if its kernel can store it so."""
+    cast = readers.only(last.outputs[0])
+    # Where windows overlap their gradients are added up in memory.
+    stores = node.op.name != "matmul" and (node.op.name != "max_pool2d_gradient" or scatters(node))
+    return [cast] if stores and cast is not None and cast.outputs[0].dtype == SHORT else []
 
 
 def _is_bias(to: Lowering, product: Value, after: Node) -> bool:
@@ -126,16 +151,18 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
     positive = relus[0].outputs[0]
     masks = [n.inputs[0].node for n in gradients]
     for mask, gradient in zip(masks, gradients, strict=True):
-        if mask is None or mask.op.name != "relu_gradient" or mask.inputs[1] is not positive:
+        if mask is None or mask.op.name != "relu_gradient" or before_rounding(mask.inputs[1]) is not positive:
             return
         # All gradients or none: one that still reads the pooled value would need it stored.
         if readers.only(mask.outputs[0]) is not gradient:
             return
+    # Maxima of an image in bfloat16 are rounded already, so that either will do.
+    exact = is_short(pool.inputs[0])
     for mask, gradient in zip(masks, gradients, strict=True):
         if mask is not None:
-            gradient.inputs = (gradient.inputs[0], gradient.inputs[1], positive)
+            gradient.inputs = (*gradient.inputs[:2], mask.inputs[1] if exact else positive)
             merge(to.program, [mask, gradient], POOL)
-    merge(to.program, [pool, relus[0]], POOL)
+    merge(to.program, [pool, relus[0], *_rounding(pool, relus[0], Readers(to.program))], POOL)
 
 
 def _sums_batch(to: Lowering, node: Node) -> bool:
@@ -181,6 +208,8 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
     result = node.outputs[0]
     return (
         node.op.name in _NAMES
+        # What is widened is so by whoever reads it, and what is packed for a product is rounded there.
+        and not (widens(node, SHORT) or (result.dtype == SHORT and not blocked))
         and to.is_blocked(result) == blocked
         and elementwise.supported(node.op.name, [v.dtype for v in node.inputs], result.dtype)
         and operands_of(to, node.inputs, result, blocked) is not None
@@ -189,6 +218,7 @@ def _member(to: Lowering, node: Node, blocked: bool) -> bool:
 
 def _operand(to: Lowering, value: Value, result: Value | Spec, blocked: bool) -> Operand | None:
     """A value as an operand next to a result; None if it cannot be read so."""
+    value = stored(value)
     if _is_number(value) and value.data is not None:
         return Operand("constant", value.dtype, value=value.data.item())
     if not blocked:
@@ -265,7 +295,7 @@ def operands_of(to: Lowering, inputs: Sequence[Value], result: Value | Spec, blo
 def reads_of(to: Lowering, node: Node, operands: list[Operand]) -> list[Key]:
     """Buffers of a node's inputs that are read in those ways."""
     return [
-        to.need(v, BLOCKED if o.kind == "lanes" else PLAIN)
+        to.need(stored(v), BLOCKED if o.kind == "lanes" else PLAIN)
         for v, o in zip(node.inputs, operands, strict=True) if o.kind != "constant"
     ]  # fmt: skip
 
@@ -279,5 +309,4 @@ def run(to: Lowering, node: Node, group: ElementwiseGroup, operands: list[Operan
         source = elementwise.blocked(group, operands, result.shape[1:], spans, partial(to.pieces, result))
     else:
         source, items = elementwise.plain(group, operands, result.shape)
-    writes = [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs]
-    to.add(node, source, reads, writes, items)
+    to.add(node, source, reads, [to.buffer(v, BLOCKED if blocked else PLAIN) for v in node.outputs], items)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from minicnn.backends.numba import channel_rules, depthwise, few_samples, filter_lanes, pooling, weights, winograd
+from minicnn.backends.numba import (
+    channel_rules,
+    depthwise,
+    few_samples,
+    filter_lanes,
+    movement,
+    pooling,
+    weights,
+    winograd,
+)
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
+from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
-from minicnn.backends.numba.vector import LANES
+from minicnn.backends.numba.short import SHORT, product_name
+from minicnn.backends.numba.widening import is_short, stored
 from minicnn.program.graph import Node, Value
 
 
@@ -26,17 +38,46 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     sizes = (filters, channels) if back else (channels, filters)
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
-    if winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
+    floats = SHORT not in _types(x, w, y, ending).values()
+    if floats and winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
         key = transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, sizes, lines, ending)
         return
     operands = Operands(
         x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
-        channels if back else filters // groups, kw, groups, ending.bias is not None, back, ending.finish,
+        channels if back else filters // groups, kw, groups, flipped=back, **_types(x, w, y, ending),
     )  # fmt: skip
-    source = correlate(node.op.name, rows, columns, operands, partial(to.pieces, y))
-    key = transposed(to, node, w, kh * kw, channels, filters // groups, groups) if back else to.need(w, PLAIN)
+    source = correlate(
+        product_name(node.op.name, paired=operands.paired), rows, columns, operands, partial(to.pieces, y)
+    )
+    shape = (kh * kw, channels, filters // groups, groups)
+    key = _weights(to, node, w, shape, operands)
+    x = stored(x) if operands.paired else x
     to.add(node, source, [to.need(x, BLOCKED), key, *ends_of(to, ending)], [to.buffer(y, BLOCKED)])
+
+
+def _types(x: Value, w: Value, y: Value, ending: Ending) -> dict[str, Any]:
+    """Numbers of `Operands` about an ending, and about what is stored in bfloat16."""
+    mask = "float32" if ending.mask is None else stored(ending.mask).dtype
+    return {
+        "bias": ending.bias is not None, "finish": ending.finish, "dtype": SHORT if is_short(x, w) else "float32",
+        "result": y.dtype, "mask": mask,
+    }  # fmt: skip
+
+
+def _weights(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int], o: Operands) -> Key:
+    """The weights (taps, C, groups * F) in the order that a correlation reads."""
+    taps, channels, filters, groups = shape
+    if not o.paired:
+        return transposed(to, node, w, taps, channels, filters, groups) if o.flipped else to.need(w, PLAIN)
+    # They are rounded where they are packed.
+    cast = stored(w).node
+    w = w if cast is None or cast.op.name != "cast" else cast.inputs[0]
+    pack = movement.paired_filters if o.flipped else movement.paired_weights
+    source, items = pack(taps=taps, channels=channels, filters=filters, groups=groups)
+    key = to.scratch(node, "weights", taps * groups * o.terms * o.filters * 4)
+    to.tasks.append(Task(node, [to.need(w, PLAIN)], [key], source, items))
+    return key
 
 
 def _winograd(
@@ -61,6 +102,8 @@ def product(to: Lowering, node: Node) -> None:
     first, ending = steps[0], Ending()
     for step in steps[1:]:
         value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
+        if step.op.name == "cast":
+            continue  # the sums are stored so
         if step.op.name == "add":
             ending = replace(ending, bias=value)
         elif step.op.name == "relu_gradient":
@@ -89,13 +132,18 @@ def _weight_sum(
     to: Lowering, node: Node, dy: Value, x: Value, row: Line, column: Line, channels: int, filters: int, groups: int = 1
 ) -> None:
     dw = node.outputs[0]
-    shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0])
+    dtype = "float32"
+    if is_short(dy, x):
+        dy, x, dtype = stored(dy), stored(x), SHORT
+    shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0], dtype)
     # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
         to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
         return
-    reads = [to.need(dy, BLOCKED), to.need(x, BLOCKED)]
+    # Pairs of samples are read whole.
+    read = to.clean if shape.paired and shape.samples % 2 else partial(to.need, form=BLOCKED)
+    reads = [read(dy), read(x)]
     # Shared filters need no parts to add up, but each thread reads all images.
     if filter_lanes.divided(shape, to.threads):
         to.add(node, filter_lanes.weight_gradient(shape, 0), reads, [to.buffer(dw, PLAIN)], shape.panels)
@@ -134,16 +182,18 @@ def _matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     plain = ending.bias is None and ending.finish in ("", "mask")
     if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(a.shape[0], a.shape[1]):
         source = few_samples.input_gradient(y.shape[0], y.shape[1], a.shape[1], masked=ending.mask is not None)
-        reads = [to.need(a, PLAIN), to.need(b, PLAIN), *ends_of(to, ending)]
+        reads = [to.need(a, PLAIN), to.need(b, PLAIN)]
+        reads += [] if ending.mask is None else [to.need(ending.mask, BLOCKED)]
         to.add(node, source, reads, [to.buffer(y, BLOCKED)], few_samples.items(y.shape[1]))
         return
     flipped = bool(node.attrs["transpose_b"])
-    operands = Operands(
-        1, 1, 1, a.shape[1], y.shape[1], 1, bias=ending.bias is not None, flipped=flipped, finish=ending.finish
+    operands = Operands(1, 1, 1, a.shape[1], y.shape[1], 1, flipped=flipped, **_types(a, b, y, ending))
+    source = correlate(
+        product_name("matmul", paired=operands.paired), [POINT], [POINT], operands, partial(to.pieces, y)
     )
-    source = correlate("matmul", [POINT], [POINT], operands, partial(to.pieces, y))
     # The kernel reads filters side by side: turning the weights around once costs less than strided loads.
-    key = transposed(to, node, b, 1, b.shape[0], b.shape[1], 1) if flipped else to.need(b, PLAIN)
+    key = _weights(to, node, b, (1, b.shape[0], b.shape[1], 1), operands)
+    a = stored(a) if operands.paired else a
     to.add(node, source, [to.need(a, BLOCKED), key, *ends_of(to, ending)], [to.buffer(y, BLOCKED)])
 
 
@@ -182,17 +232,19 @@ def _depthwise(to: Lowering, node: Node) -> None:
     source = depthwise.depthwise(
         node.op.name, rows, columns, channels=w.shape[2], multiplier=w.shape[3], kernel_width=w.shape[1],
         out_size=(y.shape[1], y.shape[2]), gradient=node.op.name.endswith("gradient"),
-        pieces=to.pieces(y, max(row.count for row in rows)),
+        pieces=to.pieces(y, max(row.count for row in rows)), dtype=stored(x).dtype, result=y.dtype,
     )  # fmt: skip
-    to.add(node, source, [to.need(x, BLOCKED), to.need(w, PLAIN)], [to.buffer(y, BLOCKED)])
+    to.add(node, source, [to.need(stored(x), BLOCKED), to.need(w, PLAIN)], [to.buffer(y, BLOCKED)])
 
 
 def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     dy, x = node.inputs
     dw = node.outputs[0]
     row, column = lines_of(node, x, node.attrs["kernel"])
+    if is_short(dy, x):
+        dy, x = stored(dy), stored(x)
     source = depthwise.weight_gradient(
-        row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x)
+        row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x), dtype=x.dtype
     )
     to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
 
@@ -201,28 +253,39 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
     gradient = node.op.name.endswith("gradient")
     image = node.outputs[0] if gradient else node.inputs[0]
     row, column = lines_of(node, image, node.attrs["kernel"])
-    form = to.form_of_batch
+    images = [*map(stored, node.inputs), node.outputs[0]]
+    names = ("dy", "x", "y", "dx") if len(images) == 4 else ("dy", "dx") if gradient else ("x", "y")
+    dtypes = {name: value.dtype for name, value in zip(names, images, strict=True)}
     vectors = -(-image.shape[3] // LANES) if to.channels_in_lanes else image.shape[3]
-    sizes = {"channels": image.shape[3], "pieces": to.pieces(image, vectors)}
+    sizes: dict[str, Any] = {"channels": image.shape[3], "pieces": to.pieces(image, vectors), "dtypes": dtypes}
+    sizes["plain"] = to.channels_in_lanes
     if node.op.name.startswith("max"):
         make = pooling.max_pool_gradient if gradient else pooling.max_pool
-        source = make(row, column, **sizes, plain=to.channels_in_lanes, rectified=rectified)
+        source = make(row, column, **sizes, rectified=rectified)
     else:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
-        source = average(row, column, **sizes, plain=to.channels_in_lanes, count_padding=node.attrs["count_padding"])
-    items = to.blocks(image) * source.pieces
-    to.add(node, source, [to.need(v, form) for v in node.inputs], [to.buffer(node.outputs[0], form)], items)
+        source = average(row, column, **sizes, count_padding=node.attrs["count_padding"])
+    form, items = to.form_of_batch, to.blocks(image) * source.pieces
+    to.add(node, source, [to.need(v, form) for v in images[:-1]], [to.buffer(node.outputs[0], form)], items)
+
+
+def rounded(to: Lowering, node: Node) -> None:
+    """Lower a node with the cast to bfloat16 that follows: it stores what it makes so."""
+    first = node.attrs["body"].operations[0]
+    inputs = tuple(node.inputs[i] for i in first.inputs)
+    inner = Node(first.op, inputs, node.outputs, first.attrs, node.scope, node.phase)
+    IMAGE_RULES[first.op.name](to, inner)
+    to.how[id(node)] = f"{to.how.pop(id(inner))} + cast"
 
 
 def pool_and_relu(to: Lowering, node: Node) -> None:
     """Lower max-pooling and the relu that follows, or the gradients of both: dx from dy, relu's result and x."""
     steps = node.attrs["body"].operations
-    step = next(s for s in steps if s.op.name != "relu" and s.op.name != "relu_gradient")
+    step = next(s for s in steps if s.op.name not in ("relu", "relu_gradient", "cast"))
     if step.op.name == "max_pool2d":
         inputs = node.inputs
     else:
-        dy, positive = (node.inputs[i] for i in steps[0].inputs)
-        inputs = (dy, node.inputs[step.inputs[1]], positive)
+        inputs = (node.inputs[steps[0].inputs[0]], *(node.inputs[i] for i in step.inputs[1:]))
     inner = Node(step.op, inputs, node.outputs, step.attrs, node.scope, node.phase)
     _pool(to, inner, rectified=True)
     to.how[id(node)] = " + ".join(s.op.name for s in steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -17,14 +18,25 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-_DTYPES = {"float": "float32", "double": "float64", "i1": "bool", "i8": "uint8", "i32": "int32", "i64": "int64"}
+# Whether kernels run as Python.
+SWITCHED_ON = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "i1": "bool",
+    "i8": "uint8",
+    "i16": "uint16",
+    "i32": "int32",
+    "i64": "int64",
+}
 _COMPARE: dict[str, Callable[..., Any]] = {
     "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal,
 }  # fmt: skip
 
 # What kernels can name beside their operations.
 NAMES: dict[str, Any] = {
-    "float32": np.float32, "int32": int, "int64": int, "uint8": int, "inf": math.inf, "nan": math.nan,
+    "float32": np.float32, "int32": int, "int64": int, "uint8": int, "uint16": int, "inf": math.inf, "nan": math.nan,
 }  # fmt: skip
 
 _FUNCTIONS: list[Callable[..., None]] = []  # kernels by address, which is their place here and one more
@@ -184,6 +196,7 @@ _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "fdiv": operator.truediv,
     "shl": operator.lshift,
     "ashr": operator.rshift,
+    "lshr": lambda x, n: (x.view("uint32") >> n.view("uint32")).view("int32"),
     "and_": operator.and_,
     "or_": operator.or_,
     "not_": operator.invert,
@@ -193,7 +206,7 @@ _INSTRUCTIONS: dict[str, Callable[..., Any]] = {
     "select": lambda which, x, y: np.where(which, x, y) if np.ndim(which) else (x if which else y),
     "bitcast": _bitcast,
     "trunc": _truncated,
-    **dict.fromkeys(("fptosi", "sitofp", "uitofp", "fpext", "fptrunc", "sext"), _convert),
+    **dict.fromkeys(("fptosi", "sitofp", "uitofp", "fpext", "fptrunc", "sext", "zext"), _convert),
     **dict.fromkeys(("insert_element", "insert_value"), _with),
     **dict.fromkeys(("extract_element", "extract_value"), operator.getitem),
     "shuffle_vector": lambda x, y, places: np.concatenate([x, y])[places],

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-from numba import cfunc, config, types
 
 from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends._progress import Progress
-from minicnn.backends.numba import functions, interpreting, panels, registers, store, vector, winograd_tiles
-
-SIGNATURE = types.void(types.int64, types.int64, types.int64)
-# Rewrites are for array expressions and the like, of which kernels have none.
-_OPTIONS: dict[str, Any] = {"nopython": True, "error_model": "numpy", "no_rewrites": True}
+from minicnn.backends.numba import (
+    cpus,
+    functions,
+    interpreting,
+    machine_code,
+    panels,
+    registers,
+    short,
+    short_tiles,
+    store,
+    vector,
+    winograd_tiles,
+)  # fmt: skip
+from minicnn.backends.numba.cpus import Target
+from minicnn.backends.numba.operations import Operation
+from minicnn.backends.numba.translation import module_of
 
 
 @dataclass(frozen=True)
@@ -161,67 +169,61 @@ class LoadedCode:
         self.address, self.owner = address, owner
 
 
-# What steps use, by key; the last ones loaded from the disk are kept for the next model. What Numba has compiled in
-# this process stays: it never frees the memory.
+# What steps use, by key; the last ones are kept for the next model. LLVM frees the code with its owner, which steps
+# hold only while their model lives.
 _COMPILED: MutableMapping[str, LoadedCode] = WeakValueDictionary()
-_LOADED: deque[LoadedCode] = deque(maxlen=256)
-_MADE: list[LoadedCode] = []
+_LATEST: deque[LoadedCode] = deque(maxlen=256)
 
 
 def _key(source: KernelCode) -> str:
-    return store.key(source.text) + ("-interpreted" if config.DISABLE_JIT else "")
+    return store.key(source.text) + ("-interpreted" if interpreting.SWITCHED_ON else "")
 
 
 def compile_source(source: KernelCode) -> LoadedCode:
     """The compiled function: from memory, from the disk, else compiled now."""
     key = _key(source)
-    code = _COMPILED.get(key) or (_interpreted if config.DISABLE_JIT else _native)(source, key)
+    code = _COMPILED.get(key) or (_interpreted if interpreting.SWITCHED_ON else _native)(source, key)
     return _COMPILED.setdefault(key, code)  # another thread may have been faster, and its address in use
 
 
 def _stored(key: str) -> LoadedCode | None:
-    machine_code = None if config.DISABLE_JIT else store.load(key)
-    if machine_code is None:
-        return None
-    loaded = LoadedCode(*machine_code)
-    # LLVM frees the code with its owner, which steps hold only while their model lives.
-    _LOADED.append(loaded)
-    return loaded
+    code = None if interpreting.SWITCHED_ON else store.load(key)
+    return None if code is None else _kept(*code)
 
 
 def _native(source: KernelCode, key: str) -> LoadedCode:
     if loaded := _stored(key):
         return loaded
-    function = cfunc(SIGNATURE, **_OPTIONS)(_function(source, key, _scope()))
-    store.save(key, function.native_name, function._library._get_compiled_object())
-    return _kept(LoadedCode(function.address, function))
+    symbol = f"minicnn_{key[:16]}"
+    code = machine_code.object_code(module_of(source.text, _operations(source), symbol, cpus.host()))
+    store.save(key, symbol, code)
+    return _kept(*machine_code.loaded(symbol, code))
 
 
 def _interpreted(source: KernelCode, key: str) -> LoadedCode:
-    function = _function(source, key, interpreting.NAMES)
-    return _kept(LoadedCode(interpreting.address_of(function), function))
+    function = _function(source, key)
+    return _kept(interpreting.address_of(function), function)
 
 
-def _kept(function: LoadedCode) -> LoadedCode:
-    _MADE.append(function)
-    return function
+def _kept(address: int, owner: Any) -> LoadedCode:
+    code = LoadedCode(address, owner)
+    _LATEST.append(code)
+    return code
 
 
 def callable_of(source: KernelCode) -> Callable[[int, int, int], None]:
     """The compiled function to be called from Python; it holds no lock of the interpreter."""
     code = compile_source(source)
-    if config.DISABLE_JIT:
+    if interpreting.SWITCHED_ON:
         return interpreting.function_at(code.address)
     function: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(code.address)
     function.owner = code
     return function
 
 
-def assembly(source: KernelCode) -> str:
-    """A kernel's machine code in words; compiles it."""
-    function = cfunc(SIGNATURE, **_OPTIONS)(_function(source, _key(source), _scope()))
-    text: str = function._library.get_asm_str()
-    return text
+def assembly(source: KernelCode, target: Target | None = None) -> str:
+    """A kernel's machine code in words, for this CPU or another; compiles it."""
+    return machine_code.assembly(module_of(source.text, _operations(source), "kernel", target or cpus.host()))
 
 
 def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[LoadedCode]:
@@ -234,7 +236,7 @@ def compile_all(sources: Sequence[KernelCode], processes: int = 1) -> list[Loade
     distinct = {_key(source): source for source in sources}
     loaded = {key: code for key in distinct if (code := _COMPILED.get(key) or _stored(key))}
     missing = sorted((s for k, s in distinct.items() if k not in loaded), key=lambda s: len(s.text), reverse=True)
-    kept = not config.DISABLE_JIT and bool(missing) and store.place("") is not None
+    kept = not interpreting.SWITCHED_ON and bool(missing) and store.place("") is not None
     with Progress(len(missing)) as progress:
         compile_side_by_side(
             [asdict(source) for source in missing], _compile_job, __name__, processes=processes if kept else 1,
@@ -254,33 +256,28 @@ def work() -> None:
     work_with(_compile_job)
 
 
-def _function(source: KernelCode, key: str, names: Mapping[str, Any]) -> Any:
-    scope = _operations()
-    for shape in source.tiles:
-        scope |= registers.operations(*shape)
-    if config.DISABLE_JIT:
-        scope = {
-            name: interpreting.interpreted(intrinsic.emit)
-            for name, intrinsic in scope.items()
-            if hasattr(intrinsic, "emit")
-        }
-    scope |= names
+def _function(source: KernelCode, key: str) -> Any:
+    """The kernel as Python."""
+    scope = {name: interpreting.interpreted(one.emit) for name, one in _operations(source).items()}
+    scope |= interpreting.NAMES
     exec(compile(source.text, f"<minicnn {source.name} {key[:8]}>", "exec"), scope)
     return scope["kernel"]
 
 
-def _operations() -> dict[str, Any]:
-    """The operations that the code of kernels can name, but for those on tiles."""
-    return {
-        k: v for m in (vector, functions, panels, winograd_tiles) for k, v in vars(m).items() if not k.startswith("_")
-    }
+def _operations(source: KernelCode) -> dict[str, Operation]:
+    """The operations that the code of a kernel can name."""
+    operations = dict(_ALL)
+    for shape in source.tiles:
+        operations |= registers.operations(*shape) | short_tiles.operations(*shape)
+    return operations
 
 
-@cache
-def _scope() -> dict[str, Any]:
-    """Names that compiled code can use beside its own."""
-    types_by_name = {k: getattr(types, k) for k in ("float32", "int32", "int64", "uint8")}
-    return types_by_name | {"inf": math.inf, "nan": math.nan}
+_ALL = {
+    one.name: one
+    for module in (vector, functions, panels, winograd_tiles, short)
+    for one in vars(module).values()
+    if isinstance(one, Operation)
+}
 
 
 def even_tile(total: int, most: int) -> int:

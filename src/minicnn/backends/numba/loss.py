@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 
 
 def _softmax(out: Lines, classes: str, step: str) -> None:

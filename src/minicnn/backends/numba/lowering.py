@@ -10,12 +10,13 @@ from typing import NoReturn
 
 from minicnn.backends.numba import movement, weights
 from minicnn.backends.numba.kernel import KernelCode
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import LANES
+from minicnn.backends.numba.short import SHORT, bytes_of
 from minicnn.ops.checks import normalize_axes
 from minicnn.program.graph import ITEMSIZE, Node, Program, Spec, Value
 
 PLAIN, BLOCKED = "plain", "blocked"
-_DTYPES = ("float32", "int32", "uint8", "bool")
+_DTYPES = ("float32", "int32", "uint8", "bool", SHORT)
 Key = tuple[str, str]  # name of a value or of scratch memory, and its form
 
 
@@ -70,7 +71,8 @@ class Lowering:
 
     Values that have one entry a sample are blocked: (N, ...) becomes (B, ..., 16) with B = ceil(N / 16); what is in
     lanes beyond the last sample means nothing, and kernels that add samples up have them cleared first. Everything
-    else is plain, unless a kernel wants the rows of some other array blocked. A blocked bool is 0 or 1 in float32.
+    else is plain, unless a kernel wants the rows of some other array blocked. A blocked bool is 0 or 1 in float32, and
+    bfloat16 has half the bytes of float32: see `widening`.
 
     Attributes:
         tasks: What runs, in order.
@@ -134,7 +136,7 @@ class Lowering:
 
     def is_batch(self, value: Value) -> bool:
         """True if a value has one entry a sample, of floats or bools."""
-        return id(value) in self.carries and value.ndim > 1 and value.dtype in ("float32", "bool")
+        return id(value) in self.carries and value.ndim > 1 and value.dtype in ("float32", "bool", SHORT)
 
     def is_blocked(self, value: Value) -> bool:
         """True if a value has the blocked form."""
@@ -166,17 +168,19 @@ class Lowering:
         """Declare that a value is what a buffer holds already."""
         self._place[id(value)] = key
 
-    def later(self, value: Value, rows: StoredRows, make: Callable[[], None]) -> None:
-        """Declare that a value is rows of a plain array, and what makes it if that is not enough for a reader."""
-        self._rows[id(value)] = rows
+    def later(self, value: Value, make: Callable[[], None], rows: StoredRows | None = None) -> None:
+        """Declare what makes a value if a reader needs it, and does not take what it is made of: rows of an array."""
+        if rows is not None:
+            self._rows[id(value)] = rows
         self._waiting[id(value)] = make
 
     def rows(self, value: Value) -> StoredRows | None:
         """The plain rows that a value consists of, if it does."""
         if id(value) in self._rows:
             return self._rows[id(value)]
-        plain = value.dtype == "float32" and value.shape[:1] == (self.samples,) and self._place[id(value)][1] == PLAIN
-        return StoredRows(value) if plain else None
+        if id(value) in self._waiting or value.dtype != "float32" or value.shape[:1] != (self.samples,):
+            return None
+        return StoredRows(value) if self._place[id(value)][1] == PLAIN else None
 
     def form(self, value: Value) -> str:
         """The form in which a value was made."""
@@ -192,7 +196,7 @@ class Lowering:
 
     def _bytes(self, value: Value, form: str) -> int:
         if form == BLOCKED:
-            return blocks_of(value) * math.prod(value.shape[1:]) * BYTES
+            return blocks_of(value) * math.prod(value.shape[1:]) * bytes_of(value.dtype)
         return value.size * ITEMSIZE[value.dtype]
 
     def need(self, value: Value, form: str) -> Key:
@@ -218,7 +222,8 @@ class Lowering:
         # Full blocks have no lanes to clear; and once cleared, nobody dirties them again.
         if value.shape[0] % LANES and key not in self._cleared:
             self._cleared.add(key)
-            source = movement.clear(samples=value.shape[0], elements=math.prod(value.shape[1:]))
+            elements = math.prod(value.shape[1:])
+            source = movement.clear(samples=value.shape[0], elements=elements, dtype=value.dtype)
             self.tasks.append(Task(None, [key], [key], source))
         return key
 
@@ -260,6 +265,12 @@ class Lowering:
         self.how[id(node)] = f"{node.op.name} unrolled, matrix product by BLAS"
 
     def _reference(self, node: Node, reason: str) -> None:
+        for value in (*node.inputs, *node.outputs):
+            if value.dtype == SHORT:
+                raise NotImplementedError(
+                    f"References compute with NumPy, which does not know {SHORT}. Received: {node.op.name} of "
+                    f"{value!r}: {reason}. Cast to float32 before."
+                )
         reads = [self.need(v, PLAIN) for v in node.inputs]
         self.tasks.append(Task(node, reads, [self.buffer(v, PLAIN) for v in node.outputs]))
         self.how[id(node)] = f"reference: {reason}"

@@ -5,55 +5,62 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.backends.numba.short import SHORT, SHORT_BYTES, bytes_of, load_of, store_of
 from minicnn.program.graph import ITEMSIZE
 
-_LOAD = {"uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))"}
+_LOAD = {
+    "uint8": "float32(uload(x + {}))", "bool": "float32(uload(x + {}))", "float32": "fload(x + 4 * ({}))",
+    SHORT: "hload(x + 2 * ({}))",
+}  # fmt: skip
 
 
 def pack(*, samples: int, elements: int, dtype: str, gathered: bool, scale: float = 1.0, pieces: int = 1) -> KernelCode:
     """x (N, elements) or rows of it, as float32 times a scale into (B, elements, 16); one item a piece of a block.
 
-    Lanes beyond the last sample are 0.
+    Lanes beyond the last sample are 0. A bfloat16 stays one.
     """
     out = Lines()
+    width, store, zero = (bytes_of(dtype), "hstore", "uint16(0)") if dtype == SHORT else (BYTES, "fstore", "float32(0)")
     count, size = out.all_numbers(samples=samples, elements=elements)
     factor = "" if scale == 1.0 else f" * float32({scale!r})"
     # Sample by sample: rows are then read in order, and writes spread over few lines of the cache.
     with out.pieces(pieces), out.block(f"for lane in range({LANES}):"):
-        out(f"n = block * {LANES} + lane", f"yi = y + block * {size} * {BYTES} + lane * 4")
+        out(f"n = block * {LANES} + lane", f"yi = y + block * {size} * {width} + lane * {width // LANES}")
         with out.block(f"if n < {count}:"):
             out(f"row = {'int64(iload(index + n * 4))' if gathered else 'n'} * {size}")
             with out.block(f"for e in {out.rounds(size)}:"):
-                out(f"fstore(yi + e * {BYTES}, {_LOAD[dtype].format('row + e')}{factor})")
+                out(f"{store}(yi + e * {width}, {_LOAD[dtype].format('row + e')}{factor})")
         with out.block("else:"), out.block(f"for e in {out.rounds(size)}:"):
-            out(f"fstore(yi + e * {BYTES}, float32(0))")
+            out(f"{store}(yi + e * {width}, {zero})")
     name = "gather" if gathered else "block"
     return out.source(name, *(("x", "index", "y") if gathered else ("x", "y")))
 
 
 def unpack(*, samples: int, elements: int, dtype: str, pieces: int = 1) -> KernelCode:
-    """x (B, elements, 16) back to (N, elements) float32 or bool; one item a piece of a block."""
-    out = Lines()
+    """x (B, elements, 16) back to (N, elements) of its type, float32 or bool; one item a piece of a block."""
+    out, width = Lines(), bytes_of(dtype)
     count, size = out.all_numbers(samples=samples, elements=elements)
     with out.pieces(pieces):
-        out(f"xb = x + block * {size} * {BYTES}")
+        out(f"xb = x + block * {size} * {width}")
         with out.block(f"for lane in range(min({LANES}, {count} - block * {LANES})):"):
             out(f"row = (block * {LANES} + lane) * {size}")
             with out.block(f"for e in {out.rounds(size)}:"):
-                out(f"v = fload(xb + e * {BYTES} + lane * 4)")
-                out("ustore(y + row + e, uint8(v != 0))" if dtype == "bool" else "fstore(y + (row + e) * 4, v)")
+                out(f"v = {'h' if dtype == SHORT else 'f'}load(xb + e * {width} + lane * {width // LANES})")
+                stores = {"bool": "ustore(y + row + e, uint8(v != 0))", SHORT: "hstore(y + (row + e) * 2, v)"}
+                out(stores.get(dtype, "fstore(y + (row + e) * 4, v)"))
     return out.source("unblock", "x", "y")
 
 
-def clear(*, samples: int, elements: int) -> KernelCode:
+def clear(*, samples: int, elements: int, dtype: str) -> KernelCode:
     """Set lanes beyond the last sample to 0, in place; one item."""
     out = Lines()
     count, size = out.all_numbers(samples=samples, elements=elements)
     with out.block("for item in range(start, stop):"):
         out(f"last = {count} // {LANES}", f"live = msome({count} - last * {LANES})", "zero = splat(float32(0))")
         with out.block(f"for e in range({size}):"):
-            out(f"at = x + (last * {size} + e) * {BYTES}", "vstore(at, vselect(live, vload(at), zero))")
+            out(f"at = x + (last * {size} + e) * {bytes_of(dtype)}")
+            out(f"{store_of(dtype)}(at, vselect(live, {load_of(dtype)}(at), zero))")
     return out.source("clear", "x")
 
 
@@ -102,7 +109,7 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
         source: Elements between neighbours along each axis where they come from; 0 repeats them.
         target: The same where they go.
         first: Elements before the box in each.
-        nbytes: Size of an element: that of a vector in blocked arrays, 1 or 4 in plain ones.
+        nbytes: Size of an element: that of a vector in blocked arrays, 1, 2 or 4 in plain ones.
     """
     out = Lines()
     missing = max(0, 4 - len(shape))  # boxes of few axes share a function
@@ -110,7 +117,8 @@ def copy(shape: Sequence[int], source: Sequence[int], target: Sequence[int], fir
     steps = [(s[0], *(0,) * missing, *s[1:]) for s in (source, target)]
     # Neighbours that stay neighbours move 16 at a time.
     runs = nbytes == 4 and steps[0][-1] == steps[1][-1] == 1 and lengths[-1] > 1
-    load, store = {BYTES: ("vload", "vstore"), 4: ("iload", "istore"), 1: ("uload", "ustore")}[nbytes]
+    letter = {BYTES: "v", SHORT_BYTES: "short_", 4: "i", 2: "h", 1: "u"}[nbytes]
+    load, store = f"{letter}load", f"{letter}store"
     with out.block("for item in range(start, stop):"):
         for name, base, step, start in zip("pq", "xy", steps, first, strict=True):
             numbers = (out.number(f"{name}0", step[0] * nbytes), out.number(f"{name}_first", start * nbytes))
@@ -142,6 +150,42 @@ def one_hot(*, classes: int, labels: str, dtype: str) -> KernelCode:
         with out.block(f"for c in range({k}):"):
             out(f"{store}(y + (row * {k} + c) * {ITEMSIZE[dtype]}, {kind}(c == label))")
     return out.source("one_hot", "x", "y")
+
+
+def paired_weights(*, taps: int, channels: int, filters: int, groups: int) -> tuple[KernelCode, int]:
+    """w (taps, C, groups * F) to pairs along the channels (taps, groups, ceil(C / 2), F), and the number of items."""
+    out = Lines()
+    c, f, g, p = out.all_numbers(channels=channels, filters=filters, groups=groups, pairs=-(-channels // 2))
+    with out.block("for item in range(start, stop):"):
+        out(f"pair = item % {p}", f"tg = item // {p}", f"tap = tg // {g}", f"group = tg % {g}", f"row = {f} * {g} * 4")
+        out(f"first = w + (tap * {c} + 2 * pair) * row + group * {f} * 4", f"yi = y + item * {f} * 4")
+        out(f"both = 2 * pair + 1 < {c}")
+        with out.block(f"for j in range(0, {f}, {LANES}):"):
+            out(f"left = {f} - j", "at = first + j * 4")
+            # No lanes of a row that is not there are read.
+            out("second = vload_some(at + row, left if both else 0)")
+            out("vstore_some(yi + j * 4, vpair(vload_some(at, left), second), left)")
+    return out.source("paired_weights", "w", "y"), taps * groups * -(-channels // 2)
+
+
+def paired_filters(*, taps: int, channels: int, filters: int, groups: int) -> tuple[KernelCode, int]:
+    """w (taps, C, groups * F) to pairs along the filters (taps, groups, ceil(F / 2), C), and the number of items."""
+    out = Lines()
+    c, f, g, p = out.all_numbers(channels=channels, filters=filters, groups=groups, pairs=-(-filters // 2))
+    chunks = out.number("chunks", -(-channels // LANES))
+    out("rows = stack()", f"columns = rows + {LANES * BYTES}")
+    with out.block("for item in range(start, stop):"):
+        out(f"c0 = item % {chunks} * {LANES}", f"tg = item // {chunks}", f"tap = tg // {g}", f"group = tg % {g}")
+        with out.block(f"for j in range(0, {f}, {2 * LANES}):"):
+            with out.block(f"for r in range(min({LANES}, {c} - c0)):"):
+                out(f"at = w + (((tap * {c} + c0 + r) * {g} + group) * {f} + j) * 4", f"left = {f} - j")
+                second = f"vload_some(at + {BYTES}, left - {LANES})"
+                out(f"vstore(rows + r * {BYTES}, vneighbours(vload_some(at, left), {second}))")
+            out(f"transpose(columns, rows, {BYTES}, {LANES - 1})")
+            with out.block(f"for k in range(min({LANES}, {p} - j // 2)):"):
+                out(f"at = y + ((tg * {p} + j // 2 + k) * {c} + c0) * 4")
+                out(f"vstore_some(at, vload(columns + k * {BYTES}), {c} - c0)")
+    return out.source("paired_weights", "w", "y"), taps * groups * -(-channels // LANES)
 
 
 def transpose_weights(*, channels: int, filters: int, groups: int) -> KernelCode:

@@ -8,7 +8,7 @@ from minicnn.backends.numba import movement
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.grouping import run
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
-from minicnn.backends.numba.vector import BYTES
+from minicnn.backends.numba.short import bytes_of
 from minicnn.kernels.strides import collapse, row_major
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
@@ -28,7 +28,7 @@ def _copy(to: Lowering, node: Node, value: Value, key: Key, form: str, shape: Se
     """Copy a box of a value into a buffer; strides are in elements, in vectors of blocked values."""
     # The first axis is shared between threads, so it is kept apart from the others.
     sizes, (inner, outer) = collapse(shape[1:], [source[1:], target[1:]])
-    nbytes = BYTES if form == BLOCKED else ITEMSIZE[value.dtype]
+    nbytes = bytes_of(value.dtype) if form == BLOCKED else ITEMSIZE[value.dtype]
     box = (shape[:1] or [1], source[:1] or [0], target[:1] or [0])
     code = movement.copy((*box[0], *sizes), (*box[1], *inner), (*box[2], *outer), first, nbytes=nbytes)
     to.add(node, code, [to.need(value, form)], [key], box[0][0], name=node.op.name.rstrip("_"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minicnn.backends.numba.short import SHORT
 from minicnn.kernels import scalars
 from minicnn.kernels.expressions import (
     ONE,
@@ -91,6 +92,8 @@ class Vectors:
         return self._operation(x if isinstance(x, Binary) else Binary(">", x, ZERO))
 
     def _cast(self, x: Expr, source: str, target: str) -> str:
+        if target == SHORT:
+            return f"vshort({self.text(x)})"
         if target == "bool":
             zero = "isplat(int32(0))" if source == "int32" else splat(0)
             return f"vselect({'i' if source == 'int32' else 'v'}eq({self.text(x)}, {zero}), {splat(0)}, {splat(1)})"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from minicnn.backends.numba import movement
 from minicnn.backends.numba.correlate import Line, forward_line, gradient_lines
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
-from minicnn.backends.numba.vector import LANES
+from minicnn.backends.numba.operations import LANES
+from minicnn.backends.numba.widening import stored
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
 
@@ -60,7 +61,7 @@ NOTHING = Ending()
 def ends_of(to: Lowering, ending: Ending) -> list[Key]:
     """Buffers that an ending reads."""
     bias = [] if ending.bias is None else [to.need(ending.bias, PLAIN)]
-    return bias + ([] if ending.mask is None else [to.need(ending.mask, to.form_of_batch)])
+    return bias + ([] if ending.mask is None else [to.need(stored(ending.mask), to.form_of_batch)])
 
 
 def transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, filters: int, groups: int) -> Key:

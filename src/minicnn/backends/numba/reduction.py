@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, constant, one
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.backends.numba.short import bytes_of, load_of
 from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
 _START = {"sum": "0.0", "mean": "0.0", "max": "-inf"}
@@ -225,15 +226,17 @@ def of_batch(
         out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}")
         with out.block(f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):"):
             out(f"pa = max(0, u0 - block * {p})", f"pz = min({p}, u1 - block * {p})")
-            out(f"at = ((block * {p} + pa) * {c} + c) * {BYTES}", f"live = msome({n} - block * {LANES})")
+            out(f"at = (block * {p} + pa) * {c} + c", f"live = msome({n} - block * {LANES})")
             with out.block("for position in range(pa, pz):"):
                 for i in range(width):
                     for k, o in enumerate(operands):
-                        if o.kind != "constant":
-                            out(f"v{k} = vload(b{k} + at + {i * BYTES})" if o.kind == "lanes" else f"v{k} = m{k}_{i}")
+                        if o.kind == "lanes":
+                            out(f"v{k} = {load_of(o.dtype)}(b{k} + (at + {i}) * {bytes_of(o.dtype)})")
+                        elif o.kind == "one":
+                            out(f"v{k} = m{k}_{i}")
                     group.write(out, len(operands))
                     out(f"a{i} = vadd(a{i}, vselect(live, v{group.outputs[0]}, zero))")
-                out(f"at += {c} * {BYTES}")
+                out(f"at += {c}")
         for i in range(width):
             at = f"parts + part * {size} + (c + {i}) * {BYTES if apart else 4}"
             out(f"vstore({at}, a{i})" if apart else f"fstore({at}, vsum(a{i}))")

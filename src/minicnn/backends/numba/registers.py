@@ -1,7 +1,6 @@
-"""Register tiles as values in Numba code: ROWS x COLUMNS accumulators, each a vector, that stay in registers.
+"""Register tiles as values in kernels: ROWS x COLUMNS accumulators, each a vector, that stay in registers.
 
-One operation here is a whole inner loop, written in LLVM instructions. Written in Python the same loop would take
-Numba's front end a second to compile for each shape of tile.
+One operation here is a whole inner loop, written in LLVM instructions.
 """
 
 from __future__ import annotations
@@ -11,57 +10,49 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import models, register_model
 
 from minicnn.backends.numba.interpreting import VectorInterpreter
+from minicnn.backends.numba.operations import (
+    BYTES,
+    FLOAT,
+    INT,
+    LANES,
+    VECTOR,
+    VOID,
+    Operation,
+    loop,
+    operation,
+    pointer,
+    variable,
+)
 from minicnn.backends.numba.vector import (
     _BYTES,
-    _FLOAT,
-    _VECTOR,
-    BYTES,
-    LANES,
     _extremum,
     _filled,
     _fma,
     _load,
     _load_bytes,
     _load_some,
-    _operation,
-    _pointer,
     _splat,
     _store,
     _store_some,
 )
 
-_INT = ir.IntType(64)
-_ZERO = ir.Constant(_INT, 0)
+_ZERO = ir.Constant(INT, 0)
 _SIZE = {"bytes": 1, "floats": 4}  # of an element
-
-
-class _Tile(types.Type):
-    def __init__(self, size: int) -> None:
-        self.size = size
-        super().__init__(name=f"tile{size}")
-
-
-@register_model(_Tile)
-class _TileModel(models.PrimitiveModel):  # type: ignore[misc]  # Numba has no types
-    def __init__(self, manager: Any, kind: _Tile) -> None:
-        super().__init__(manager, kind, ir.ArrayType(_VECTOR, kind.size))
 
 
 def _at(builder: Any, address: Any, step: Any, count: int) -> Any:
     """Address + step * count."""
-    return builder.add(address, builder.mul(step, ir.Constant(_INT, count))) if count else address
+    return builder.add(address, builder.mul(step, ir.Constant(INT, count))) if count else address
 
 
 def _plus(builder: Any, address: Any, nbytes: int) -> Any:
-    return builder.add(address, ir.Constant(_INT, nbytes)) if nbytes else address
+    return builder.add(address, ir.Constant(INT, nbytes)) if nbytes else address
 
 
 def _broadcast(builder: Any, address: Any) -> Any:
-    return _splat(builder, builder.load(_pointer(builder, address, _FLOAT)))
+    return _splat(builder, builder.load(pointer(builder, address, FLOAT)))
 
 
 def _elements(builder: Any, kind: str, address: Any, left: Any = None) -> Any:
@@ -70,7 +61,7 @@ def _elements(builder: Any, kind: str, address: Any, left: Any = None) -> Any:
         return _load(builder, address) if left is None else _load_some(builder, address, left)
     if left is not None:
         return _load_bytes(builder, address, left)
-    return builder.uitofp(builder.load(_pointer(builder, address, _BYTES), align=1), _VECTOR)
+    return builder.uitofp(builder.load(pointer(builder, address, _BYTES), align=1), VECTOR)
 
 
 def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], steps: list[Any],
@@ -83,11 +74,11 @@ def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], ste
         return sums
     # Sums go through memory here and LLVM makes registers of them: phi nodes would have to know the end of a body that
     # adds blocks of its own.
-    kept = [cgutils.alloca_once(builder, _VECTOR) for _ in sums]
-    places = [cgutils.alloca_once(builder, _INT) for _ in addresses]
+    kept = [variable(builder, VECTOR) for _ in sums]
+    places = [variable(builder, INT) for _ in addresses]
     for value, place in zip([*sums, *addresses], [*kept, *places], strict=True):
         builder.store(value, place)
-    with cgutils.for_range(builder, count):
+    with loop(builder, _ZERO, count, ir.Constant(INT, 1)):
         at = [builder.load(place) for place in places]
         results = body([builder.load(one) for one in kept], at)
         moved = [builder.add(address, step) for address, step in zip(at, steps, strict=True)]
@@ -97,7 +88,7 @@ def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], ste
 
 
 @cache
-def operations(rows: int, columns: int) -> dict[str, Any]:
+def operations(rows: int, columns: int) -> dict[str, Operation]:
     """Operations on tiles of that many vectors, by their names in code.
 
     For ROWS x COLUMNS vectors a[r][c], with addresses in bytes:
@@ -134,21 +125,20 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
     - gather_R_C(o, a, step) adds a[r][c] to the vectors there.
     """
     size = rows * columns
-    tile, address = _Tile(size), types.int64
-    kind = ir.ArrayType(_VECTOR, size)
+    tile, address = ir.ArrayType(VECTOR, size), INT
     cells = [(r, c, r * columns + c) for r in range(rows) for c in range(columns)]
 
     def apart(builder: Any, a: Any) -> list[Any]:
         return [builder.extract_value(a, i) for i in range(size)]
 
     def joined(builder: Any, vectors: list[Any]) -> Any:
-        result = ir.Constant(kind, ir.Undefined)
+        result = ir.Constant(tile, ir.Undefined)
         for i, vector in enumerate(vectors):
             result = builder.insert_value(result, vector, i)
         return result
 
     def clear(builder: Any) -> Any:
-        return ir.Constant(kind, [_filled(_VECTOR, 0.0)] * size)
+        return ir.Constant(tile, [_filled(VECTOR, 0.0)] * size)
 
     def bias(builder: Any, b: Any) -> Any:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
@@ -169,7 +159,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             inputs = [_load(builder, _at(builder, at[0], x_step, r)) for r in range(rows)]
             return multiplied(builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], 4 * c)))
 
-        steps = [ir.Constant(_INT, BYTES), w_step]
+        steps = [ir.Constant(INT, BYTES), w_step]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, w], steps, body))
 
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
@@ -189,12 +179,12 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             return sums
 
         def position(sums: list[Any], at: list[Any]) -> list[Any]:
-            steps = [ir.Constant(_INT, 4), ir.Constant(_INT, columns * BYTES)]
+            steps = [ir.Constant(INT, 4), ir.Constant(INT, columns * BYTES)]
             return _looped(builder, sums, samples, at, steps, sample)
 
         # y is a step of a whole vector of samples on, whether all of them are in the batch or not: so it lies in
         # memory.
-        steps = [x_step, ir.Constant(_INT, LANES * columns * BYTES)]
+        steps = [x_step, ir.Constant(INT, LANES * columns * BYTES)]
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
 
     def columns_at(builder: Any, address: Any, lanes: Any) -> list[Any]:
@@ -202,7 +192,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         places = [_plus(builder, address, c * BYTES) for c in range(columns)]
         if lanes is None:
             return [_load(builder, place) for place in places]
-        lefts = [builder.sub(lanes, ir.Constant(_INT, c * LANES)) for c in range(columns)]
+        lefts = [builder.sub(lanes, ir.Constant(INT, c * LANES)) for c in range(columns)]
         return [_load_some(builder, place, left) for place, left in zip(places, lefts, strict=True)]
 
     def spread_rows(builder: Any, sums: list[Any], values: list[Any], of: Callable[[int], Any]) -> list[Any]:
@@ -214,15 +204,13 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         return sums
 
     def project(builder: Any, a: Any, x: Any, at: Any, w: Any, count: Any, w_step: Any, lanes: Any = None) -> Any:
-        starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
+        starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
 
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             values = columns_at(builder, at[1], lanes)
             return spread_rows(builder, sums, values, lambda r: builder.add(starts[r], at[0]))
 
-        return joined(
-            builder, _looped(builder, apart(builder, a), count, [at, w], [ir.Constant(_INT, 4), w_step], body)
-        )
+        return joined(builder, _looped(builder, apart(builder, a), count, [at, w], [ir.Constant(INT, 4), w_step], body))
 
     def weigh(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any, lanes: Any = None) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
@@ -232,8 +220,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
 
     def contract(builder: Any, a: Any, x: Any, at: Any, w: Any, count: Any, w_step: Any) -> Any:
-        starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
-        whole = builder.and_(count, ir.Constant(_INT, -LANES))
+        starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
+        whole = builder.and_(count, ir.Constant(INT, -LANES))
 
         def body(sums: list[Any], at: list[Any], rest: Any = None) -> list[Any]:
             inputs = [_elements(builder, "floats", builder.add(start, at[0]), rest) for start in starts]
@@ -242,10 +230,10 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
                 lambda c: _elements(builder, "floats", _at(builder, at[1], w_step, c), rest),
             )  # fmt: skip
 
-        steps, rounds = [ir.Constant(_INT, BYTES)] * 2, builder.ashr(whole, ir.Constant(_INT, 4))
+        steps, rounds = [ir.Constant(INT, BYTES)] * 2, builder.ashr(whole, ir.Constant(INT, 4))
         sums = _looped(builder, apart(builder, a), rounds, [at, w], steps, body)
-        rest, behind = builder.sub(count, whole), builder.shl(whole, ir.Constant(_INT, 2))
-        some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(_INT, 1), _ZERO)
+        rest, behind = builder.sub(count, whole), builder.shl(whole, ir.Constant(INT, 2))
+        some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(INT, 1), _ZERO)
         ends = [builder.add(at, behind), builder.add(w, behind)]
         return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
@@ -257,8 +245,8 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
             for r, c, i in cells:
                 row, column = (c, r) if across else (r, c)
                 at = _plus(builder, _at(builder, o, step, row), column * BYTES)
-                live = builder.sub(length, ir.Constant(_INT, column * LANES))
-                old = builder.select(new, _filled(_VECTOR, 0.0), _load_some(builder, at, live))
+                live = builder.sub(length, ir.Constant(INT, column * LANES))
+                old = builder.select(new, _filled(VECTOR, 0.0), _load_some(builder, at, live))
                 _store_some(builder, at, builder.fadd(old, builder.extract_value(a, i)), live)
 
         return emit
@@ -269,15 +257,15 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
                 inputs = [_elements(builder, kind, address, rest) for address in at[:-1]]
                 return multiplied(builder, sums, inputs, lambda c: _load(builder, _at(builder, at[-1], w_step, c)))
 
-            starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * r), _INT)) for r in range(rows)]
-            steps = [ir.Constant(_INT, LANES * _SIZE[kind])] * rows + [ir.Constant(_INT, BYTES)]
-            whole = builder.ashr(count, ir.Constant(_INT, 4))
+            starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
+            steps = [ir.Constant(INT, LANES * _SIZE[kind])] * rows + [ir.Constant(INT, BYTES)]
+            whole = builder.ashr(count, ir.Constant(INT, 4))
             sums = _looped(builder, apart(builder, a), whole, [*starts, w], steps, body)
-            rest = builder.sub(count, builder.shl(whole, ir.Constant(_INT, 4)))
+            rest = builder.sub(count, builder.shl(whole, ir.Constant(INT, 4)))
             ends = [builder.add(s, builder.mul(whole, step)) for s, step in zip([*starts, w], steps, strict=True)]
             # The last vector is a loop of no or one round, so that it is written like the others and nothing is read
             # behind a row.
-            some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(_INT, 1), _ZERO)
+            some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(INT, 1), _ZERO)
             return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
         return emit
@@ -285,13 +273,13 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
     def fold(kind: str, *, checked: bool) -> Callable[..., Any]:
         def emit(builder: Any, a: Any, x: Any, k: Any, y: Any, count: Any, length: Any) -> Any:
             def body(sums: list[Any], at: list[Any]) -> list[Any]:
-                row = builder.load(_pointer(builder, at[0], _INT))
-                first = builder.add(row, builder.mul(k, ir.Constant(_INT, _SIZE[kind])))
+                row = builder.load(pointer(builder, at[0], INT))
+                first = builder.add(row, builder.mul(k, ir.Constant(INT, _SIZE[kind])))
                 left = builder.sub(length, k)
                 inputs = [
                     _elements(
                         builder, kind, _plus(builder, first, r * LANES * _SIZE[kind]),
-                        builder.sub(left, ir.Constant(_INT, r * LANES)) if checked else None,
+                        builder.sub(left, ir.Constant(INT, r * LANES)) if checked else None,
                     )
                     for r in range(rows)
                 ]  # fmt: skip
@@ -299,7 +287,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
                     builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], c * BYTES))
                 )
 
-            steps = [ir.Constant(_INT, 8), ir.Constant(_INT, 4)]
+            steps = [ir.Constant(INT, 8), ir.Constant(INT, 4)]
             return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, body))
 
         return emit
@@ -311,7 +299,7 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         return joined(builder, [_extremum("<=")(builder, v, most) for v in bounded])
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
-        zero = _filled(_VECTOR, 0.0)
+        zero = _filled(VECTOR, 0.0)
         masked = []
         for r, c, i in cells:
             masks = _load(builder, _plus(builder, _at(builder, m, step, r), c * BYTES))
@@ -339,25 +327,25 @@ def operations(rows: int, columns: int) -> dict[str, Any]:
         "bias": (tile, [address], bias),
         "correlate": (tile, [tile, *many], correlate),
         "outer": (tile, [tile, *many], outer),
-        "clip": (tile, [tile, types.float32, types.float32], clip),
+        "clip": (tile, [tile, FLOAT, FLOAT], clip),
         "keep": (tile, [tile, address, address], keep),
-        "put": (types.void, [address, tile, address], put),
+        "put": (VOID, [address, tile, address], put),
         "take": (tile, [address, address], take),
-        "gather": (types.void, [address, tile, address], gather),
+        "gather": (VOID, [address, tile, address], gather),
         "spread": (tile, [tile, *many], spread),
         "contract": (tile, [tile, *many], contract),
         "project": (tile, [tile, *many], project),
         "project_some": (tile, [tile, *many, address], project),
         "weigh": (tile, [tile, *many], weigh),
         "weigh_some": (tile, [tile, *many, address], weigh),
-        "lay": (types.void, [address, tile, address, address, address], added(across=True)),
-        "deposit": (types.void, [address, tile, address, address, address], added(across=False)),
+        "lay": (VOID, [address, tile, address, address, address], added(across=True)),
+        "deposit": (VOID, [address, tile, address, address, address], added(across=False)),
     }
     for kind_of in _SIZE:
         operations_by_name[f"dot_{kind_of}"] = (tile, [tile, *many[1:]], dot(kind_of))
         operations_by_name[f"fold_{kind_of}"] = (tile, [tile, *many], fold(kind_of, checked=False))
         operations_by_name[f"fold_{kind_of}_some"] = (tile, [tile, *many], fold(kind_of, checked=True))
     return {
-        f"{name}_{rows}_{columns}": _operation(f"{name}_{rows}_{columns}", result, arguments, emit)
+        f"{name}_{rows}_{columns}": operation(f"{name}_{rows}_{columns}", result, arguments, emit)
         for name, (result, arguments, emit) in operations_by_name.items()
     }

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from minicnn.backends.numba.kernel import Lines
 from minicnn.backends.numba.lowering import BLOCKED, Lowering, blocks_of
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.printer import Vectors
-from minicnn.backends.numba.vector import BYTES, LANES
 from minicnn.kernels.expressions import Call, Name
 from minicnn.program.graph import Node
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import REGISTERS
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.elementwise import code
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
-from minicnn.backends.numba.vector import BYTES, LANES
 
 UNITS, SUMMED_UNITS = 6, 12  # of a tile at most: so few that their weights stay in the cache beside the rows; of sums
 TOGETHER = 8
@@ -95,8 +95,9 @@ def forward(shape: RowShape, *, bias: bool, finish: str = "") -> KernelCode:
     out = Lines()
     _begin(out, shape)
     # So few units that their weights stay in the cache beside the rows.
-    width = even_tile(shape.units, UNITS)
-    rows = next(r for r in (4, 2, 1) if r * width <= REGISTERS)
+    accumulators = cpus.host().accumulators
+    width = even_tile(shape.units, min(UNITS, accumulators))
+    rows = next(r for r in (4, 2, 1) if r * width <= accumulators)
     tile, kind = out.tile(rows, width), "bytes" if shape.dtype == "uint8" else "floats"
     out("panel = stack()", f"table = panel + {SCRATCH - 8 * LANES}")
     with out.block("for block in range(start, stop):"):
@@ -124,9 +125,13 @@ def weight_gradient(shape: RowShape, parts: int) -> KernelCode:
     out = Lines()
     _begin(out, shape)
     out.number("parts_", parts), out.number("blocks", shape.blocks), out.number("size", shape.size)
-    width = even_tile(shape.units, SUMMED_UNITS)
     # Accumulators are vectors x width, which must stay in registers.
-    vectors, kind = 2 if width > REGISTERS // 4 else 4, "bytes" if shape.dtype == "uint8" else "floats"
+    accumulators = cpus.host().accumulators
+    width = even_tile(shape.units, min(SUMMED_UNITS, accumulators))
+    vectors, kind = (
+        next(v for v in (4, 2, 1) if v * width <= accumulators),
+        "bytes" if shape.dtype == "uint8" else "floats",
+    )
     full = shape.length // (vectors * LANES) * vectors * LANES
     out("table0 = stack()")
     with (

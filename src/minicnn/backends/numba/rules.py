@@ -7,12 +7,14 @@ import math
 from minicnn.backends.numba import channel_rules, elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
 from minicnn.backends.numba.general import general
-from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, SUM, UPDATE, elementwise_group, group, update
-from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product
+from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, ROUNDED, SUM, UPDATE, elementwise_group, group, update
+from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product, rounded
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule, StoredRows
 from minicnn.backends.numba.moving import MOVING_RULES
+from minicnn.backends.numba.short import SHORT
 from minicnn.backends.numba.statistics import STATISTIC_RULES, sum_of_terms
 from minicnn.backends.numba.transforms import transform
+from minicnn.backends.numba.widening import widen
 from minicnn.program.graph import ITEMSIZE, Node, Program, Value
 from minicnn.program.layout import channels_last
 
@@ -57,7 +59,7 @@ def _pack(to: Lowering, node: Node, x: Value, index: Value | None, scale: float 
         to.add(node, source, reads, [to.buffer(y, BLOCKED)])
 
     to.how[id(node)] = "no work: rows are read where they are"
-    to.later(y, StoredRows(x, index, scale), make)
+    to.later(y, make, StoredRows(x, index, scale))
 
 
 def _pack_bytes(to: Lowering, node: Node) -> None:
@@ -67,7 +69,10 @@ def _pack_bytes(to: Lowering, node: Node) -> None:
 
 
 def _fused(to: Lowering, node: Node) -> None:
-    rules = {PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms, UPDATE: channel_rules.updated}
+    rules = {
+        PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms, ROUNDED: rounded,
+        UPDATE: channel_rules.updated,
+    }  # fmt: skip
     rules.get(node.attrs["body"].name, elementwise_group)(to, node)
 
 
@@ -76,12 +81,21 @@ def _reshape(to: Lowering, node: Node) -> None:
     # (B, ..., 16) has the same bytes for any shape of a sample; so has any plain array.
     rows = to.rows(x)
     if rows is not None and to.is_blocked(x) and to.is_blocked(y):
-        to.later(y, rows, lambda: to.alias(y, to.need(x, BLOCKED)))
+        to.later(y, lambda: to.alias(y, to.need(x, BLOCKED)), rows)
     elif to.is_blocked(x) and to.is_blocked(y):
         to.alias(y, to.need(x, BLOCKED))
     else:
         to.alias(y, to.need(x, PLAIN))
     to.how[id(node)] = "no work"
+
+
+def _cast(to: Lowering, node: Node) -> None:
+    y = node.outputs[0]
+    if node.inputs[0].dtype != SHORT and (y.dtype != SHORT or to.is_blocked(y)):
+        elementwise_group(to, node)
+        return
+    to.how[id(node)] = f"no work: {'rounded' if y.dtype == SHORT else 'widened'} where it is read"
+    to.later(y, lambda: elementwise_group(to, node))
 
 
 def _softmax(to: Lowering, node: Node) -> None:
@@ -113,7 +127,8 @@ def _random_uniform(to: Lowering, node: Node) -> None:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((*elementwise.OPERATIONS, "cast"), elementwise_group),
+    **dict.fromkeys(elementwise.OPERATIONS, elementwise_group),
+    "cast": _cast,
     "fused": _fused,
     "take": _take,
     "take_gradient": _take_gradient,
@@ -142,6 +157,7 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     """
     channels_last(program)
     expand(program)
+    widen(program)
     lowering = Lowering(program, threads, convolution)
     lowering.mark()
     lowering.channels_in_lanes = channel_rules.chosen(lowering)

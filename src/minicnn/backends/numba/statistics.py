@@ -11,7 +11,8 @@ from minicnn.backends.numba import reduction
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.grouping import group_of, operands_of, reads_of
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, blocks_of
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.backends.numba.widening import stored
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
 from minicnn.program.graph import Node, Spec, Value
@@ -28,7 +29,7 @@ def _reduce(to: Lowering, node: Node) -> None:
         source, items = reduction.over_axes(kind, sizes, reduced, x.shape[0] if vector else None)
         to.add(node, source, [to.need(x, form)], [to.buffer(y, PLAIN if vector else form)], items)
         return
-    key, channels, is_reduced = to.need(x, BLOCKED), math.prod(x.shape[1:]), [a in axes for a in range(1, x.ndim)]
+    channels, is_reduced = math.prod(x.shape[1:]), [a in axes for a in range(1, x.ndim)]
     positions = 1
     if axes != set(range(len(axes))):  # the samples' own axes first
         channels = math.prod(n for n, gone in zip(x.shape[1:], is_reduced, strict=True) if not gone)
@@ -36,12 +37,13 @@ def _reduce(to: Lowering, node: Node) -> None:
             "sum", *_merged((blocks_of(x), *x.shape[1:], LANES), [False, *is_reduced, False])
         )
         sums = to.scratch(node, "sums", channels * BYTES * blocks_of(x))
-        to.add(node, source, [key], [sums], items)
-        key = sums
+        to.add(node, source, [to.need(x, BLOCKED)], [sums], items)
+        key, dtype = sums, x.dtype
     else:
+        key, dtype = to.need(stored(x), BLOCKED), stored(x).dtype
         positions = math.prod(x.shape[1 : len(axes)])
         channels //= positions
-    whole = ElementwiseGroup((), (0,), (x.dtype,)), [Operand("lanes")]
+    whole = ElementwiseGroup((), (0,), (x.dtype,)), [Operand("lanes", dtype)]
     _sum_batch(to, node, kind, x, whole, [key], positions, channels)
 
 

@@ -6,29 +6,29 @@ What cannot be read, or is not what was written, is compiled anew.
 from __future__ import annotations
 
 import hashlib
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import llvmlite
-import llvmlite.binding as llvm
-import numba
-from numba.core.registry import cpu_target
 
 from minicnn.backends import _code
+from minicnn.backends.numba import machine_code
+from minicnn.backends.numba.cpus import host
 
 # Modules whose code writes the operations that kernels are made of.
-WRITERS = ("vector", "functions", "registers", "panels", "winograd_tiles")
+WRITERS = (
+    "vector", "functions", "registers", "panels", "winograd_tiles", "short", "short_tiles", "operations", "translation",
+    "machine_code",
+)  # fmt: skip
 
 
 @cache
 def _platform() -> str:
-    target = cpu_target.target_context.codegen()
+    target = host()
     # Object code of one CPU may use instructions that another lacks.
-    features = hashlib.sha256(repr(target.magic_tuple()).encode()).hexdigest()[:12]
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return f"{numba.__version__}-{llvmlite.__version__}-py{python}-{llvm.get_host_cpu_name()}-{features}"
+    features = hashlib.sha256(repr(target).encode()).hexdigest()[:12]
+    return f"{llvmlite.__version__}-{target.cpu}-{features}"
 
 
 @cache
@@ -47,7 +47,7 @@ def key(text: str) -> str:
 
 
 def place(name: str) -> Path | None:
-    """Path of a compiled kernel for this CPU, Numba, llvmlite and Python; None if it cannot be kept."""
+    """Path of a compiled kernel for this CPU and llvmlite; None if it cannot be kept."""
     return _code.place("numba", _platform(), f"{name}.bin")
 
 
@@ -59,21 +59,10 @@ def load(name: str) -> tuple[int, Any] | None:
     if hashlib.sha256(rest).digest() != digest:
         return None
     symbol, _, code = rest.partition(b"\0")
-    loader = _object_loader()
-    loader.add_object_file(llvm.ObjectFileRef.from_data(code))
-    loader.finalize_object()
-    address = loader.get_function_address(symbol.decode())
-    return (address, loader) if address else None
+    return machine_code.loaded(symbol.decode(), code)
 
 
 def save(name: str, symbol: str, code: bytes) -> None:
     """Store a function's object code; nothing happens where that is not possible."""
     rest = symbol.encode() + b"\0" + code
     _code.write(place(name), hashlib.sha256(rest).digest() + rest)
-
-
-def _object_loader() -> Any:
-    """Loader of one object file (an execution engine of LLVM): names may be equal in several; it frees their memory."""
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    module = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"')
-    return llvm.create_mcjit_compiler(module, machine)

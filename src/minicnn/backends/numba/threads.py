@@ -17,8 +17,8 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-from numba.core import config
 
+from minicnn.backends.numba import interpreting
 from minicnn.backends.numba.cpus import cores
 from minicnn.backends.numba.kernel import KernelCode, callable_of, compile_source
 
@@ -252,7 +252,7 @@ _POOLS_LOCK = ForkSafeLock()
 def pool(threads: int) -> Pool:
     """The pool of this process with that many threads; what is interpreted runs in the caller's alone."""
     # Interpreted kernels hold the interpreter's lock, so that threads would only wait for each other.
-    count = 1 if config.DISABLE_JIT else threads
+    count = 1 if interpreting.SWITCHED_ON else threads
     with _POOLS_LOCK:
         if count not in _POOLS:
             _POOLS[count] = Pool(count)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.lowering import BLOCKED, Lowering
+from minicnn.backends.numba.operations import BYTES
 from minicnn.backends.numba.resampling import FOLDS, read, text
-from minicnn.backends.numba.vector import BYTES
 from minicnn.program.graph import Node
 
 _MOST_ELEMENTS = 2**30 // BYTES  # places are 32 bits wide: in bytes, in a block of 16 images or in one with its border

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import REGISTERS, SHORT, Line
+from minicnn.backends.numba import cpus
+from minicnn.backends.numba.correlate import FEW_TERMS, Line
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.backends.numba.short import SHORT, bytes_of
 
 LANES_LIMIT = 1 << 18  # bytes of sums with their lanes apart, beyond which they are added up at once
 PIXELS = 48  # least number of positions between two visits to the sums in memory
@@ -39,6 +41,7 @@ class Gradient:
         filters: F of one group.
         groups: Groups of channels that do not see each other.
         samples: N.
+        dtype: Type of both images.
     """
 
     row: Line
@@ -47,6 +50,7 @@ class Gradient:
     filters: int
     groups: int
     samples: int
+    dtype: str = "float32"
 
     @property
     def size(self) -> int:
@@ -65,20 +69,22 @@ def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
     One item a part.
     """
     row, column, channels, groups = shape.row, shape.column, shape.channels, shape.groups
-    out, filters = Lines(bake=column.taps * channels <= SHORT), shape.filters * groups
+    out, filters = Lines(bake=column.taps * channels <= FEW_TERMS), shape.filters * groups
     # Each visit loads and stores the sums: enough positions in between hide that.
     strip = even_tile(row.count, max(1, -(-PIXELS // column.count)))
     padded = column.inside != (0, column.count)
     # Taps of a row and channels lie one after the other in memory: as one loop they fill tiles better.
     joined = column.joined and not padded and groups == 1
     length = column.taps * channels if joined else channels
-    columns = even_tile(shape.filters, 6)
-    rows = even_tile(length, REGISTERS // columns)
+    accumulators = cpus.host().accumulators
+    columns = even_tile(shape.filters, min(6, accumulators))
+    rows = even_tile(length, accumulators // columns)
+    width = bytes_of(shape.dtype)
     numbers = {
         "part_bytes": shape.size * BYTES, "kh_": row.taps, "kw_": column.taps,
         "lines": 1 if joined else column.taps, "strip": strip, "oh": row.count, "ow": column.count, "h": row.size,
         "w": column.size, "channels": channels, "filters": filters, "per_group": shape.filters, "length": length,
-        "x_pixel": channels * groups * BYTES, "y_pixel": filters * BYTES, "r_step": row.in_step,
+        "x_pixel": channels * groups * width, "y_pixel": filters * width, "r_step": row.in_step,
         "r_offset": row.offset, "r_taps": row.offset_step, "c_step": column.in_step, "c_offset": column.offset,
         "c_taps": column.offset_step,
     }  # fmt: skip
@@ -108,7 +114,7 @@ def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
                         _inside(out, n, padded)
                         for m_size, m_range in _ranges(n["length"], length, rows):
                             with out.block(f"for m in range({m_range}):"):
-                                _accumulate(out, n, m_size, f_size)
+                                _accumulate(out, n, m_size, f_size, shape.dtype)
     return out.source("conv2d_weight_gradient", "dy", "x", "parts")
 
 
@@ -133,14 +139,14 @@ def _inside(out: Lines, n: dict[str, str], padded: bool) -> None:
         out("ca = 0", f"cz = {n['ow']}")
 
 
-def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int) -> None:
-    tile = out.tile(rows, columns)
+def _accumulate(out: Lines, n: dict[str, str], rows: int, columns: int, dtype: str) -> None:
+    tile, width, kind = out.tile(rows, columns), bytes_of(dtype), "_short" if dtype == SHORT else ""
     out(f"a = clear_{tile}()", f"fg = g * {n['per_group']} + f")
     with out.block("for r in range(ra, rz):"):
         out(f"xi = xb + ((r * {n['r_step']} + i0) * {n['w']} + ca * {n['c_step']} + j0) * {n['x_pixel']}")
-        out(f"xi += (g * {n['channels']} + m) * {BYTES}")
-        out(f"yi = yb + (r * {n['ow']} + ca) * {n['y_pixel']} + fg * {BYTES}")
-        out(f"a = outer_{tile}(a, xi, yi, cz - ca, {n['c_step']} * {n['x_pixel']}, {n['y_pixel']})")
+        out(f"xi += (g * {n['channels']} + m) * {width}")
+        out(f"yi = yb + (r * {n['ow']} + ca) * {n['y_pixel']} + fg * {width}")
+        out(f"a = outer{kind}_{tile}(a, xi, yi, cz - ca, {n['c_step']} * {n['x_pixel']}, {n['y_pixel']})")
     out(f"s = sums + (((kh * {n['kw_']} + kw) * {n['channels']} + m) * {n['filters']} + fg) * {BYTES}")
     out(f"gather_{tile}(s, a, {n['filters']} * {BYTES})")
 

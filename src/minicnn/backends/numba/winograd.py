@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba import cpus
+from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.vector import BYTES, LANES
-
-TILES, FILTERS = 3, 8  # of a tile of accumulators
-CACHE = 1 << 19  # bytes of transformed inputs at a time: half of the second-level cache of common CPUs
+from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.machine import second_level_cache
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,11 @@ class WinogradShape:
     @property
     def together(self) -> int:
         """Tiles of a group."""
-        # As many tiles as fit into the cache, since products read their transformed inputs once for each group of
+        # As many as fit into half of the cache, since products read their transformed inputs once for each group of
         # filters.
-        most = max(TILES, CACHE // (16 * self.channels * BYTES) // TILES * TILES)
-        return min(most, -(-self.tiles // TILES) * TILES)
+        tiles = cpus.host().pixels
+        most = max(tiles, second_level_cache() // 2 // (16 * self.channels * BYTES) // tiles * tiles)
+        return min(most, -(-self.tiles // tiles) * tiles)
 
     @property
     def weight_bytes(self) -> int:
@@ -75,7 +75,8 @@ def cost(shape: WinogradShape, threads: int) -> float:
     tiles, c, f = shape.tiles, shape.channels, shape.filters
     # Constants of the estimate were measured: a product costs 1.15 of a direct one, as its sums are shorter, and a
     # transform of a pixel some 70 multiply-adds.
-    wasted = -(-tiles // threads // TILES) * TILES * threads / tiles  # tiles that fill up the last group
+    together = cpus.host().pixels
+    wasted = -(-tiles // threads // together) * together * threads / tiles  # tiles that fill up the last group
     products = 16 * tiles * wasted * c * f * 1.15
     return products + tiles * (c + f) * 70 + 200 * c * f
 
@@ -119,14 +120,15 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
     """
     out = Lines()
     row, column = shape.row, shape.column
-    width = even_tile(shape.filters, FILTERS)
-    tile = out.tile(TILES, width)
+    pixels, filters = cpus.host().pixels, filters_of_tile()
+    width = even_tile(shape.filters, filters)
+    tile = out.tile(pixels, width)
     out.all_numbers(
         h=row.size, w_=column.size, oh=row.count, ow=column.count, top=row.offset, left=column.offset,
         channels=shape.channels, filters=shape.filters, tiles_=shape.tiles, rows_=-(-row.count // 2),
         columns_=-(-column.count // 2), together=shape.together, part_bytes=shape.part_bytes, parts_=parts,
     )  # fmt: skip
-    out("panel = stack()", f"table = panel + {16 * TILES * FILTERS * BYTES}")
+    out("panel = stack()", f"table = panel + {16 * pixels * filters * BYTES}")
     with out.block("for part in range(start, stop):"):
         out("zeros = parts + part * part_bytes", f"v = zeros + channels * {BYTES}")
         with out.block("for c in range(channels):"):
@@ -146,7 +148,7 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                 out(f"patch(v + (t - t0) * channels * {BYTES}, table, channels, together * channels * {BYTES})")
             with (
                 out.block(f"for fq in range(0, filters, {width}):"),
-                out.block(f"for p in range(0, t1 - t0, {TILES}):"),
+                out.block(f"for p in range(0, t1 - t0, {pixels}):"),
             ):
                 out(f"f = min(fq, filters - {width})")
                 with out.block("for k in range(16):"):
@@ -154,14 +156,14 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                         f"vk = v + (k * together + p) * channels * {BYTES}",
                         "wk = w + (k * channels * filters + f) * 4",
                         f"a = correlate_{tile}(clear_{tile}(), vk, wk, channels, channels * {BYTES}, filters * 4)",
-                        f"put_{tile}(panel + k * {TILES * width * BYTES}, a, {width * BYTES})",
+                        f"put_{tile}(panel + k * {pixels * width * BYTES}, a, {width * BYTES})",
                     )
-                with out.block(f"for t in range(t0 + p, min(t0 + p + {TILES}, t1)):"):
+                with out.block(f"for t in range(t0 + p, min(t0 + p + {pixels}, t1)):"):
                     _origin(out)
                     out(
                         f"at = y + (((block * oh + i0) * ow + j0) * filters + f) * {BYTES}",
                         f"m = panel + (t - t0 - p) * {width * BYTES}",
-                        f"unpatch{'_' if finish else ''}{finish}(m, {TILES * width * BYTES}, at,"
+                        f"unpatch{'_' if finish else ''}{finish}(m, {pixels * width * BYTES}, at,"
                         f" ow * filters * {BYTES}, filters * {BYTES}, {width}, {'bias + f * 4' if bias else 'zeros'},"
                         f" {'mask - y' if finish == 'mask' else '0'})",
                     )

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
+from minicnn.backends.numba.operations import BYTES, INT, VECTOR, VOID, operation, pointer
 from minicnn.backends.numba.registers import _at, _broadcast, _looped, _plus
-from minicnn.backends.numba.vector import _VECTOR, BYTES, _extremum, _filled, _load, _operation, _pointer, _store
-
-_INT = ir.IntType(64)
+from minicnn.backends.numba.vector import _extremum, _filled, _load, _store
 
 Square = list[list[Any]]
 
@@ -37,7 +35,7 @@ def _output_lines(builder: Any, m: list[Any]) -> list[Any]:
 
 def _filter_lines(builder: Any, g: list[Any]) -> list[Any]:
     """G g for 3 values."""
-    half = _filled(_VECTOR, 0.5)
+    half = _filled(VECTOR, 0.5)
     even, odd = builder.fmul(half, builder.fadd(g[0], g[2])), builder.fmul(half, g[1])
     return [g[0], builder.fadd(even, odd), builder.fsub(even, odd), g[2]]
 
@@ -49,8 +47,8 @@ def _both_ways(builder: Any, square: Square, lines: Callable[[Any, list[Any]], l
 
 
 def _patch(builder: Any, o: Any, x: Any, count: Any, o_step: Any) -> None:
-    starts = [builder.load(_pointer(builder, _plus(builder, x, 8 * i), _INT)) for i in range(16)]
-    step = ir.Constant(_INT, BYTES)
+    starts = [builder.load(pointer(builder, _plus(builder, x, 8 * i), INT)) for i in range(16)]
+    step = ir.Constant(INT, BYTES)
 
     def body(_: list[Any], at: list[Any]) -> list[Any]:
         values = [_load(builder, address) for address in at[1:]]
@@ -64,7 +62,7 @@ def _patch(builder: Any, o: Any, x: Any, count: Any, o_step: Any) -> None:
 
 def _unpatch(finish: str) -> Callable[..., None]:
     def emit(builder: Any, x: Any, x_step: Any, y: Any, row: Any, pixel: Any, count: Any, bias: Any, mask: Any) -> None:
-        zero = _filled(_VECTOR, 0.0)
+        zero = _filled(VECTOR, 0.0)
 
         def body(_: list[Any], at: list[Any]) -> list[Any]:
             values = [_load(builder, _at(builder, at[0], x_step, i)) for i in range(16)]
@@ -79,38 +77,38 @@ def _unpatch(finish: str) -> Callable[..., None]:
                 elif finish:
                     value = _extremum(">=")(builder, value, zero)
                     if finish == "relu6":
-                        value = _extremum("<=")(builder, value, _filled(_VECTOR, 6.0))
+                        value = _extremum("<=")(builder, value, _filled(VECTOR, 6.0))
                 _store(builder, place, value)
             return []
 
-        steps = [ir.Constant(_INT, n) for n in (BYTES, BYTES, 4)]
+        steps = [ir.Constant(INT, n) for n in (BYTES, BYTES, 4)]
         _looped(builder, [], count, [x, y, bias], steps, body)
 
     return emit
 
 
 def _spread_filters(builder: Any, o: Any, w: Any, step: Any, o_step: Any, flipped: Any) -> None:
-    last = builder.mul(flipped, ir.Constant(_INT, 8))  # taps from the last to the first if flipped
-    sign = builder.sub(ir.Constant(_INT, 1), builder.mul(flipped, ir.Constant(_INT, 2)))
+    last = builder.mul(flipped, ir.Constant(INT, 8))  # taps from the last to the first if flipped
+    sign = builder.sub(ir.Constant(INT, 1), builder.mul(flipped, ir.Constant(INT, 2)))
     taps = []
     for i in range(9):
-        place = builder.add(last, builder.mul(sign, ir.Constant(_INT, i)))
+        place = builder.add(last, builder.mul(sign, ir.Constant(INT, i)))
         taps.append(_load(builder, builder.add(w, builder.mul(place, step))))
     for i, value in enumerate(_both_ways(builder, [taps[3 * i : 3 * i + 3] for i in range(3)], _filter_lines)):
         _store(builder, _at(builder, o, o_step, i), value)
 
 
-_a = types.int64
+_a = INT
 # patch(o, x, count, o_step): B^T d B of `count` channels; element i of d is at the address at x + 8 i and following
 # vectors, element i of the result goes to o + i o_step and following vectors.
-patch = _operation("patch", types.void, [_a] * 4, _patch)
+patch = operation("patch", VOID, [_a] * 4, _patch)
 # unpatch(x, x_step, y, row, pixel, count, bias, mask): A^T m A of `count` filters; element i of m is at x + i x_step
 # and following vectors; a number for each filter at `bias` is added; the results go to y, y + pixel, y + row and
 # y + row + pixel. They end with a relu, a relu6, or with 0 where what lies `mask` bytes further on is not positive.
-unpatch = _operation("unpatch", types.void, [_a] * 8, _unpatch(""))
-unpatch_relu = _operation("unpatch_relu", types.void, [_a] * 8, _unpatch("relu"))
-unpatch_relu6 = _operation("unpatch_relu6", types.void, [_a] * 8, _unpatch("relu6"))
-unpatch_mask = _operation("unpatch_mask", types.void, [_a] * 8, _unpatch("mask"))
+unpatch = operation("unpatch", VOID, [_a] * 8, _unpatch(""))
+unpatch_relu = operation("unpatch_relu", VOID, [_a] * 8, _unpatch("relu"))
+unpatch_relu6 = operation("unpatch_relu6", VOID, [_a] * 8, _unpatch("relu6"))
+unpatch_mask = operation("unpatch_mask", VOID, [_a] * 8, _unpatch("mask"))
 # spread_filters(o, w, step, o_step, flipped): G g G^T of 16 filters; tap i is the vector at w + i step, or the taps
 # come in reverse; element i goes to o + i o_step.
-spread_filters = _operation("spread_filters", types.void, [_a] * 5, _spread_filters)
+spread_filters = operation("spread_filters", VOID, [_a] * 5, _spread_filters)

@@ -11,12 +11,12 @@ import numpy as np
 
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import ALIGNMENT, HostArray
-from minicnn.backends._gpu.shaped import Shaped
 from minicnn.backends.numba_cuda.device import THREADS, Device, Memory, Pointer, get_device, kernel
 from minicnn.backends.numba_cuda.dtypes import DType
 from minicnn.backends.numba_cuda.dtypes import dtype as checked_dtype
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.strides import row_major
+from minicnn.program.spec import Shaped
 
 Shape = tuple[int, ...]
 

@@ -54,6 +54,7 @@ _TYPED = frozenset((*FUNCTIONS, "erf", "erfc", "floor", "random_uniform"))
 
 _WHOLE = {INDEX: "signed", PLACE: "index", WIDE_PLACE: "np.int64"}
 TYPES = {**{dtype: f"np.{dtype}" for dtype in DTYPES}, "bool": "bool", T: T, **_WHOLE}
+STORED = {**TYPES, "bool": "np.uint8"}  # arrays of bool are of bytes
 
 
 def _is_wide(place: Expr) -> bool:
@@ -158,10 +159,10 @@ class CudaPython(Python):
         return margin.join([head, *calls])
 
     def _shared(self, x: Shared) -> str:
-        return f"{x.array.name} = cuda.shared.array({x.array.size}, {self.types[x.array.dtype]}, ALIGNED)"
+        return f"{x.array.name} = cuda.shared.array({x.array.size}, {STORED[x.array.dtype]}, ALIGNED)"
 
     def _local(self, x: Local) -> str:
-        return f"{x.array.name} = cuda.local.array({x.array.size}, {self.types[x.array.dtype]})"
+        return f"{x.array.name} = cuda.local.array({x.array.size}, {STORED[x.array.dtype]})"
 
     def _copy(self, x: Copy) -> str:
         k, memory = Name("k0", PLACE), x.source if x.target.memory == THREAD else x.target

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from minicnn.backends._gpu.host_namespace import host
-from minicnn.backends._gpu.shaped import Shaped
 from minicnn.backends._gpu.slabs import Memory
+from minicnn.program.spec import Shaped
 
 DTYPES = ("float32", "float16", "int32", "uint32", "int16", "uint16", "int8", "uint8", "bool")
 

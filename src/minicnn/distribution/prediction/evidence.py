@@ -62,7 +62,8 @@ class Calibration:
             than the rates say.
         cut: For each network that was measured the seconds that a step takes longer where gradients are summed: see
             `Conditions`.
-        network: Between the ranks; None if no all-reduce was measured.
+        network: Between the ranks; None if no all-reduce was measured, or none from which a bandwidth follows.
+        missing: Why there is no network; "" if there is one.
         jitter: Step times of a rank, relative to the typical one.
         points: What was measured, beside the model.
     """
@@ -73,6 +74,7 @@ class Calibration:
     factors: Mapping[str, Sequence[tuple[int, float]]]
     cut: Mapping[str, float]
     network: Interconnect | None
+    missing: str
     jitter: Sequence[float]
     points: Sequence[Point]
 
@@ -101,7 +103,8 @@ def calibrate(measured: Measured, trace: Callable[[Run, int], Program]) -> Calib
         one["network"]: max(0.0, typical(one["seconds"]) - whole[one["network"], one["batch"]])
         for one in measured.get("cut", ())
     }
-    calibration = Calibration(machine, ranks, rates, factors, cut, None, jitter, [])
+    missing = "no all-reduce was measured on this machine, which takes the extra mpi"
+    calibration = Calibration(machine, ranks, rates, factors, cut, None, missing, jitter, [])
     points = [
         Point(f"{_named(step)}, by itself", seconds,
               calibration.clock(step["network"]).seconds(what, step["batch"]), "s",
@@ -115,6 +118,10 @@ def calibrate(measured: Measured, trace: Callable[[Run, int], Program]) -> Calib
     # Steps that are cut have the rest.
     exchanged = [(n, max(whole - modelled, 0.1 * whole)) for n, modelled, whole in sums]
     network = fit_interconnect(f"this machine's memory, {ranks} ranks", exchanged, ranks)
+    if network is None:
+        took = ", ".join(f"{n / 1e3:,.0f} kB in {1e3 * whole:.3g} ms" for n, _, whole in sums)
+        missing = f"all-reduces took no longer with more bytes ({took}), as happens beside other programs"
+        return replace(calibration, missing=missing, points=points)
     points += [
         Point(f"all-reduce of {n / 1e3:,.0f} kB, {ranks} ranks", whole, modelled + network.all_reduce(n, ranks), "s",
               machine, True)
@@ -130,7 +137,7 @@ def calibrate(measured: Measured, trace: Callable[[Run, int], Program]) -> Calib
         conditions = Conditions(network, [slowest], bucket=bucket, cut=cut.get(run["network"], 0.0))
         predicted = predict(layers, "data", ranks, run["batch"], conditions).seconds
         points.append(Point(f"{_named(run)}, {ranks} ranks", typical(run["seconds"]), predicted, "s", machine, False))
-    return replace(calibration, network=network, points=points)
+    return replace(calibration, network=network, missing="", points=points)
 
 
 def _slowest(seconds: Sequence[float], ranks: int) -> float:
@@ -142,13 +149,16 @@ def _named(run: Run) -> str:
     return f"step of {run['network']} on {run['batch']} of {'x'.join(map(str, run['image']))}"
 
 
-def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int) -> Interconnect:
+def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int) -> Interconnect | None:
     """Latency and bandwidth by which measured all-reduces took what they took, with least relative errors.
 
     Args:
         name: What the network is called.
         sums: Bytes and seconds.
         ranks: Ranks that took part.
+
+    Returns:
+        None if the seconds do not grow with the bytes, so that no bandwidth follows from them.
     """
     terms = np.array([[2 * (ranks - 1) / s, sent(n, ranks) / s] for n, s in sums])
     scale = terms.max(axis=0)
@@ -156,6 +166,8 @@ def fit_interconnect(name: str, sums: Sequence[tuple[float, float]], ranks: int)
     # No latency can be below zero: then bandwidth alone explains the times.
     if a < 0:
         a, b = 0.0, float(terms[:, 1].sum() / (terms[:, 1] ** 2).sum() * scale[1])
+    if b <= 0:
+        return None
     return Interconnect(name, float(a / scale[0]), float(scale[1] / b))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction.jitter import expected_maximum
 from minicnn.distribution.prediction.links import Interconnect, sent, sums_of
-from minicnn.distribution.prediction.workload import Layer, Workload
+from minicnn.distribution.prediction.workload import LayerWork, Workload
 
 STRATEGIES = ("data", "model", "hybrid", "pipeline")
 MOST_STAGES = 64
@@ -201,14 +201,14 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
     split = [size > 1 and layer.dense for layer in work.layers]
     compute = 0.0
 
-    def spend(layer: Layer, phase: str, cut: bool) -> None:
+    def spend(layer: LayerWork, phase: str, cut: bool) -> None:
         nonlocal compute
         samples, share = (rank_batch * size, 1 / size) if cut else (part, 1.0)
         seconds = slow * work.seconds(layer, phase, samples, share)
         compute += seconds
         line.at += seconds
 
-    def hand(layer: Layer, cut: bool) -> None:
+    def hand(layer: LayerWork, cut: bool) -> None:
         nonlocal compute
         parts = size if cut else 1
         seconds = slow * _cut_s(work, layer.weights / parts, conditions) if ranks * runs > 1 else 0.0
@@ -216,11 +216,11 @@ def _group(work: Workload, ranks: int, batch: int, conditions: Conditions, strat
         line.at += seconds
         line.add(layer.weights / parts, ranks // parts, parts)
 
-    def gather(layer: Layer, cut: bool) -> None:
+    def gather(layer: LayerWork, cut: bool) -> None:
         if cut and not layer.first:
             line.wait(network.all_gather(rank_batch * size * layer.activations, size))
 
-    def normalize(layer: Layer) -> None:  # two sums over all shards, of x and of the squares around its mean
+    def normalize(layer: LayerWork) -> None:  # two sums over all shards, of x and of the squares around its mean
         line.wait(2 * min(network.all_reduce(layer.normalized, ranks, way) for way in ways))
 
     for number in range(runs):

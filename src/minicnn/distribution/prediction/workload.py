@@ -32,7 +32,7 @@ Clock = Callable[[Program], Sequence[Timed]]  # may rewrite the Program
 
 
 @dataclass
-class Layer:
+class LayerWork:
     """A layer, or what else of a step has a name.
 
     Attributes:
@@ -73,7 +73,7 @@ class Workload:
         passing: Bytes a sample of what lives for a moment, at the moment when most bytes do: see `MemoryPlan`.
     """
 
-    layers: Sequence[Layer]
+    layers: Sequence[LayerWork]
     batches: Sequence[int]
     input: float
     passing: float = 0.0
@@ -83,7 +83,7 @@ class Workload:
         """Bytes of all trained weights."""
         return sum(layer.weights for layer in self.layers)
 
-    def seconds(self, layer: Layer, phase: str, batch: float, share: float = 1.0) -> float:
+    def seconds(self, layer: LayerWork, phase: str, batch: float, share: float = 1.0) -> float:
         """Seconds of a layer in a phase, of which a rank computes a share.
 
         Between the batches that were timed, and beyond them, times lie on lines.
@@ -129,7 +129,7 @@ def workload(trace: Callable[[int], Program], batches: Sequence[int], clock: Clo
     """
     program = trace(batches[-1])
     names = list(dict.fromkeys(_top(n) for n in program.nodes if n.phase == "forward"))
-    layers = {name: Layer(name) for name in names}
+    layers = {name: LayerWork(name) for name in names}
     for value in program.inputs:
         if value.kind in ("parameter", "statistic", "optimizer"):
             parts = value.name.split("/")
@@ -155,7 +155,7 @@ def _top(node: Node) -> str:
     return node.scope.split("/")[0]
 
 
-def _add(layers: Mapping[str, Layer], names: Sequence[str], timed: Timed, place: int, places: int) -> None:
+def _add(layers: Mapping[str, LayerWork], names: Sequence[str], timed: Timed, place: int, places: int) -> None:
     """Add a node's seconds to its layer; those of updates are shared out by bytes of weights."""
     weights = sum(layer.weights for layer in layers.values()) or 1.0
     name, phase = _top(timed.node), timed.node.phase
@@ -169,7 +169,7 @@ def _add(layers: Mapping[str, Layer], names: Sequence[str], timed: Timed, place:
         times[1][place] += share * timed.least
 
 
-def _products(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
+def _products(program: Program, layers: Mapping[str, LayerWork], batch: int) -> None:
     """Note for each layer the products with its weights, and what it normalizes over the batch."""
     trained = {id(v) for v in program.inputs if v.kind == "parameter"}
     learned = set(trained)  # values that depend on weights
@@ -198,7 +198,7 @@ def _weights_alone(node: Node, trained: set[int]) -> bool:
     return len(node.inputs) == 1 and id(node.inputs[0]) in trained
 
 
-def _values(program: Program, layers: Mapping[str, Layer], batch: int) -> None:
+def _values(program: Program, layers: Mapping[str, LayerWork], batch: int) -> None:
     """Note for each layer the values that its backward pass reads, and those that cross to later layers."""
     order = {name: i for i, name in enumerate(layers)}
     outputs: dict[int, tuple[Value, int]] = {}

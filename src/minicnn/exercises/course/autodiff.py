@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.exercises.exercise import Array, Call, Exercise, Rng, Task, WrongError, call
+from minicnn.exercises.exercise import Array, Example, Exercise, Item, Rng, WrongError, call
 
 CHAPTER = "Automatic differentiation"
 
@@ -42,10 +42,10 @@ def _run(recipe: Sequence[tuple[Any, ...]], inputs: Sequence[float], *, overwrit
     return values[-1], gradients[: len(inputs)]
 
 
-def _recipe(operations: Sequence[str], steps: int, reuse: bool) -> Callable[[Rng], Call]:
+def _recipe(operations: Sequence[str], steps: int, reuse: bool) -> Callable[[Rng], Example]:
     """Steps of some operations, each on the result before and an input of its own, or with reuse any value."""
 
-    def draw(rng: Rng) -> Call:
+    def draw(rng: Rng) -> Example:
         recipe: list[tuple[Any, ...]] = []
         count = steps + 1
         for step in range(steps):
@@ -82,7 +82,7 @@ def _depended_on(graph: Mapping[str, Sequence[str]], result: str) -> list[str]:
     return list(visited)
 
 
-def _ordered(case: Call, result: Any) -> None:
+def _ordered(case: Example, result: Any) -> None:
     graph, last = case.arguments
     needed = _depended_on(graph, last)
     if not isinstance(result, list) or sorted(map(str, result)) != sorted(needed):
@@ -104,12 +104,12 @@ def _gradients(graph: Mapping[str, Sequence[str]], slopes: Mapping[str, Sequence
     return gradients
 
 
-def _sloped(rng: Rng) -> Call:
+def _sloped(rng: Rng) -> Example:
     graph = _graph(rng, 9)
     return call(graph, {n: [float(rng.integers(-3, 4)) for _ in parents] for n, parents in graph.items()}, "result")
 
 
-def _chain(rng: Rng) -> Call:
+def _chain(rng: Rng) -> Example:
     length = int(rng.integers(4000, 5000))
     return call({f"v{i}": [f"v{i - 1}"] if i else [] for i in range(length)}, f"v{length - 1}")
 
@@ -129,14 +129,14 @@ def _mean_to(dy: Array, shape: tuple[int, ...]) -> Array:
     return _sum_to(dy, shape) * math.prod(shape) / dy.size
 
 
-def _two(rng: Rng) -> Call:
+def _two(rng: Rng) -> Example:
     large, small = SHAPES[rng.integers(len(SHAPES))]
     shapes = [(large, small), (small, large), ((4, 1), (3,))][rng.integers(3)]
     a, b = (rng.standard_normal(shape) for shape in shapes)
     return call(rng.standard_normal(np.broadcast_shapes(*shapes)), a, b)
 
 
-def _to_shape(rng: Rng) -> Call:
+def _to_shape(rng: Rng) -> Example:
     large, small = SHAPES[rng.integers(len(SHAPES))]
     return call(rng.standard_normal(large), small)
 
@@ -156,7 +156,7 @@ def _point(rng: Rng) -> tuple[str, Array]:
     return list(SLOPES)[rng.integers(3)], rng.standard_normal(int(rng.integers(3, 7)))
 
 
-def _near(case: Call, result: Any) -> None:
+def _near(case: Example, result: Any) -> None:
     name, x = case.arguments
     right = SLOPES[name](x)
     if not isinstance(result, np.ndarray) or result.shape != x.shape:
@@ -182,7 +182,7 @@ def _relative_error(a: Array, b: Array) -> float:
     return float(np.abs(a - b).max()) / size if size else 0.0
 
 
-def _claims(rng: Rng) -> Call:
+def _claims(rng: Rng) -> Example:
     name, x = _point(rng)
     right = SLOPES[name](x)
     wrong = [right * f for f in (1.001, -1.0, 0.5)]
@@ -195,9 +195,9 @@ EXERCISES = {
     "scalar_autodiff": Exercise(
         "a scalar autodiff engine", CHAPTER,
         (
-            Task("multiplication", 3, "run", _recipe(("mul", "add"), 4, False)),
-            Task("functions", 3, "run", _recipe(("mul", "relu", "exp"), 5, False), rounds=8),
-            Task("used twice", 4, "run", _recipe(("mul", "add", "relu", "mul"), 7, True), rounds=8),
+            Item("multiplication", 3, "run", _recipe(("mul", "add"), 4, False)),
+            Item("functions", 3, "run", _recipe(("mul", "relu", "exp"), 5, False), rounds=8),
+            Item("used twice", 4, "run", _recipe(("mul", "add", "relu", "mul"), 7, True), rounds=8),
         ),
         {"run": _run},
         hints=(
@@ -216,9 +216,9 @@ EXERCISES = {
     "topological_order": Exercise(
         "the order of a backward pass", CHAPTER,
         (
-            Task("order", 4, "order", lambda rng: call(_graph(rng, 9), "result"), _ordered),
-            Task("gradients", 4, "gradients", _sloped, after="order"),
-            Task("deep graph", 2, "order", _chain, _ordered, rounds=1),
+            Item("order", 4, "order", lambda rng: call(_graph(rng, 9), "result"), _ordered),
+            Item("gradients", 4, "gradients", _sloped, after="order"),
+            Item("deep graph", 2, "order", _chain, _ordered, rounds=1),
         ),
         {"order": _depended_on, "gradients": _gradients},
         hints=(
@@ -231,9 +231,9 @@ EXERCISES = {
     "broadcasting": Exercise(
         "gradients of broadcasting", CHAPTER,
         (
-            Task("sum", 4, "sum_to", _to_shape, rounds=8),
-            Task("addition", 3, "add_gradient", _two, rounds=8),
-            Task("multiplication", 3, "multiply_gradient", _two, rounds=8),
+            Item("sum", 4, "sum_to", _to_shape, rounds=8),
+            Item("addition", 3, "add_gradient", _two, rounds=8),
+            Item("multiplication", 3, "multiply_gradient", _two, rounds=8),
         ),
         {
             "sum_to": _sum_to,
@@ -256,9 +256,9 @@ EXERCISES = {
     "gradient_check": Exercise(
         "a gradient checker", CHAPTER,
         (
-            Task("differences", 4, "numeric_gradient", lambda rng: call(*_point(rng)), _near),
-            Task("relative error", 2, "relative_error", lambda rng: call(*rng.standard_normal((2, 5)))),
-            Task("check", 4, "check", _claims, rounds=8),
+            Item("differences", 4, "numeric_gradient", lambda rng: call(*_point(rng)), _near),
+            Item("relative error", 2, "relative_error", lambda rng: call(*rng.standard_normal((2, 5)))),
+            Item("check", 4, "check", _claims, rounds=8),
         ),
         {
             "numeric_gradient": _difference, "relative_error": _relative_error,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.exercises.exercise import Array, Call, Exercise, Rng, Speed, Task, WrongError, call
+from minicnn.exercises.exercise import Array, Example, Exercise, Item, Rng, Speed, WrongError, call
 from minicnn.exercises.language import RUN
 
-Judge = Callable[[Call, Any], None]
+Judge = Callable[[Example, Any], None]
 
 CPU, GPU = "Kernels for the CPU", "Kernels for the GPU"
 SIDE = 4  # of a tile of the matrix product
@@ -31,15 +31,15 @@ def _empty(*shape: int) -> Array:
     return np.full(shape, np.nan, "float32")
 
 
-def launch(name: str, grid: tuple[int, int], block: tuple[int, int], *arrays: Any) -> Call:
+def launch(name: str, grid: tuple[int, int], block: tuple[int, int], *arrays: Any) -> Example:
     """Arguments by which a CUDA kernel is launched."""
     return call(name, grid, block, list(arrays))
 
 
-def right_arrays(answer: Callable[..., Any]) -> Callable[[Call, Any], None]:
+def right_arrays(answer: Callable[..., Any]) -> Callable[[Example, Any], None]:
     """Judge of a launch: the arrays are those that a function makes of them."""
 
-    def judge(case: Call, result: Any) -> None:
+    def judge(case: Example, result: Any) -> None:
         name, *_, arrays = case.arguments
         for number, (ours, right) in enumerate(zip(result["arrays"], answer(*arrays), strict=True)):
             if isinstance(right, np.ndarray) and not np.allclose(ours, right, rtol=1e-5, atol=1e-5):
@@ -54,11 +54,11 @@ def right_arrays(answer: Callable[..., Any]) -> Callable[[Call, Any], None]:
 
 
 def counted(
-    judge: Callable[[Call, Any], None], most: Callable[[Call], int], remedy: str
-) -> Callable[[Call, Any], None]:
+    judge: Callable[[Example, Any], None], most: Callable[[Example], int], remedy: str
+) -> Callable[[Example, Any], None]:
     """Judge that also counts the elements read from memory."""
 
-    def both(case: Call, result: Any) -> None:
+    def both(case: Example, result: Any) -> None:
         judge(case, result)
         if result["reads"] > most(case):
             raise WrongError(f"{result['reads']:,} elements are read from memory, of at most {most(case):,}: {remedy}")
@@ -69,7 +69,7 @@ def counted(
 # Bias and ReLU on the CPU ----------------------------------------------------------------------------
 
 
-def _bias_relu(rng: Rng, n: int, c: int) -> Call:
+def _bias_relu(rng: Rng, n: int, c: int) -> Example:
     return call("bias_relu", [drawn(rng, n, c), drawn(rng, c), _empty(n, c)])
 
 
@@ -79,11 +79,11 @@ _right_bias_relu = right_arrays(lambda x, bias, out: (x, bias, np.maximum(x + bi
 # A blocked matrix product on the CPU ------------------------------------------------------------------
 
 
-def _blocked(rng: Rng, n: int, k: int, m: int) -> Call:
+def _blocked(rng: Rng, n: int, k: int, m: int) -> Example:
     return call("matmul", [drawn(rng, n, k), drawn(rng, k, m), np.zeros((n, m), "float32")])
 
 
-def _few_misses(case: Call, result: Any) -> None:
+def _few_misses(case: Example, result: Any) -> None:
     _right_product(case, result)
     if result["misses"] > MISSES:
         raise WrongError(
@@ -108,25 +108,25 @@ def matmul(a, b, c):
 # A matrix product on the GPU --------------------------------------------------------------------------
 
 
-def _product(rng: Rng, n: int, k: int, m: int) -> Call:
+def _product(rng: Rng, n: int, k: int, m: int) -> Example:
     return launch(
         "matmul", (-(-m // SIDE), -(-n // SIDE)), (SIDE, SIDE), drawn(rng, n, k), drawn(rng, k, m), _empty(n, m)
     )
 
 
-def _whole(rng: Rng) -> Call:
+def _whole(rng: Rng) -> Example:
     n, k, m = (SIDE * int(i) for i in rng.integers(1, 4, 3))
     return _product(rng, n, k, m)
 
 
-def _any(rng: Rng) -> Call:
+def _any(rng: Rng) -> Example:
     return _product(rng, *sides(rng, 3 * SIDE, 3))
 
 
 _right_product = right_arrays(lambda a, b, c: (a, b, a @ b))
 
 
-def _tiles(case: Call) -> int:
+def _tiles(case: Example) -> int:
     a, b, _ = case.arguments[3]
     return int(1.2 * 2 * a.shape[0] * a.shape[1] * b.shape[1] / SIDE)
 
@@ -136,7 +136,7 @@ def _tiles(case: Call) -> int:
 THREADS, WIDTH = 4, 16  # of the softmax: threads of a block, and the longest row
 
 
-def _reduction(rng: Rng, n: int) -> Call:
+def _reduction(rng: Rng, n: int) -> Example:
     blocks = -(-n // 8)
     return launch("block_sums", (blocks, 1), (8, 1), drawn(rng, n), _empty(blocks))
 
@@ -148,7 +148,7 @@ def _block_sums(x: Array, sums: Array) -> tuple[Array, Array]:
 _right_reduction = right_arrays(_block_sums)
 
 
-def _tree(case: Call, result: Any) -> None:
+def _tree(case: Example, result: Any) -> None:
     _right_reduction(case, result)
     blocks, most = case.arguments[1][0], 5  # one barrier after loading, and one after each round of 8, 4, 2, 1
     if result["barriers"] > most * blocks:
@@ -161,7 +161,7 @@ def _tree(case: Call, result: Any) -> None:
         )
 
 
-def _rows(rng: Rng, n: int, k: int, size: float = 1.0) -> Call:
+def _rows(rng: Rng, n: int, k: int, size: float = 1.0) -> Example:
     x = (size * rng.standard_normal((n, k))).astype("float32")
     return launch("softmax", (n, 1), (THREADS, 1), x, _empty(n, k))
 
@@ -174,7 +174,7 @@ def _softmax(x: Array, y: Array) -> tuple[Array, Array]:
 _right_softmax = right_arrays(_softmax)
 
 
-def _image(rng: Rng, h: int, w: int) -> Call:
+def _image(rng: Rng, h: int, w: int) -> Example:
     grid = (-(-(w - 2) // SIDE), -(-(h - 2) // SIDE))
     return launch("convolve", grid, (SIDE, SIDE), drawn(rng, h, w), drawn(rng, 3, 3), _empty(h - 2, w - 2))
 
@@ -191,9 +191,9 @@ EXERCISES = {
     "bias_relu": Exercise(
         "a loop that fuses two operations", CPU,
         (
-            Task("values", 3, RUN, lambda rng: _bias_relu(rng, 5, 3), _right_bias_relu),
-            Task("any shape", 3, RUN, lambda rng: _bias_relu(rng, *sides(rng, 40, 2)), _right_bias_relu),
-            Task("one pass", 4, RUN, lambda rng: _bias_relu(rng, 24, 16), counted(
+            Item("values", 3, RUN, lambda rng: _bias_relu(rng, 5, 3), _right_bias_relu),
+            Item("any shape", 3, RUN, lambda rng: _bias_relu(rng, *sides(rng, 40, 2)), _right_bias_relu),
+            Item("one pass", 4, RUN, lambda rng: _bias_relu(rng, 24, 16), counted(
                 _right_bias_relu, lambda case: 2 * 24 * 16, "each element of x once, and of the bias once a row",
             )),
         ),
@@ -208,8 +208,8 @@ EXERCISES = {
     "blocked_matmul": Exercise(
         "a matrix product whose blocks stay in the cache", CPU,
         (
-            Task("values", 3, RUN, lambda rng: _blocked(rng, *sides(rng, 18, 3)), _right_product),
-            Task("cache", 4, RUN, lambda rng: _blocked(rng, 32, 32, 32), _few_misses, rounds=1),
+            Item("values", 3, RUN, lambda rng: _blocked(rng, *sides(rng, 18, 3)), _right_product),
+            Item("cache", 4, RUN, lambda rng: _blocked(rng, 32, 32, 32), _few_misses, rounds=1),
         ),
         {RUN: lambda name, arrays: {"arrays": [arrays[0], arrays[1], arrays[0] @ arrays[1]]}},
         hints=(
@@ -225,9 +225,9 @@ EXERCISES = {
     "reduction_kernel": Exercise(
         "a reduction in shared memory", GPU,
         (
-            Task("whole blocks", 3, RUN, lambda rng: _reduction(rng, 8 * int(rng.integers(1, 5))), _right_reduction),
-            Task("any length", 3, RUN, lambda rng: _reduction(rng, int(rng.integers(1, 40))), _right_reduction),
-            Task("tree", 4, RUN, lambda rng: _reduction(rng, 32), _tree),
+            Item("whole blocks", 3, RUN, lambda rng: _reduction(rng, 8 * int(rng.integers(1, 5))), _right_reduction),
+            Item("any length", 3, RUN, lambda rng: _reduction(rng, int(rng.integers(1, 40))), _right_reduction),
+            Item("tree", 4, RUN, lambda rng: _reduction(rng, 32), _tree),
         ),
         {},
         hints=(
@@ -240,10 +240,10 @@ EXERCISES = {
     "softmax_kernel": Exercise(
         "a softmax of rows", GPU,
         (
-            Task("values", 3, RUN, lambda rng: _rows(rng, 2, THREADS * int(rng.integers(1, 5))), _right_softmax),
-            Task("any width", 2, RUN, lambda rng: _rows(rng, 3, int(rng.integers(1, WIDTH + 1))), _right_softmax),
-            Task("large logits", 2, RUN, lambda rng: _rows(rng, 2, 9, 300.0), _right_softmax),
-            Task("reads", 3, RUN, lambda rng: _rows(rng, 3, WIDTH), counted(
+            Item("values", 3, RUN, lambda rng: _rows(rng, 2, THREADS * int(rng.integers(1, 5))), _right_softmax),
+            Item("any width", 2, RUN, lambda rng: _rows(rng, 3, int(rng.integers(1, WIDTH + 1))), _right_softmax),
+            Item("large logits", 2, RUN, lambda rng: _rows(rng, 2, 9, 300.0), _right_softmax),
+            Item("reads", 3, RUN, lambda rng: _rows(rng, 3, WIDTH), counted(
                 _right_softmax, lambda case: 3 * WIDTH, "keep the row in shared memory",
             )),
         ),
@@ -258,9 +258,9 @@ EXERCISES = {
     "convolution_kernel": Exercise(
         "a convolution with a tile in shared memory", GPU,
         (
-            Task("whole tiles", 3, RUN, lambda rng: _image(rng, 10, 6), _right_image),
-            Task("edges", 3, RUN, lambda rng: _image(rng, *(n + 2 for n in sides(rng, 10, 2))), _right_image),
-            Task("reads", 4, RUN, lambda rng: _image(rng, 10, 10), counted(
+            Item("whole tiles", 3, RUN, lambda rng: _image(rng, 10, 6), _right_image),
+            Item("edges", 3, RUN, lambda rng: _image(rng, *(n + 2 for n in sides(rng, 10, 2))), _right_image),
+            Item("reads", 4, RUN, lambda rng: _image(rng, 10, 10), counted(
                 _right_image, lambda case: 4 * 36 + 64 * 9, "the tile and its halo once a block, 36 elements, and w",
             )),
         ),
@@ -275,9 +275,9 @@ EXERCISES = {
     "matmul_kernel": Exercise(
         "a matrix product with tiles in shared memory", GPU,
         (
-            Task("whole tiles", 3, RUN, _whole, _right_product),
-            Task("edges", 3, RUN, _any, _right_product),
-            Task("reads", 4, RUN, lambda rng: _product(rng, *[3 * SIDE] * 3), counted(
+            Item("whole tiles", 3, RUN, _whole, _right_product),
+            Item("edges", 3, RUN, _any, _right_product),
+            Item("reads", 4, RUN, lambda rng: _product(rng, *[3 * SIDE] * 3), counted(
                 _right_product, _tiles, f"with tiles each is read once a block, 1/{SIDE} of what a naive thread reads"
             )),
         ),

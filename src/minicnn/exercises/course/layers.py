@@ -9,7 +9,7 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from minicnn import ops
-from minicnn.exercises.exercise import Array, Call, Exercise, Rng, Speed, Task, call
+from minicnn.exercises.exercise import Array, Example, Exercise, Item, Rng, Speed, call
 
 CHAPTER = "Layers"
 
@@ -50,7 +50,7 @@ def _im2col(x: Array, kernel: Any, step: Any, *, order: tuple[int, ...] = (0, 1,
     return view.transpose(order).reshape(math.prod(view.shape[:3]), -1).copy()
 
 
-def _windows(rng: Rng) -> Call:
+def _windows(rng: Rng) -> Example:
     shape, _, kernel, step = _view(rng)
     return call(normal(rng, *shape), kernel, step)
 
@@ -58,12 +58,12 @@ def _windows(rng: Rng) -> Call:
 # Dense ------------------------------------------------------------------------------------------------
 
 
-def _dense(rng: Rng) -> Call:
+def _dense(rng: Rng) -> Example:
     n, d, f = (int(i) for i in rng.integers(2, 8, 3))
     return call(normal(rng, n, d), normal(rng, d, f), normal(rng, f))
 
 
-def _dense_gradient(rng: Rng) -> Call:
+def _dense_gradient(rng: Rng) -> Example:
     x, w, b = _dense(rng).arguments
     return call(normal(rng, len(x), len(b)), x, w)
 
@@ -93,13 +93,13 @@ def _output_gradient(rng: Rng, strides: bool, padding: bool) -> tuple[Array, Arr
     return normal(rng, *ops.conv2d.reference(x, w, xp=xp, **options).shape), x, w, options
 
 
-def _weight_gradient(rng: Rng) -> Call:
+def _weight_gradient(rng: Rng) -> Example:
     dy, x, w, options = _output_gradient(rng, True, True)
     return call(dy, x, kernel=w.shape[:2], **options)
 
 
 def _input_gradient(strides: bool) -> Any:
-    def draw(rng: Rng) -> Call:
+    def draw(rng: Rng) -> Example:
         dy, x, w, options = _output_gradient(rng, strides, strides)
         return call(dy, w, image=x.shape[1:3], **options)
 
@@ -133,7 +133,7 @@ def conv2d(x, w, *, strides, padding, xp):
 """
 
 
-def _large(rng: Rng) -> Call:
+def _large(rng: Rng) -> Example:
     return call(normal(rng, 8, 28, 28, 8), normal(rng, 3, 3, 8, 16), strides=(1, 1), padding=NONE)
 
 
@@ -146,7 +146,7 @@ def _pool(rng: Rng) -> tuple[Array, dict[str, Any]]:
 
 
 def _pool_gradient(ties: bool) -> Any:
-    def draw(rng: Rng) -> Call:
+    def draw(rng: Rng) -> Example:
         x, options = _pool(rng)
         x = np.maximum(np.round(x), 0) if ties else x
         return call(normal(rng, *ops.max_pool2d.reference(x, xp=xp, **options).shape), x, **options)
@@ -177,7 +177,7 @@ def _labelled(rng: Rng, size: float = 1.0) -> tuple[Array, Array]:
     return size * normal(rng, *shape), rng.integers(0, shape[-1], shape[:-1]).astype("int32")
 
 
-def _entropy_gradient(rng: Rng) -> Call:
+def _entropy_gradient(rng: Rng) -> Example:
     logits, labels = _labelled(rng)
     return call(normal(rng, *labels.shape), logits, labels)
 
@@ -195,12 +195,12 @@ def _norm(rng: Rng) -> tuple[Array, Array, Array, dict[str, Any]]:
     return 3 + 2 * normal(rng, *shape), normal(rng, shape[-1]), normal(rng, shape[-1]), options
 
 
-def _normalize(rng: Rng) -> Call:
+def _normalize(rng: Rng) -> Example:
     x, scale, offset, options = _norm(rng)
     return call(x, scale, offset, **options)
 
 
-def _normalize_gradient(rng: Rng) -> Call:
+def _normalize_gradient(rng: Rng) -> Example:
     x, scale, offset, options = _norm(rng)
     _, mean, variance = ops.normalize.reference(x, scale, offset, xp=xp, **options)
     return call(normal(rng, *x.shape), x, scale, mean, variance, **options)
@@ -222,9 +222,9 @@ EXERCISES = {
     "im2col": Exercise(
         "strides, and im2col as a view", CHAPTER,
         (
-            Task("strides", 2, "contiguous_strides", lambda rng: call(_view(rng)[0], int(rng.choice([1, 2, 4, 8])))),
-            Task("view", 4, "window_view", lambda rng: call(*_view(rng)), rounds=8),
-            Task("im2col", 4, "im2col", _windows, rounds=8),
+            Item("strides", 2, "contiguous_strides", lambda rng: call(_view(rng)[0], int(rng.choice([1, 2, 4, 8])))),
+            Item("view", 4, "window_view", lambda rng: call(*_view(rng)), rounds=8),
+            Item("im2col", 4, "im2col", _windows, rounds=8),
         ),
         {"contiguous_strides": _contiguous, "window_view": _window_view, "im2col": _im2col},
         hints=(
@@ -242,10 +242,10 @@ EXERCISES = {
     "dense": Exercise(
         "a dense layer, ReLU and their gradients", CHAPTER,
         (
-            Task("dense", 2, "dense", _dense),
-            Task("dense gradient", 3, "dense_gradient", _dense_gradient, after="dense"),
-            Task("ReLU", 1, "relu", lambda rng: call(np.round(normal(rng, 4, 5)))),
-            Task("ReLU gradient", 2, "relu_gradient", lambda rng: call(normal(rng, 4, 5), np.round(normal(rng, 4, 5)))),
+            Item("dense", 2, "dense", _dense),
+            Item("dense gradient", 3, "dense_gradient", _dense_gradient, after="dense"),
+            Item("ReLU", 1, "relu", lambda rng: call(np.round(normal(rng, 4, 5)))),
+            Item("ReLU gradient", 2, "relu_gradient", lambda rng: call(normal(rng, 4, 5), np.round(normal(rng, 4, 5)))),
         ),
         {
             "dense": lambda x, w, b, xp: x @ w + b,
@@ -270,9 +270,9 @@ EXERCISES = {
     "cross_entropy": Exercise(
         "softmax cross-entropy and its gradient", CHAPTER,
         (
-            Task("loss", 3, "softmax_cross_entropy", lambda rng: call(*_labelled(rng))),
-            Task("large logits", 2, "softmax_cross_entropy", lambda rng: call(*_labelled(rng, 1000.0))),
-            Task("gradient", 3, "softmax_cross_entropy_gradient", _entropy_gradient, after="loss"),
+            Item("loss", 3, "softmax_cross_entropy", lambda rng: call(*_labelled(rng))),
+            Item("large logits", 2, "softmax_cross_entropy", lambda rng: call(*_labelled(rng, 1000.0))),
+            Item("gradient", 3, "softmax_cross_entropy_gradient", _entropy_gradient, after="loss"),
         ),
         {
             "softmax_cross_entropy": ops.softmax_cross_entropy.reference,
@@ -289,9 +289,9 @@ EXERCISES = {
     "convolution": Exercise(
         "a convolution", CHAPTER,
         (
-            Task("plain", 2, "conv2d", _convolution(False, False)),
-            Task("strides", 2, "conv2d", _convolution(True, False)),
-            Task("padding", 2, "conv2d", _convolution(True, True)),
+            Item("plain", 2, "conv2d", _convolution(False, False)),
+            Item("strides", 2, "conv2d", _convolution(True, False)),
+            Item("padding", 2, "conv2d", _convolution(True, True)),
         ),
         {"conv2d": ops.conv2d.reference},
         hints=(
@@ -315,9 +315,9 @@ EXERCISES = {
     "convolution_gradient": Exercise(
         "the two gradients of a convolution", CHAPTER,
         (
-            Task("filters", 3, "conv2d_weight_gradient", _weight_gradient),
-            Task("images", 3, "conv2d_input_gradient", _input_gradient(False)),
-            Task("images, strides", 2, "conv2d_input_gradient", _input_gradient(True)),
+            Item("filters", 3, "conv2d_weight_gradient", _weight_gradient),
+            Item("images", 3, "conv2d_input_gradient", _input_gradient(False)),
+            Item("images, strides", 2, "conv2d_input_gradient", _input_gradient(True)),
         ),
         {
             "conv2d_weight_gradient": ops.conv2d_weight_gradient.reference,
@@ -334,9 +334,9 @@ EXERCISES = {
     "pooling": Exercise(
         "max-pooling and its gradient", CHAPTER,
         (
-            Task("values", 3, "max_pool2d", lambda rng: (lambda p: call(p[0], **p[1]))(_pool(rng))),
-            Task("gradient", 3, "max_pool2d_gradient", _pool_gradient(False), after="values"),
-            Task("ties", 2, "max_pool2d_gradient", _pool_gradient(True), after="values"),
+            Item("values", 3, "max_pool2d", lambda rng: (lambda p: call(p[0], **p[1]))(_pool(rng))),
+            Item("gradient", 3, "max_pool2d_gradient", _pool_gradient(False), after="values"),
+            Item("ties", 2, "max_pool2d_gradient", _pool_gradient(True), after="values"),
         ),
         {"max_pool2d": ops.max_pool2d.reference, "max_pool2d_gradient": _max_pool2d_gradient},
         hints=(
@@ -352,8 +352,8 @@ EXERCISES = {
     "normalization": Exercise(
         "batch normalisation and its gradient", CHAPTER,
         (
-            Task("forward", 3, "normalize", _normalize),
-            Task("gradient", 5, "normalize_gradient", _normalize_gradient, after="forward"),
+            Item("forward", 3, "normalize", _normalize),
+            Item("gradient", 5, "normalize_gradient", _normalize_gradient, after="forward"),
         ),
         {"normalize": ops.normalize.reference, "normalize_gradient": ops.normalize_gradient.reference},
         hints=(

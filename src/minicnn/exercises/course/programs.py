@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.exercises.exercise import Array, Call, Exercise, Rng, Task, WrongError, call
+from minicnn.exercises.exercise import Array, Example, Exercise, Item, Rng, WrongError, call
 
 CHAPTER = "Programs and machines"
 
@@ -30,12 +30,12 @@ def _conv2d_cost(
     return macs * n * oh * ow * kh * kw * c * f, 4 * (n * h * w * c + kh * kw * c * f + n * oh * ow * f)
 
 
-def _conv(rng: Rng) -> Call:
+def _conv(rng: Rng) -> Example:
     n, c, kh, kw, f = _ints(rng, 1, 6, 5)
     return call(n, *_ints(rng, 7, 20, 2), c, kh, kw, f, int(rng.integers(1, 4)), int(rng.integers(0, 3)))
 
 
-def _layers(rng: Rng) -> Call:
+def _layers(rng: Rng) -> Example:
     widths = _ints(rng, 2, 30, 4)
     return call(list(itertools.pairwise(widths)), int(rng.integers(1, 40)))
 
@@ -54,13 +54,13 @@ def _lifetimes(program: Sequence[tuple[str, Sequence[str]]], results: Sequence[s
     return {v: (s, end if v in results else max(s, last.get(v, s))) for v, s in first.items()}
 
 
-def _program(rng: Rng) -> Call:
+def _program(rng: Rng) -> Example:
     names = [f"v{i}" for i in rng.permutation(8)]
     steps = [(name, [names[int(p)] for p in rng.integers(0, max(i, 1), min(i, 2))]) for i, name in enumerate(names)]
     return call(steps, [names[-1], names[int(rng.integers(7))]])
 
 
-def _lives(rng: Rng, count: int = 10) -> Call:
+def _lives(rng: Rng, count: int = 10) -> Example:
     lives = {}
     for i in range(count):
         first, last = sorted(_ints(rng, 0, 12, 2))
@@ -93,7 +93,7 @@ def _together(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _planned(small: bool) -> Any:
-    def judge(case: Call, result: Any) -> None:
+    def judge(case: Example, result: Any) -> None:
         lives, sizes = case.arguments
         if (
             not isinstance(result, dict)
@@ -157,7 +157,7 @@ def _traffic(program: Sequence[Step], groups: Sequence[Sequence[str]], sizes: di
     return sum(sum(sizes[v] for v in r) + sizes[g[-1]] for r, g in zip(read, groups, strict=True))
 
 
-def _moved(rng: Rng) -> Call:
+def _moved(rng: Rng) -> Example:
     program, results = _steps(rng)
     sizes = {name: 4 * int(rng.integers(1, 50)) for name in ["x", *(value for value, _, _ in program)]}
     return call(program, _fuse(program, results), sizes)
@@ -193,7 +193,7 @@ def _tree_sum(parts: list[Array]) -> Array:
     return parts[0]
 
 
-def _same_bits(case: Call, result: Any) -> None:
+def _same_bits(case: Example, result: Any) -> None:
     right = _tree_sum(*case.arguments)
     if not isinstance(result, np.ndarray) or result.dtype != right.dtype or result.shape != right.shape:
         raise WrongError(f"tree_sum(...) should be an array {right.shape} of float32")
@@ -222,7 +222,7 @@ def _grad_cam(activation: Array, gradient: Array, *, cut: bool = True, averaged:
     return np.asarray(maps / np.where(largest > 0, largest, 1))
 
 
-def _maps(rng: Rng) -> Call:
+def _maps(rng: Rng) -> Example:
     activation, gradient = rng.standard_normal((2, 3, 4, 5, 6))
     gradient[0] = -np.abs(gradient[0])  # of the first image nothing is left
     return call(np.abs(activation), gradient)
@@ -237,9 +237,9 @@ EXERCISES = {
     "counting": Exercise(
         "FLOPs and bytes by hand", CHAPTER,
         (
-            Task("dense", 3, "dense_cost", lambda rng: call(*_ints(rng, 1, 50, 3))),
-            Task("convolution", 4, "conv2d_cost", _conv),
-            Task("training", 3, "training_flops", _layers),
+            Item("dense", 3, "dense_cost", lambda rng: call(*_ints(rng, 1, 50, 3))),
+            Item("convolution", 4, "conv2d_cost", _conv),
+            Item("training", 3, "training_flops", _layers),
         ),
         {
             "dense_cost": lambda n, d, f: (2 * n * d * f, 4 * (n * d + d * f + n * f)), "conv2d_cost": _conv2d_cost,
@@ -263,10 +263,10 @@ EXERCISES = {
     "memory_plan": Exercise(
         "a memory plan", CHAPTER,
         (
-            Task("lifetimes", 3, "lifetimes", _program),
-            Task("peak", 2, "peak", _lives),
-            Task("plan", 3, "plan", _lives, _planned(False), rounds=12),
-            Task("small plan", 2, "plan", lambda rng: _lives(rng, 20), _planned(True), rounds=8, after="plan"),
+            Item("lifetimes", 3, "lifetimes", _program),
+            Item("peak", 2, "peak", _lives),
+            Item("plan", 3, "plan", _lives, _planned(False), rounds=12),
+            Item("small plan", 2, "plan", lambda rng: _lives(rng, 20), _planned(True), rounds=8, after="plan"),
         ),
         {"lifetimes": _lifetimes, "peak": _peak},
         hints=(
@@ -279,9 +279,9 @@ EXERCISES = {
     "fusion": Exercise(
         "a fusion pass", CHAPTER,
         (
-            Task("readers", 2, "readers", lambda rng: call(_steps(rng)[0])),
-            Task("groups", 5, "fuse", lambda rng: call(*_steps(rng)), rounds=12),
-            Task("traffic", 3, "traffic", _moved),
+            Item("readers", 2, "readers", lambda rng: call(_steps(rng)[0])),
+            Item("groups", 5, "fuse", lambda rng: call(*_steps(rng)), rounds=12),
+            Item("traffic", 3, "traffic", _moved),
         ),
         {"readers": _readers, "fuse": _fuse, "traffic": _traffic},
         hints=(
@@ -297,10 +297,10 @@ EXERCISES = {
     "roofline": Exercise(
         "predictions by the roofline", CHAPTER,
         (
-            Task("roof", 2, "attainable", lambda rng: call(float(rng.integers(1, 40)), *_machine(rng)), rounds=8),
-            Task("bound", 2, "bound", lambda rng: call(*_operations(rng)[0], *_machine(rng)), rounds=12),
-            Task("step", 3, "step_time", lambda rng: call(_operations(rng), *_machine(rng), float(rng.random()))),
-            Task("fusion", 3, "speedup", lambda rng: call(_operations(rng), *_machine(rng), float(rng.random()), 15.0)),
+            Item("roof", 2, "attainable", lambda rng: call(float(rng.integers(1, 40)), *_machine(rng)), rounds=8),
+            Item("bound", 2, "bound", lambda rng: call(*_operations(rng)[0], *_machine(rng)), rounds=12),
+            Item("step", 3, "step_time", lambda rng: call(_operations(rng), *_machine(rng), float(rng.random()))),
+            Item("fusion", 3, "speedup", lambda rng: call(_operations(rng), *_machine(rng), float(rng.random()), 15.0)),
         ),
         {
             "attainable": lambda intensity, peak, bandwidth: min(peak, intensity * bandwidth),
@@ -323,10 +323,10 @@ EXERCISES = {
     "all_reduce": Exercise(
         "all-reduce as a tree", CHAPTER,
         (
-            Task("sum", 4, "tree_sum", lambda rng: call(
+            Item("sum", 4, "tree_sum", lambda rng: call(
                 [rng.standard_normal(64, dtype="float32") for _ in range(rng.integers(4, 20))]), _same_bits),
-            Task("schedule", 4, "schedule", lambda rng: call(int(rng.integers(2, 40)))),
-            Task("bytes", 2, "bytes_sent", lambda rng: call(*_ints(rng, 2, 40, 2))),
+            Item("schedule", 4, "schedule", lambda rng: call(int(rng.integers(2, 40)))),
+            Item("bytes", 2, "bytes_sent", lambda rng: call(*_ints(rng, 2, 40, 2))),
         ),
         {
             "tree_sum": _tree_sum, "schedule": _schedule,
@@ -341,10 +341,10 @@ EXERCISES = {
     "grad_cam": Exercise(
         "Grad-CAM, where a network looks", CHAPTER,
         (
-            Task("map", 5, "grad_cam", _maps),
-            Task("gradient", 3, "score_gradient", lambda rng: call(
+            Item("map", 5, "grad_cam", _maps),
+            Item("gradient", 3, "score_gradient", lambda rng: call(
                 rng.integers(0, 4, 5), rng.standard_normal((6, 4)), *_ints(rng, 2, 6, 2))),
-            Task("enlarge", 2, "enlarge", lambda rng: call(rng.standard_normal((2, 3, 4)), int(rng.integers(2, 5)))),
+            Item("enlarge", 2, "enlarge", lambda rng: call(rng.standard_normal((2, 3, 4)), int(rng.integers(2, 5)))),
         ),
         {
             "grad_cam": _grad_cam, "score_gradient": _score_gradient,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.exercises.exercise import Array, Call, Exercise, Rng, Task, WrongError, call
+from minicnn.exercises.exercise import Array, Example, Exercise, Item, Rng, WrongError, call
 
 CHAPTER = "Training"
 
@@ -48,7 +48,7 @@ def _rate(rng: Rng) -> float:
     return float(rng.choice([0.1, 0.03, 0.25]))
 
 
-def _momentum(rng: Rng) -> Call:
+def _momentum(rng: Rng) -> Example:
     return call(*_arrays(rng, 3), _rate(rng), float(rng.choice([0.9, 0.5])))
 
 
@@ -75,7 +75,7 @@ def _adam(
 
 
 def _adam_step(first: bool, decay: bool) -> Any:
-    def draw(rng: Rng) -> Call:
+    def draw(rng: Rng) -> Example:
         p, m, v, g = _arrays(rng, 4)
         t = 1 if first else int(rng.integers(2, 30))
         m, v = (np.zeros_like(m), np.zeros_like(v)) if first else (m, v**2)
@@ -100,7 +100,7 @@ def _steps(rng: Rng, most: int) -> tuple[int, float]:
     return int(rng.integers(0, most)), float(rng.choice([0.1, 0.5, 2.0]))
 
 
-def _warm(rng: Rng) -> Call:
+def _warm(rng: Rng) -> Example:
     return call(*_steps(rng, 40), int(rng.integers(5, 15)), 30)
 
 
@@ -138,7 +138,7 @@ def _samples(rng: Rng, n: int) -> tuple[Array, Array, Array]:
 
 
 def _training(rest: bool) -> Any:
-    def draw(rng: Rng) -> Call:
+    def draw(rng: Rng) -> Example:
         size = int(rng.integers(2, 5))
         x, labels, w = _samples(rng, size * 4 + (1 if rest else 0))
         orders = [[int(i) for i in rng.permutation(len(x))] for _ in range(3)]
@@ -150,7 +150,7 @@ def _training(rest: bool) -> Any:
 # One batch ------------------------------------------------------------------------------------------
 
 
-def _network(rng: Rng) -> Call:
+def _network(rng: Rng) -> Example:
     n, d, h, k = 16, 8, 32, 4
     x, labels = rng.standard_normal((n, d)), rng.integers(0, k, n)
     return call(x, labels, rng.standard_normal((d, h)) / 2, np.zeros(h), rng.standard_normal((h, k)) / 4, np.zeros(k))
@@ -172,7 +172,7 @@ def _network_gradients(
 
 
 def _loss_below(most: float) -> Any:
-    def judge(case: Call, result: Any) -> None:
+    def judge(case: Example, result: Any) -> None:
         x, labels, *weights = case.arguments
         if not isinstance(result, tuple | list) or [np.shape(f) for f in result] != [w.shape for w in weights]:
             raise WrongError(f"overfit(...) should be w1, b1, w2, b2, of the shapes {[w.shape for w in weights]}")
@@ -188,7 +188,7 @@ def _loss_below(most: float) -> Any:
 # Three bugs -----------------------------------------------------------------------------------------
 
 
-def _dense(rng: Rng) -> Call:
+def _dense(rng: Rng) -> Example:
     n, d, f = (int(i) for i in rng.integers(2, 7, 3))
     return call(rng.standard_normal((n, f)), rng.standard_normal((n, d)), rng.standard_normal((d, f)))
 
@@ -201,7 +201,7 @@ def _running(batches: Sequence[Array], momentum: float) -> tuple[Array, Array]:
     return mean, variance
 
 
-def _epochs(case: Call, result: Any) -> None:
+def _epochs(case: Example, result: Any) -> None:
     n, size, epochs, _ = case.arguments
     try:
         orders = [[place for batch in epoch for place in batch] for epoch in result]
@@ -218,9 +218,9 @@ EXERCISES = {
     "dropout": Exercise(
         "dropout by a counter", CHAPTER,
         (
-            Task("mask", 4, "mask", lambda rng: call((3, int(rng.integers(2, 9))), *_counter(rng))),
-            Task("dropout", 3, "dropout", lambda rng: call(rng.standard_normal((4, 6)), *_counter(rng)), after="mask"),
-            Task("gradient", 3, "dropout_gradient", lambda rng: call(
+            Item("mask", 4, "mask", lambda rng: call((3, int(rng.integers(2, 9))), *_counter(rng))),
+            Item("dropout", 3, "dropout", lambda rng: call(rng.standard_normal((4, 6)), *_counter(rng)), after="mask"),
+            Item("gradient", 3, "dropout_gradient", lambda rng: call(
                 rng.standard_normal((2, 3, 4)), *_counter(rng)), after="dropout"),
         ),
         {"mask": _mask, "dropout": _dropout, "dropout_gradient": _dropout},
@@ -239,9 +239,9 @@ EXERCISES = {
     "momentum": Exercise(
         "gradient descent with momentum", CHAPTER,
         (
-            Task("plain", 3, "sgd", lambda rng: call(*_arrays(rng, 2), _rate(rng))),
-            Task("momentum", 4, "momentum_step", _momentum),
-            Task("Nesterov", 3, "nesterov_step", _momentum),
+            Item("plain", 3, "sgd", lambda rng: call(*_arrays(rng, 2), _rate(rng))),
+            Item("momentum", 4, "momentum_step", _momentum),
+            Item("Nesterov", 3, "nesterov_step", _momentum),
         ),
         {"sgd": lambda p, g, rate: p - rate * g, "momentum_step": _velocity, "nesterov_step": _nesterov},
         hints=(
@@ -261,9 +261,9 @@ EXERCISES = {
     "adam": Exercise(
         "Adam and AdamW", CHAPTER,
         (
-            Task("first step", 3, "adam", _adam_step(True, False)),
-            Task("later steps", 4, "adam", _adam_step(False, False)),
-            Task("decay", 3, "adamw", _adam_step(False, True)),
+            Item("first step", 3, "adam", _adam_step(True, False)),
+            Item("later steps", 4, "adam", _adam_step(False, False)),
+            Item("decay", 3, "adamw", _adam_step(False, True)),
         ),
         {"adam": _adam, "adamw": _adam},
         hints=(
@@ -282,9 +282,9 @@ EXERCISES = {
     "schedule": Exercise(
         "learning rates that change", CHAPTER,
         (
-            Task("staircase", 3, "staircase", lambda rng: call(*_steps(rng, 40), 0.5, int(rng.integers(2, 9)))),
-            Task("cosine", 3, "cosine", lambda rng: call(*_steps(rng, 40), 30), rounds=8),
-            Task("warm-up", 4, "warmup_cosine", _warm, rounds=8),
+            Item("staircase", 3, "staircase", lambda rng: call(*_steps(rng, 40), 0.5, int(rng.integers(2, 9)))),
+            Item("cosine", 3, "cosine", lambda rng: call(*_steps(rng, 40), 30), rounds=8),
+            Item("warm-up", 4, "warmup_cosine", _warm, rounds=8),
         ),
         {
             "staircase": lambda step, rate, factor, every: rate * factor ** (step // every),
@@ -305,11 +305,11 @@ EXERCISES = {
     "training_loop": Exercise(
         "a training loop", CHAPTER,
         (
-            Task("batches", 2, "batches", lambda rng: call(
+            Item("batches", 2, "batches", lambda rng: call(
                 [int(i) for i in rng.permutation(int(rng.integers(3, 12)))], int(rng.integers(2, 5)))),
-            Task("accuracy", 2, "accuracy", lambda rng: call(*_samples(rng, 12))),
-            Task("fit", 3, "fit", _training(False)),
-            Task("last batch", 3, "fit", _training(True)),
+            Item("accuracy", 2, "accuracy", lambda rng: call(*_samples(rng, 12))),
+            Item("fit", 3, "fit", _training(False)),
+            Item("last batch", 3, "fit", _training(True)),
         ),
         {
             "batches": lambda order, size: [order[i : i + size] for i in range(0, len(order), size)],
@@ -330,9 +330,9 @@ EXERCISES = {
     "overfit": Exercise(
         "a network that learns one batch by heart", CHAPTER,
         (
-            Task("gradients", 4, "gradients", _network),
-            Task("loss below 0.5", 3, "overfit", _network, _loss_below(0.5), rounds=1),
-            Task("loss below 0.01", 3, "overfit", _network, _loss_below(0.01), rounds=2),
+            Item("gradients", 4, "gradients", _network),
+            Item("loss below 0.5", 3, "overfit", _network, _loss_below(0.5), rounds=1),
+            Item("loss below 0.01", 3, "overfit", _network, _loss_below(0.01), rounds=2),
         ),
         {"gradients": _network_gradients},
         hints=(
@@ -348,10 +348,10 @@ EXERCISES = {
     "find_the_bug": Exercise(
         "three bugs to find", CHAPTER,
         (
-            Task("dense", 3, "dense_gradients", _dense),
-            Task("statistics", 4, "running_statistics", lambda rng: call(
+            Item("dense", 3, "dense_gradients", _dense),
+            Item("statistics", 4, "running_statistics", lambda rng: call(
                 [rng.standard_normal((5, 3)) + 2 for _ in range(3)], 0.9)),
-            Task("epochs", 3, "shuffled_epochs", lambda rng: call(
+            Item("epochs", 3, "shuffled_epochs", lambda rng: call(
                 int(rng.integers(9, 20)), int(rng.integers(2, 5)), 4, int(rng.integers(1000))), _epochs),
         ),
         {

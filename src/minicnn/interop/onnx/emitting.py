@@ -31,19 +31,22 @@ class Emitter:
         draw: Gives uniform numbers of a shape.
         assign: Takes the new value of a moving statistic, by the Value of the old one.
         batch: The number of samples that the file was written for, if it is fixed, and that of the trace.
+        dtype: Type in which the model computes what is float32 in the file.
     """
 
     def __init__(
         self, program: Program, opset: int, *, training: bool = False, draw: Callable[..., Value] | None = None,
         assign: Callable[[Value, Value], None] | None = None, batch: tuple[int, int] | None = None,
+        dtype: str = "float32",
     ) -> None:  # fmt: skip
         self.program, self.opset, self.training = program, opset, training
-        self.draw, self.assign, self.batch = draw, assign, batch
+        self.draw, self.assign, self.batch, self.dtype = draw, assign, batch, dtype
         self._known: dict[int, tuple[Value, HostArray]] = {}
 
     def constant(self, data: Any, dtype: Any = None) -> Value:
         """A constant."""
-        return self.program.constant(np.asarray(data, dtype))
+        array = np.asarray(data, dtype)
+        return self.program.constant(array.astype(self.dtype) if array.dtype == np.float32 else array)
 
     def known(self, x: Value) -> HostArray:
         """The elements of a small array that follows from constants."""
@@ -54,9 +57,9 @@ class Emitter:
                 raise UnsupportedError("a shape, an axis or an index that depends on the data")
             import array_api_compat.numpy as xp
 
-            made = x.node.op.reference(*map(self.known, x.node.inputs), xp=xp, **x.node.attrs)
-            made = made if len(x.node.outputs) > 1 else (made,)
-            self._known |= {id(v): (v, np.asarray(a)) for v, a in zip(x.node.outputs, made, strict=True)}
+            results = x.node.op.reference(*map(self.known, x.node.inputs), xp=xp, **x.node.attrs)
+            results = results if len(x.node.outputs) > 1 else (results,)
+            self._known |= {id(v): (v, np.asarray(a)) for v, a in zip(x.node.outputs, results, strict=True)}
         return self._known[id(x)][1]
 
     def integers(self, x: Value | None) -> list[int] | None:
@@ -106,5 +109,5 @@ def taken(x: Value, axis: int, index: HostArray) -> Value:
     """Elements along one axis by their places."""
     order = (axis, *(i for i in range(x.ndim) if i != axis))
     rows = ops.take(permuted(x, order), x.program.constant(index.astype("int32").reshape(-1)))
-    made = permuted(rows, tuple(order.index(i) for i in range(x.ndim)))
-    return reshaped(made, sized((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])))
+    y = permuted(rows, tuple(order.index(i) for i in range(x.ndim)))
+    return reshaped(y, sized((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])))

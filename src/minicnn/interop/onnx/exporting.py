@@ -135,15 +135,15 @@ def _problem(session: Any, program: Program, model: Model, state: Arrays) -> str
     from minicnn.measure.parity import differences  # as above
 
     rng = np.random.default_rng(0)
-    given = {v.name: state[v.name] if v.kind in WEIGHTS else _drawn(v, model, rng) for v in program.inputs}
+    arrays = {v.name: state[v.name] if v.kind in WEIGHTS else _drawn(v, model, rng) for v in program.inputs}
     run = get_backend("numpy").compile(program)
-    results = session.run(None, {info.name: given[info.name] for info in session.get_inputs()})
-    theirs = _changes(dict(zip((*program.outputs, *program.updates), results, strict=True)), given)
-    ours, allowed = _changes(run(given), given), _allowed(program)
-    rounding = {n: EPSILON["float32"] * float(np.abs(given[n]).max(initial=0)) for n in ours if n in given}
+    results = session.run(None, {info.name: arrays[info.name] for info in session.get_inputs()})
+    theirs = _changes(dict(zip((*program.outputs, *program.updates), results, strict=True)), arrays)
+    ours, allowed = _changes(run(arrays), arrays), _allowed(program)
+    rounding = {n: EPSILON["float32"] * float(np.abs(arrays[n]).max(initial=0)) for n in ours if n in arrays}
 
     def errors_of(others: Arrays) -> dict[str, float]:
-        return {path: float(found.max(initial=0)) for path, found in differences(others, ours, rounding)}
+        return {path: float(difference.max(initial=0)) for path, difference in differences(others, ours, rounding)}
 
     errors = errors_of(theirs)
     if max(errors.values(), default=0.0) <= allowed:
@@ -153,7 +153,7 @@ def _problem(session: Any, program: Program, model: Model, state: Arrays) -> str
         other = {
             n: np.asarray(a * (1 + 4 * EPSILON["float32"] * rng.standard_normal(a.shape)), a.dtype)
             if a.dtype.kind == "f" and a.ndim else a
-            for n, a in given.items()
+            for n, a in arrays.items()
         }  # fmt: skip
         moved.append(errors_of(_changes(run(other), other)))
     excess = {n: e - 4 * max(m[n] for m in moved) for n, e in errors.items()}
@@ -163,6 +163,6 @@ def _problem(session: Any, program: Program, model: Model, state: Arrays) -> str
     return f"{name} differs by {errors[name]:.1e} (relative; {allowed:.1e} are allowed)"
 
 
-def _changes(results: Mapping[str, Any], given: Arrays) -> Arrays:
+def _changes(results: Mapping[str, Any], before: Arrays) -> Arrays:
     """Results in float64, those that replace an input less that; NaN, which a diverged model gives, as the number 0."""
-    return {n: np.nan_to_num(np.asarray(a, "float64") - given.get(n, 0.0), posinf=np.inf) for n, a in results.items()}
+    return {n: np.nan_to_num(np.asarray(a, "float64") - before.get(n, 0.0), posinf=np.inf) for n, a in results.items()}

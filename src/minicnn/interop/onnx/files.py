@@ -121,14 +121,14 @@ class Tensors:
 
 def attributes(node: onnx.NodeProto, tensors: Tensors) -> dict[str, Any]:
     """The attributes of an operator as plain data and arrays; those that are graphs are left out."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for a in node.attribute:
         if a.type == onnx.AttributeProto.TENSOR:
-            found[a.name] = tensors.array(a.t)
+            values[a.name] = tensors.array(a.t)
         elif a.type in (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT):
-            found[a.name] = helper.get_attribute_value(a)
+            values[a.name] = helper.get_attribute_value(a)
         elif a.type == onnx.AttributeProto.STRING:
-            found[a.name] = a.s.decode(errors="replace")
+            values[a.name] = a.s.decode(errors="replace")
         elif a.type in (onnx.AttributeProto.FLOATS, onnx.AttributeProto.INTS):
-            found[a.name] = list(helper.get_attribute_value(a))
-    return found
+            values[a.name] = list(helper.get_attribute_value(a))
+    return values

@@ -53,7 +53,7 @@ class OnnxGraph(Layer):
         from minicnn.interop.onnx.files import parsed
 
         model = parsed(base64.b64decode(self.graph))
-        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        tensors = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         held = {name: getattr(self, f"trained_{i}") for i, name in enumerate(self.trained)}
         attribute = {name: f"updated_{i}" for i, name in enumerate(self.updated)}
         held |= {name: getattr(self, at) for name, at in attribute.items()}
@@ -61,17 +61,17 @@ class OnnxGraph(Layer):
         for name in self.kernels:
             held[name] = permuted(held[name], (3, 2, 0, 1))
         emitter = Emitter(
-            given[0].program, opset_of(model), training=training and self.trainable,
+            tensors[0].program, opset_of(model), training=training and self.trainable,
             draw=partial(self.random_uniform) if training else None,
             assign=lambda old, new: self.assign(by_value[id(old)], new) if id(old) in by_value else None,
-            batch=None if self.batch is None else (self.batch, given[0].shape[0]),
+            batch=None if self.batch is None else (self.batch, tensors[0].shape[0]), dtype=self._tracing().dtype,
         )  # fmt: skip
         names = [info.name for info in model.graph.input if info.name not in held]
-        found = emitted(model, emitter, dict(zip(names, given, strict=True)) | held)
-        missing = [info.name for info in model.graph.output if info.name not in found]
+        values = emitted(model, emitter, dict(zip(names, tensors, strict=True)) | held)
+        missing = [info.name for info in model.graph.output if info.name not in values]
         if missing or not model.graph.output:
             raise UnsupportedError(f"outputs that nothing makes: {', '.join(map(repr, missing)) or 'none is named'}")
-        results = [found[info.name] for info in model.graph.output]
+        results = [values[info.name] for info in model.graph.output]
         return results if len(results) > 1 else results[0]
 
 
@@ -80,13 +80,13 @@ def opset_of(model: Any) -> int:
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
 
 
-def emitted(model: Any, emitter: Emitter, given: Mapping[str, Value]) -> dict[str, Value]:
+def emitted(model: Any, emitter: Emitter, inputs: Mapping[str, Value]) -> dict[str, Value]:
     """Emit the operators of a graph; returns the values of all its names.
 
     Args:
         model: The file.
         emitter: Where they are emitted.
-        given: Values of the inputs, and of weights, by name.
+        inputs: Values of the inputs, and of weights, by name.
 
     Raises:
         UnsupportedError: If an operator asks for what primitives do not do; names it.
@@ -95,7 +95,7 @@ def emitted(model: Any, emitter: Emitter, given: Mapping[str, Value]) -> dict[st
 
     tensors = Tensors("")
     values: dict[str, Value] = {t.name: emitter.constant(tensors.array(t)) for t in model.graph.initializer}
-    values |= given
+    values |= inputs
     for node in model.graph.node:
         a = attributes(node, tensors)
         wanted = [name for name in node.output if name]
@@ -103,12 +103,12 @@ def emitted(model: Any, emitter: Emitter, given: Mapping[str, Value]) -> dict[st
         try:
             with emitter.program.scope(node.name.strip("/").replace("/", ".")):
                 read = [values[name] if name else None for name in node.input]
-                made = OPERATORS[node.op_type](emitter, a, *read, **extra)
+                emission = OPERATORS[node.op_type](emitter, a, *read, **extra)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.op_type} {node.name!r} ({error})") from None
         except Exception as error:  # of a primitive's shape rule, or of a file that breaks a rule of its operators
             raise UnsupportedError(f"{node.op_type} {node.name!r} ({type(error).__name__}: {error})") from error
-        results = made if isinstance(made, tuple) else (made,)
+        results = emission if isinstance(emission, tuple) else (emission,)
         if any(v.dtype in ("float16", "bfloat16") for v in results):
             raise UnsupportedError(f"{node.op_type} {node.name!r} (numbers of 16 bits)")
         if len(wanted) > len(results):

@@ -38,8 +38,8 @@ def _back(y: Value, ndim: int) -> Value:
     return y if ndim == 4 else reshaped(y, (*y.shape[:2], y.shape[3]))
 
 
-def _pair(given: Sequence[int] | None, default: int = 1, ndim: int = 4) -> tuple[int, int]:
-    values = [default] * (ndim - 2) if given is None else list(given)
+def _pair(lengths: Sequence[int] | None, default: int = 1, ndim: int = 4) -> tuple[int, int]:
+    values = [default] * (ndim - 2) if lengths is None else list(lengths)
     return (values[0], values[1]) if len(values) == 2 else (default, values[0])
 
 
@@ -76,14 +76,14 @@ def _with_bias(y: Value, b: Value | None) -> Value:
 
 def _conv(e: Emitter, a: Attributes, x: Value, w: Value, b: Value | None = None) -> Value:
     ndim, x, w = x.ndim, _flat(x), _flat(w)
-    given, padding = _geometry(a, x, (w.shape[2], w.shape[3]), ndim)
+    geometry, padding = _geometry(a, x, (w.shape[2], w.shape[3]), ndim)
     groups = a.get("group", 1)
     kernel = permuted(w, (2, 3, 1, 0))  # (KH, KW, C / groups, F)
     if groups == x.shape[1] > 1 and w.shape[1] == 1 and w.shape[0] % groups == 0:
         kernel = reshaped(kernel, (*w.shape[2:], groups, w.shape[0] // groups))
-        y = ops.depthwise_conv2d(x, kernel, padding=padding, **given)
+        y = ops.depthwise_conv2d(x, kernel, padding=padding, **geometry)
     else:
-        y = ops.conv2d(x, kernel, padding=padding, groups=groups, **given)
+        y = ops.conv2d(x, kernel, padding=padding, groups=groups, **geometry)
     return _back(_with_bias(y, b), ndim)
 
 
@@ -91,27 +91,27 @@ def _conv_transpose(e: Emitter, a: Attributes, x: Value, w: Value, b: Value | No
     ndim, x, w = x.ndim, _flat(x), _flat(w)
     if a.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in a:
         raise UnsupportedError("padding by the shape of the output")
-    given, padding = _geometry(a, x, (w.shape[2], w.shape[3]), ndim)
+    geometry, padding = _geometry(a, x, (w.shape[2], w.shape[3]), ndim)
     beyond = _pair(a.get("output_padding"), 0, ndim)
     image = tuple(
         (n - 1) * s + d * (k - 1) + 1 - sum(p) + o
         for n, s, d, k, p, o in zip(
-            x.shape[2:], given["strides"], given["dilation"], w.shape[2:], padding, beyond, strict=True
+            x.shape[2:], geometry["strides"], geometry["dilation"], w.shape[2:], padding, beyond, strict=True
         )
     )
     sized([*x.shape[:2], *image])
     kernel = permuted(w, (2, 3, 1, 0))  # (KH, KW, C / groups, F): F are what comes in
     groups = a.get("group", 1)
-    y = ops.conv2d_input_gradient(x, kernel, image=image, padding=padding, groups=groups, **given)
+    y = ops.conv2d_input_gradient(x, kernel, image=image, padding=padding, groups=groups, **geometry)
     return _back(_with_bias(y, b), ndim)
 
 
-def _frame(a: Attributes, x: Value, given: dict[str, Any], padding: Pairs, kernel: tuple[int, int]) -> Pairs:
+def _frame(a: Attributes, x: Value, geometry: dict[str, Any], padding: Pairs, kernel: tuple[int, int]) -> Pairs:
     """Padding for which a window that begins within the image, or in front of it, is whole: `ceil_mode`."""
     if not a.get("ceil_mode", 0):
         return padding
     pairs = []
-    for n, k, s, (before, after) in zip(x.shape[2:], kernel, given["strides"], padding, strict=True):
+    for n, k, s, (before, after) in zip(x.shape[2:], kernel, geometry["strides"], padding, strict=True):
         count = -(-(n + before + after - k) // s) + 1
         if (count - 1) * s >= n + before:
             count -= 1
@@ -122,18 +122,18 @@ def _frame(a: Attributes, x: Value, given: dict[str, Any], padding: Pairs, kerne
 def _pool(e: Emitter, a: Attributes, x: Value, average: bool) -> Value:
     ndim, x = x.ndim, _flat(x)
     kernel = _pair(a["kernel_shape"], ndim=ndim)
-    given, padding = _geometry(a, x, kernel, ndim)
-    framed = _frame(a, x, given, padding, kernel)
-    if given.pop("dilation") != (1, 1) or "float" not in x.dtype:
+    geometry, padding = _geometry(a, x, kernel, ndim)
+    framed = _frame(a, x, geometry, padding, kernel)
+    if geometry.pop("dilation") != (1, 1) or "float" not in x.dtype:
         raise UnsupportedError("dilated pooling, or that of integers")
     if not average:
         if any(p >= k for pair, k in zip(framed, kernel, strict=True) for p in pair):
             raise UnsupportedError("a window in the padding alone")
-        return _back(ops.max_pool2d(x, kernel=kernel, padding=framed, **given), ndim)
+        return _back(ops.max_pool2d(x, kernel=kernel, padding=framed, **geometry), ndim)
     counted = bool(a.get("count_include_pad", 0))
     if any(p >= k for pair, k in zip(framed, kernel, strict=True) for p in pair) or (counted and framed != padding):
         raise UnsupportedError("a window in the padding alone, or one that counts what ceil_mode adds")
-    return _back(ops.average_pool2d(x, kernel=kernel, padding=framed, count_padding=counted, **given), ndim)
+    return _back(ops.average_pool2d(x, kernel=kernel, padding=framed, count_padding=counted, **geometry), ndim)
 
 
 def _max_pool(e: Emitter, a: Attributes, x: Value) -> Value:
@@ -162,9 +162,9 @@ def _batch_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: V
         factor = scale / ops.sqrt(var + epsilon)
         return x * _channels(factor, x) + _channels(b - mean * factor, x)
     axes, unit = (0, *range(2, x.ndim)), unit_of(epsilon, x.dtype)
-    y, own, square = ops.normalize(x, _channels(scale, x), _channels(b, x), axes=axes, epsilon=epsilon, unit=unit)
+    y, average, square = ops.normalize(x, _channels(scale, x), _channels(b, x), axes=axes, epsilon=epsilon, unit=unit)
     kept = a.get("momentum", 0.9)
-    for moving, now in ((mean, own), (var, square * unit**2)):
+    for moving, now in ((mean, average), (var, square * unit**2)):
         e.assign(moving, moving * kept + reshaped(now, moving.shape) * (1 - kept))
     return y
 
@@ -233,12 +233,11 @@ def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scale
     rounding = a.get("nearest_mode", "round_prefer_floor")
     lengths = e.integers(sizes) if sizes is not None and sizes.size else None
     if lengths is not None:
-        factors = [m / n for m, n in zip(lengths, x.shape, strict=True)]
+        factors: Any = [m / n for m, n in zip(lengths, x.shape, strict=True)]
     else:
-        given = a.get("scales") if scales is None else [float(f) for f in e.known(scales).reshape(-1)]
-        if given is None or len(given) != x.ndim or not all(0 < f < 1e4 for f in given):
+        factors = a.get("scales") if scales is None else [float(f) for f in e.known(scales).reshape(-1)]
+        if factors is None or len(factors) != x.ndim or not all(0 < f < 1e4 for f in factors):
             raise UnsupportedError("a resize without a scale for each axis")
-        factors = given
         lengths = [math.floor(n * f) for n, f in zip(x.shape, factors, strict=True)]
     sized(lengths)
     for axis, (n, m, f) in enumerate(zip(x.shape, lengths, factors, strict=True)):

@@ -63,29 +63,29 @@ class Merged:
         """The name of a constant that is p for the one batch size and q for the other."""
         key = (p.dtype.str, p.shape, p.tobytes(), q.shape, q.tobytes(), open_ended)
         if key not in self._known:
-            self._known[key] = self._made(p, q, open_ended)
+            self._known[key] = self._new_constant(p, q, open_ended)
         return self._known[key]
 
-    def _made(self, p: HostArray, q: HostArray, open_ended: bool) -> str:
+    def _new_constant(self, p: HostArray, q: HostArray, open_ended: bool) -> str:
         if p.shape != q.shape:
             return self._of_length(p, q)
         if np.array_equal(p, q, equal_nan=p.dtype.kind == "f"):
-            return self._given(p)
+            return self._fixed(p)
         a, b = SIZES
         if p.dtype.kind in "iu":
             per_sample = np.where(p == q, 0, p.astype(np.int64) // a)
             if not np.array_equal(np.where(p == q, q, per_sample * b), q):
                 raise DifferentError(f"the numbers {p.tolist()} for {a} samples, {q.tolist()} for {b}")
             if open_ended and np.count_nonzero(per_sample) == 1:
-                return self._given(np.where(per_sample != 0, -1, p))
+                return self._fixed(np.where(per_sample != 0, -1, p))
             return self._integers(per_sample, np.where(p == q, p, 0), p.dtype.name)
         factor, inverse = _factor(p, q, [1 / a, 1 / b]), _factor(p, q, [a, b])
         if factor is None and inverse is None:
             raise DifferentError(f"{p.reshape(-1)[:3].tolist()} for {a} samples, {q.reshape(-1)[:3].tolist()} for {b}")
         samples = self._cast(self._samples(), p.dtype.name)
         kind, k = ("Mul", factor) if factor is not None else ("Div", inverse)
-        made = self._emit(kind, self._given(np.asarray(k, p.dtype)), samples)
-        return made if p.ndim else self._scalar(made)
+        result = self._emit(kind, self._fixed(np.asarray(k, p.dtype)), samples)
+        return result if p.ndim else self._scalar(result)
 
     def _of_length(self, p: HostArray, q: HostArray) -> str:
         """An array whose shape depends on the batch."""
@@ -95,18 +95,18 @@ class Merged:
             return self._emit("Expand", everywhere, self._constant(*lengths))
         if p.ndim == q.ndim == 1 and np.array_equal(p, np.arange(len(p))) and np.array_equal(q, np.arange(len(q))):
             limit = self._constant(*(np.asarray(length[0], p.dtype) for length in lengths))
-            return self._emit("Range", self._given(np.asarray(0, p.dtype)), limit, self._given(np.asarray(1, p.dtype)))
+            return self._emit("Range", self._fixed(np.asarray(0, p.dtype)), limit, self._fixed(np.asarray(1, p.dtype)))
         raise DifferentError(f"an array of shape {p.shape} for {SIZES[0]} samples, {q.shape} for {SIZES[1]}")
 
     def _integers(self, per_sample: HostArray, fixed: HostArray, dtype: str) -> str:
         """per_sample N + fixed, as shapes and counts are."""
-        made = self._emit("Mul", self._samples(), self._given(np.asarray(per_sample, np.int64)))
+        result = self._emit("Mul", self._samples(), self._fixed(np.asarray(per_sample, np.int64)))
         if fixed.any():
-            made = self._emit("Add", made, self._given(np.asarray(fixed, np.int64)))
-        return self._cast(made if fixed.ndim else self._scalar(made), dtype)
+            result = self._emit("Add", result, self._fixed(np.asarray(fixed, np.int64)))
+        return self._cast(result if fixed.ndim else self._scalar(result), dtype)
 
     def _scalar(self, name: str) -> str:
-        return self._emit("Squeeze", name, self._given(np.zeros(1, np.int64)))
+        return self._emit("Squeeze", name, self._fixed(np.zeros(1, np.int64)))
 
     def _samples(self) -> str:
         """N, as int64 of shape (1,)."""
@@ -118,7 +118,7 @@ class Merged:
     def _cast(self, name: str, dtype: str) -> str:
         return name if dtype == "int64" else self._emit("Cast", name, to=np.dtype(dtype))
 
-    def _given(self, array: HostArray) -> str:
+    def _fixed(self, array: HostArray) -> str:
         """A constant that does not depend on the batch; the same one has one name."""
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._known:

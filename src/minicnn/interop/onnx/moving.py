@@ -47,17 +47,17 @@ def _flatten(e: Emitter, a: Attributes, x: Value) -> Value:
 
 
 def _squeeze(e: Emitter, a: Attributes, x: Value, axes: Value | None = None) -> Value:
-    given = e.axes(a, axes)
-    gone = [i for i, n in enumerate(x.shape) if n == 1] if given is None else [axis_at(n, x.ndim) for n in given]
+    over = e.axes(a, axes)
+    gone = [i for i, n in enumerate(x.shape) if n == 1] if over is None else [axis_at(n, x.ndim) for n in over]
     if any(x.shape[n] != 1 for n in gone):
         raise UnsupportedError(f"a squeeze of axes {gone} of {x.shape}")
     return reshaped(x, [n for i, n in enumerate(x.shape) if i not in gone])
 
 
 def _unsqueeze(e: Emitter, a: Attributes, x: Value, axes: Value | None = None) -> Value:
-    given = e.axes(a, axes) or []
-    ndim = x.ndim + len(given)
-    new, lengths = {axis_at(n, ndim) for n in given}, iter(x.shape)
+    over = e.axes(a, axes) or []
+    ndim = x.ndim + len(over)
+    new, lengths = {axis_at(n, ndim) for n in over}, iter(x.shape)
     return reshaped(x, [1 if i in new else next(lengths) for i in range(ndim)])
 
 
@@ -65,10 +65,10 @@ def _concat(e: Emitter, a: Attributes, *xs: Value) -> Value:
     return xs[0] if len(xs) == 1 else ops.concat(*xs, axis=axis_at(a["axis"], xs[0].ndim))
 
 
-def _slice(e: Emitter, a: Attributes, x: Value, *given: Value | None) -> Value:
+def _slice(e: Emitter, a: Attributes, x: Value, *bounds: Value | None) -> Value:
     starts, ends, axes, steps = (
         (a["starts"], a["ends"], a.get("axes"), None) if "starts" in a
-        else (e.integers(v) for v in (*given, None, None)[:4])
+        else (e.integers(v) for v in (*bounds, None, None)[:4])
     )  # fmt: skip
     axes = list(range(len(starts or []))) if axes is None else [axis_at(n, x.ndim) for n in axes]
     for axis, start, end, step in zip(axes, starts or [], ends or [], steps or [1] * len(axes), strict=True):

@@ -33,8 +33,8 @@ def _unary(op: Any, *defaults: Any, **names: str) -> Callable[..., Value]:
     """One primitive on one array; its attributes by the operator's names for them, with defaults."""
 
     def emit(e: Emitter, a: Attributes, x: Value) -> Value:
-        given = {ours: a.get(theirs, d) for (ours, theirs), d in zip(names.items(), defaults, strict=True)}
-        return op(x, **given)
+        attrs = {ours: a.get(theirs, d) for (ours, theirs), d in zip(names.items(), defaults, strict=True)}
+        return op(x, **attrs)
 
     return emit
 
@@ -129,7 +129,7 @@ def _to(e: Emitter, a: Attributes, x: Value) -> Value:
     dtype = helper.tensor_dtype_to_np_dtype(a["to"]).name
     if "float" in x.dtype and "float" not in dtype and dtype != "bool":
         raise UnsupportedError(f"a cast of {x.dtype} to {dtype}, of numbers that may be out of range")
-    return _cast(x, dtype)
+    return _cast(x, e.dtype if dtype == "float32" else dtype)
 
 
 # Reductions -----------------------------------------------------------------------------------------

@@ -48,16 +48,16 @@ def export_page(model: Model, folder: str | Path, data: Dataset) -> None:
             "Name other data."
         )
     kinds: tuple[ExportKind, ...] = ("state", "train", "predict")
-    made = {f"{kind}.onnx": exported(model, kind, hold_weights=False) for kind in kinds}
+    contents = {f"{kind}.onnx": exported(model, kind, hold_weights=False) for kind in kinds}
     n, m = min(TRAIN, len(data.x_train)), min(TEST, len(data.x_test))
     parts = (data.x_train[:n], data.x_test[:m], data.y_train[:n], data.y_test[:m])
-    made["samples.bin"] = b"".join(np.asarray(part, np.uint8).tobytes() for part in parts)
+    contents["samples.bin"] = b"".join(np.asarray(part, np.uint8).tobytes() for part in parts)
     optimizer = cast(Any, model.optimizer)
     about = {
         "shape": shape, "classes": cast(Any, model.output_shape)[-1], "dtype": model.inputs[0].dtype, "train": n,
         "test": m, "batch": min(BATCH, n), "learning_rate": optimizer.rate(0),
     }  # fmt: skip
-    made["model.json"] = json.dumps(about, indent=2).encode()
-    made |= {name: files("minicnn.interop.onnx").joinpath("page", name).read_bytes() for name in PAGE}
-    for name, content in made.items():
+    contents["model.json"] = json.dumps(about, indent=2).encode()
+    contents |= {name: files("minicnn.interop.onnx").joinpath("page", name).read_bytes() for name in PAGE}
+    for name, content in contents.items():
         write_file(Path(folder) / name, content, folders=True)

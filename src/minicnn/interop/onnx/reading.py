@@ -36,8 +36,8 @@ def model_of(path: str | os.PathLike[str], backend: str | Backend | None, seed: 
     """The model of a file; see `minicnn.from_onnx`."""
     try:
         layer, inputs, arrays = _read(path)
-        given = inputs[0] if len(inputs) == 1 else inputs
-        result = Model(given, layer(given), backend=backend, seed=seed)
+        tensors = inputs[0] if len(inputs) == 1 else inputs
+        result = Model(tensors, layer(tensors), backend=backend, seed=seed)
         result.set_weights({path: arrays[weight.name] for path, weight in result._weights.items()})
     except UnsupportedError as error:
         raise _refused(path, [str(error)]) from error
@@ -54,8 +54,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[OnnxGraph, list[Any], dict[str,
     graph = model.graph
     _check_operators(path, model)
     held = {t.name: tensors.array(t) for t in graph.initializer}
-    given = [info for info in graph.input if info.name not in held]
-    inputs = [_input(path, info) for info in given]
+    infos = [info for info in graph.input if info.name not in held]
+    inputs = [_input(path, info) for info in infos]
     trained, updated = _weights_of(graph, held)
     kernels = _kernels(graph, trained)
     arrays = {n: held[n].transpose(2, 3, 1, 0) if n in kernels else held[n] for n in trained + updated}
@@ -64,7 +64,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[OnnxGraph, list[Any], dict[str,
     layer = OnnxGraph(
         base64.b64encode(model.SerializeToString()).decode(),
         {n: list(arrays[n].shape) for n in trained}, {n: list(arrays[n].shape) for n in updated}, list(kernels),
-        _fixed_batch(given),
+        _fixed_batch(infos),
     )  # fmt: skip
     return layer, inputs, arrays
 
@@ -112,7 +112,7 @@ def _fixed_batch(infos: Sequence[onnx.ValueInfoProto]) -> int | None:
 
 def _weights_of(graph: onnx.GraphProto, held: Mapping[str, HostArray]) -> tuple[list[str], list[str]]:
     """Names of the arrays that training changes, and of those that it updates, in the order in which they are read."""
-    found: dict[str, dict[str, None]] = {"trained": {}, "updated": {}}
+    names: dict[str, dict[str, None]] = {"trained": {}, "updated": {}}
     moved: dict[str, str] = {}  # the array of which another one has the elements, by the name of that
     for node in graph.node:
         if node.op_type in MOVING and node.input:
@@ -122,8 +122,8 @@ def _weights_of(graph: onnx.GraphProto, held: Mapping[str, HostArray]) -> tuple[
                 name = node.input[place] if place < len(node.input) else ""
                 name = moved.get(name, name)
                 if name in held and held[name].dtype == np.float32 and held[name].ndim:
-                    found[which][name] = None
-    return list(found["trained"]), [n for n in found["updated"] if n not in found["trained"]]
+                    names[which][name] = None
+    return list(names["trained"]), [n for n in names["updated"] if n not in names["trained"]]
 
 
 def _kernels(graph: onnx.GraphProto, trained: Sequence[str]) -> list[str]:

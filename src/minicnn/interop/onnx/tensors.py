@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import EllipsisType, SimpleNamespace
 from typing import Any
@@ -72,9 +72,20 @@ class Sheet:
         alike = array.size > 0 and bool((array == first).all())
         return Tensor(self, name, array.shape, array.dtype.name, first[0].item() if alike else None)
 
-    def name(self, x: Tensor, name: str) -> None:
-        """Give an array that leaves the graph its name there."""
-        self.operators.append(Operator("Identity", f"{name}/Identity", (x.name,), (name,)))
+    def leave(self, results: Mapping[str, Tensor]) -> None:
+        """Give arrays that leave the graph their names there; what no operator makes, or has a name, is copied."""
+        emitted, names = {name for o in self.operators for name in o.outputs}, dict[str, str]()
+        for name, x in results.items():
+            if x.name in emitted and x.name not in names:
+                names[x.name] = name
+            else:
+                self.operators.append(Operator("Identity", f"{name}/Identity", (x.name,), (name,)))
+        self.operators = [
+            replace(
+                o, inputs=tuple(names.get(n, n) for n in o.inputs), outputs=tuple(names.get(n, n) for n in o.outputs)
+            )
+            for o in self.operators
+        ]
 
     def integers(self, values: Sequence[int]) -> Tensor:
         """A constant of the type in which ONNX takes shapes, axes and bounds."""

@@ -17,7 +17,8 @@ from minicnn.ops.pooling import LOWEST, _first_maximum
 from minicnn.ops.windows import Axes, Window
 from minicnn.program.graph import Node
 
-AXES = Axes.of("NCHW")
+AXES, LAST = Axes.of("NCHW"), Axes.of("NHWC")
+FEW = 100  # positions of an image: for fewer ONNX Runtime's Conv, which multiplies image by image, has short rows
 
 
 def _window(node: Node, kernel: Sequence[int]) -> Window:
@@ -28,8 +29,12 @@ def _window(node: Node, kernel: Sequence[int]) -> Window:
 def _geometry(window: Window, *, dilated: bool = True) -> dict[str, Any]:
     """A window as attributes of an operator."""
     (top, bottom), (left, right) = window.padding
-    given = {"kernel_shape": list(window.kernel), "strides": list(window.strides), "pads": [top, left, bottom, right]}
-    return given | ({"dilations": list(window.dilation)} if dilated else {})
+    attributes = {
+        "kernel_shape": list(window.kernel),
+        "strides": list(window.strides),
+        "pads": [top, left, bottom, right],
+    }
+    return attributes | ({"dilations": list(window.dilation)} if dilated else {})
 
 
 def _conv(x: Tensor, w: Tensor, window: Window, groups: int) -> Tensor:
@@ -43,8 +48,8 @@ def _transposed(dy: Tensor, w: Tensor, window: Window, groups: int, image: Seque
     sides = zip(image, dy.shape[2:], *_of_axes(window), strict=True)
     beyond = [n + sum(p) - ((o - 1) * s + d * (k - 1) + 1) for n, o, k, s, p, d in sides]
     shape = (dy.shape[0], w.shape[1] * groups, *image)
-    given = _geometry(window) | {"output_padding": beyond}
-    return dy.sheet.emit("ConvTranspose", [dy, w], shape, dy.dtype, group=groups, **given)
+    geometry = _geometry(window) | {"output_padding": beyond}
+    return dy.sheet.emit("ConvTranspose", [dy, w], shape, dy.dtype, group=groups, **geometry)
 
 
 def _of_axes(window: Window) -> tuple[Any, Any, Any, Any]:
@@ -83,27 +88,57 @@ def _filters_first(w: Tensor) -> Tensor:
     return reshape(permute_dims(flat, (1, 0)), (f, c, kh, kw))
 
 
+def _taps(x: Tensor, window: Window, size: Sequence[int]) -> list[Tensor]:
+    """What each tap of a window meets, as rows (N * OH * OW, C)."""
+    framed = pad(permute_dims(x, (0, 2, 3, 1)), ((0, 0), *window.padding, (0, 0)))
+    return [reshape(tap, (-1, x.shape[1])) for tap in window.taps(framed, LAST, (size[0], size[1]))]
+
+
+def _products(taps: Sequence[Tensor], kernels: Sequence[Tensor], shape: Sequence[int], transposed: int = 0) -> Tensor:
+    """The sum of the products of taps with their kernels, as images of a shape (N, F, OH, OW)."""
+    n, f, oh, ow = shape
+    total: list[Tensor] = []
+    for tap, kernel in zip(taps, kernels, strict=True):
+        total = [tap.sheet.emit("Gemm", [tap, kernel, *total], (n * oh * ow, f), tap.dtype, transB=transposed)]
+    return permute_dims(reshape(total[0], (n, oh, ow, f)), (0, 3, 1, 2))
+
+
+def _small(node: Node, size: Sequence[int]) -> bool:
+    """True where products over all images at once are faster than a convolution, image by image."""
+    return node.attrs["groups"] == 1 and size[0] * size[1] < FEW
+
+
+def _kernels(w: Tensor) -> list[Tensor]:
+    """The matrix (C, F) of each tap."""
+    return [w[i, j] for i in range(w.shape[0]) for j in range(w.shape[1])]
+
+
 def _conv2d(node: Node, x: Tensor, w: Tensor) -> Tensor:
-    return _conv(x, _filters_first(w), _window(node, w.shape), node.attrs["groups"])
+    window, shape = _window(node, w.shape), node.outputs[0].shape
+    if _small(node, shape[2:]) and w.name not in w.sheet.held:  # of a held kernel it makes more of a Conv
+        return _products(_taps(x, window, shape[2:]), _kernels(w), shape)
+    return _conv(x, _filters_first(w), window, node.attrs["groups"])
 
 
 def _conv2d_input_gradient(node: Node, dy: Tensor, w: Tensor) -> Tensor:
-    kernel = _filters_first(w)
-    return _transposed(dy, kernel, _window(node, w.shape), node.attrs["groups"], node.attrs["image"])
+    window, image, shape = _window(node, w.shape), node.attrs["image"], node.outputs[0].shape
+    frame = [tuple(d * (k - 1) - p for p in pair) for k, _, pair, d in zip(*_of_axes(window), strict=True)]
+    if _small(node, image) and window.strides == (1, 1) and min(map(min, frame)) >= 0:
+        # A convolution of dy with the kernel turned round.
+        turned = Window(window.kernel, padding=(frame[0], frame[1]), dilation=window.dilation)
+        return _products(_taps(dy, turned, image), _kernels(w)[::-1], shape, 1)
+    return _transposed(dy, _filters_first(w), window, node.attrs["groups"], image)
 
 
 def _conv2d_weight_gradient(node: Node, dy: Tensor, x: Tensor) -> Tensor:
     window, groups = _window(node, node.attrs["kernel"]), node.attrs["groups"]
-    if window.kernel == (1, 1) and groups == 1 and not any(map(any, window.padding)):
-        return _pointwise_gradient(dy, next(iter(window.taps(x, AXES, (dy.shape[2], dy.shape[3])))))
+    c, f = x.shape[1], dy.shape[1]
+    if groups == 1 and window.kernel[0] * window.kernel[1] <= c:  # else products have too few rows
+        rows = reshape(permute_dims(dy, (0, 2, 3, 1)), (-1, f))
+        taps = _taps(x, window, dy.shape[2:])
+        parts = [dy.sheet.emit("Gemm", [tap, rows], (c, f), dy.dtype, transA=1) for tap in taps]
+        return reshape(concat(parts), (*window.kernel, c, f))
     return permute_dims(_kernel_gradient(dy, x, window, groups), (2, 3, 0, 1))
-
-
-def _pointwise_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a kernel of one pixel, (1, 1, C, F): a product over all pixels, which are rows."""
-    rows = [reshape(permute_dims(a, (0, 2, 3, 1)), (-1, a.shape[1])) for a in (x, dy)]
-    dw = dy.sheet.emit("Gemm", rows, (x.shape[1], dy.shape[1]), dy.dtype, transA=1)
-    return reshape(dw, (1, 1, *dw.shape))
 
 
 def _depthwise(w: Tensor) -> Tensor:
@@ -132,9 +167,9 @@ def _max_pool2d(node: Node, x: Tensor) -> Tensor:
 
 
 def _average_pool2d(node: Node, x: Tensor) -> Tensor:
-    given = _geometry(_window(node, node.attrs["kernel"]), dilated=False)
+    geometry = _geometry(_window(node, node.attrs["kernel"]), dilated=False)
     counted = int(node.attrs["count_padding"])
-    return x.sheet.emit("AveragePool", [x], node.outputs[0].shape, x.dtype, count_include_pad=counted, **given)
+    return x.sheet.emit("AveragePool", [x], node.outputs[0].shape, x.dtype, count_include_pad=counted, **geometry)
 
 
 def _average_pool2d_gradient(node: Node, dy: Tensor) -> Tensor:

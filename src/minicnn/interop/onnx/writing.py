@@ -84,15 +84,15 @@ def _sheet(program: Program, held: Collection[str]) -> tuple[Sheet, set[str]]:
     tensors |= {id(v): sheet.constant(v.data, v.dtype) for v in program.constants}
     for node in program.nodes:
         try:
-            made: Sequence[Tensor] = written(sheet, node, [tensors[id(v)] for v in node.inputs])
+            results: Sequence[Tensor] = written(sheet, node, [tensors[id(v)] for v in node.inputs])
         except DifferentError:
             raise
         except Exception as error:  # a reference of the caller's raises what it likes
             refused.add(f"{node.op.name} in {node.scope or program.name} ({type(error).__name__}: {error})")
-            made = [Tensor(sheet, v.name, v.shape, v.dtype) for v in node.outputs]
-        tensors |= {id(v): t for v, t in zip(node.outputs, made, strict=True)}
-    for name, v in {**program.outputs, **program.updates}.items():
-        sheet.name(tensors[id(v)], result_name(name, program))
+            results = [Tensor(sheet, v.name, v.shape, v.dtype) for v in node.outputs]
+        tensors |= {id(v): t for v, t in zip(node.outputs, results, strict=True)}
+    leaving = {**program.outputs, **program.updates}
+    sheet.leave({result_name(name, program): tensors[id(v)] for name, v in leaving.items()})
     return sheet, refused
 
 

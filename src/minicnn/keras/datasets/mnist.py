@@ -12,5 +12,6 @@ def load_data(path: Any = None, name: str = "mnist") -> Any:
         path: The folder of the files, if it is one; Keras's name of the file, "mnist.npz", says nothing here.
         name: Name of the data set.
     """
-    found = data.load(name, None if path == f"{name}.npz" else path)
-    return (found.x_train[..., 0], found.y_train.astype("uint8")), (found.x_test[..., 0], found.y_test.astype("uint8"))
+    digits = data.load(name, None if path == f"{name}.npz" else path)
+    train, test = (digits.x_train[..., 0], digits.y_train), (digits.x_test[..., 0], digits.y_test)
+    return (train[0], train[1].astype("uint8")), (test[0], test[1].astype("uint8"))

@@ -20,10 +20,10 @@ from minicnn.schedules import InverseTimeDecay
 
 def _with_decay(kind: Any) -> Any:
     def optimizer(*args: Any, decay: float = 0.0, **options: Any) -> Any:
-        made = kind(*args, **options)
+        instance = kind(*args, **options)
         if decay:  # rate / (1 + decay * step)
-            made.learning_rate = InverseTimeDecay(made.learning_rate, 1, decay)
-        return made
+            instance.learning_rate = InverseTimeDecay(instance.learning_rate, 1, decay)
+        return instance
 
     return Made(kind, optimizer)
 

@@ -205,9 +205,9 @@ class ImageDataGenerator:
         """Batches of the images in a folder that has one folder a class, with labels by `class_mode`: one-hot rows
         ("categorical"), numbers ("binary", "sparse"), or None.
         """  # noqa: D205
-        found = _classes(Path(directory))
-        names = list(classes or found)
-        files = [(p, k) for k, name in enumerate(names) for p in np.asarray(found.get(name, []), object)]
+        folders = _classes(Path(directory))
+        names = list(classes or folders)
+        files = [(p, k) for k, name in enumerate(names) for p in np.asarray(folders.get(name, []), object)]
         rows = np.concatenate(
             [self._rows(np.flatnonzero([c == k for _, c in files]), subset) for k in range(len(names))]
         )

@@ -22,7 +22,7 @@ LOSS_RTOL = 1e-3  # between candidates, of a batch: sums of up to 25,088 product
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ConvolutionStudySizes:
     """Sizes of the study.
 
     Attributes:
@@ -62,14 +62,14 @@ class Sizes:
     lanes: tuple[int, ...] = (15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65)
 
 
-QUICK = Sizes(
+QUICK = ConvolutionStudySizes(
     batch=32, image=16, channels=32, kernels=(1, 3, 5, 7, 11), channel_counts=(4, 8, 32, 128), images=(8, 16, 32, 64),
     batches=(1, 8, 32, 128), rounds=5, budget_s=1.0, not_in_sweeps=("jax",), not_in_layers=("torch", "jax"),
     network_image=80, network_batch=4, lanes=(32, 33),
 )  # fmt: skip
 
 
-def base(sizes: Sizes) -> Problem:
+def base(sizes: ConvolutionStudySizes) -> Problem:
     """The problem that all sweeps go through."""
     return _with_kernel(
         Problem(sizes.batch, (sizes.image, sizes.image), sizes.channels, sizes.channels, (1, 1)), sizes.kernel
@@ -81,7 +81,7 @@ def _with_kernel(problem: Problem, k: int) -> Problem:
     return replace(problem, kernel=(k, k), padding=((before, after), (before, after)))
 
 
-def sweep_of(name: str, sizes: Sizes) -> list[Problem]:
+def sweep_of(name: str, sizes: ConvolutionStudySizes) -> list[Problem]:
     """The problems of a sweep."""
     middle = base(sizes)
     if name == "kernel size":
@@ -93,7 +93,7 @@ def sweep_of(name: str, sizes: Sizes) -> list[Problem]:
     return [replace(middle, batch=n) for n in sizes.batches]
 
 
-def check(sizes: Sizes) -> None:
+def check(sizes: ConvolutionStudySizes) -> None:
     """Refuse images that one of the networks is too deep for.
 
     Raises:
@@ -116,7 +116,7 @@ def backends_of(setting: Setting) -> tuple[str, ...]:
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
     """All strategies at one point, the other points of sweeps, cores and lanes, the networks, and several ranks."""
-    sizes: Sizes = setting.sizes
+    sizes: ConvolutionStudySizes = setting.sizes
     everyone = backends_of(setting)
     some = tuple(name for name in everyone if name.partition(":")[0] not in sizes.not_in_sweeps)
     jobs = {"base": (everyone, [base(sizes)])}
@@ -144,7 +144,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             breakdown.measure, names, name, image, sizes.network_batch, sizes.iterations, CLASSES, LOSS_RTOL
         )  # fmt: skip
         yield Measurement(f"layers-{name}", {**inputs, "iterations": sizes.iterations}, run)
-    yield Measurement(parallelism.PREDICTED, parallelism.given(), parallelism.predict)
+    yield Measurement(parallelism.PREDICTED, parallelism.inputs(), parallelism.predict)
     measured = {"candidates": (), "runs": parallelism.MEASURED, "budget_s": parallelism.BUDGET_S}
     yield Measurement(parallelism.RANKED, measured, parallelism.measure)
 
@@ -159,7 +159,7 @@ STUDY = Study(
         "F. Knitz, A Guide to CNNs and GPUs, 2017, after X. Li et al., Performance Analysis of GPU-based Convolutional "
         "Neural Networks, ICPP 2016."
     ),
-    full=Sizes(),
+    full=ConvolutionStudySizes(),
     quick=QUICK,
     data=("synthetic",),
     measurements=measurements,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from minicnn.machine import cores
-from minicnn.measure import Panel, Run, Spread, Worker, figures
+from minicnn.measure import Panel, Spread, StudyRun, Worker, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.page import Cell
 from minicnn.measure.worker import together
@@ -55,7 +55,7 @@ def fastest(point: Mapping[str, Any]) -> tuple[str, Spread] | None:
     return min(ways.items(), key=lambda item: item[1].median, default=None)
 
 
-def on_cores(run: Run) -> dict[str, dict[int, tuple[str, Spread]]]:
+def on_cores(run: StudyRun) -> dict[str, dict[int, tuple[str, Spread]]]:
     """Fastest way and seconds by candidate and number of cores."""
     by_name: dict[str, dict[int, tuple[str, Spread]]] = {}
     for point in run.results.get("cores", {"points": ()})["points"]:
@@ -66,7 +66,7 @@ def on_cores(run: Run) -> dict[str, dict[int, tuple[str, Spread]]]:
     return by_name
 
 
-def on_lanes(run: Run, what: str) -> dict[str, dict[int, tuple[str, Spread]]]:
+def on_lanes(run: StudyRun, what: str) -> dict[str, dict[int, tuple[str, Spread]]]:
     """Fastest way and seconds by candidate and number of filters, or of images."""
     by_name: dict[str, dict[int, tuple[str, Spread]]] = {}
     points = run.results.get("lanes", {"points": ()})["points"]
@@ -78,7 +78,7 @@ def on_lanes(run: Run, what: str) -> dict[str, dict[int, tuple[str, Spread]]]:
     return by_name
 
 
-def gains(runs: Sequence[Run]) -> Iterator[tuple[str, int, float]]:
+def gains(runs: Sequence[StudyRun]) -> Iterator[tuple[str, int, float]]:
     """Label of a candidate, the number of all cores, and how many times as fast as on one it is there."""
     for run in runs:
         for name, times in on_cores(run).items():
@@ -87,7 +87,7 @@ def gains(runs: Sequence[Run]) -> Iterator[tuple[str, int, float]]:
                 yield f"{name}, {run.cpu}", most, times[1][1].median / times[most][1].median
 
 
-def one_more(runs: Sequence[Run]) -> Iterator[tuple[Run, str, float, float]]:
+def one_more(runs: Sequence[StudyRun]) -> Iterator[tuple[StudyRun, str, float, float]]:
     """Of candidates with the time of 33 filters: where, which, and how many times as long as 64 and 32 it is."""
     for run in runs:
         for name, times in on_lanes(run, "filters").items():
@@ -96,7 +96,7 @@ def one_more(runs: Sequence[Run]) -> Iterator[tuple[Run, str, float, float]]:
                 yield run, name, more / two, more / one
 
 
-def values(runs: Sequence[Run]) -> dict[str, Any]:
+def values(runs: Sequence[StudyRun]) -> dict[str, Any]:
     """Values that the claims on cores and lanes name."""
     cores_said = [f"{label}: {times:.1f} times on {n}" for label, n, times in gains(runs)]
     lanes_said = [
@@ -114,20 +114,20 @@ def values(runs: Sequence[Run]) -> dict[str, Any]:
     return {"cores": cores_said, "lanes": lanes_said, "vector": VECTOR, "jump": max(jumps, default=None)}
 
 
-def verdicts(runs: Sequence[Run]) -> dict[str, bool]:
+def verdicts(runs: Sequence[StudyRun]) -> dict[str, bool]:
     """Verdicts on claims about cores and lanes by our figures."""
     grown, shown = list(gains(runs)), _shown(runs)
     return {"cores": bool(grown) and all(times > NEAR * n for _, n, times in grown),
             "lanes": bool(shown) and all(of_64 > NEAR for *_, of_64, _ in shown)}  # fmt: skip
 
 
-def _shown(runs: Sequence[Run]) -> list[tuple[Run, str, float, float]]:
+def _shown(runs: Sequence[StudyRun]) -> list[tuple[StudyRun, str, float, float]]:
     """Times of 33 filters on GPUs, or else on CPUs."""
     more = list(one_more(runs))
     return [entry for entry in more if on_gpu(entry[1])] or more
 
 
-def cores_rows(runs: Sequence[Run]) -> list[dict[str, Cell]]:
+def cores_rows(runs: Sequence[StudyRun]) -> list[dict[str, Cell]]:
     """Times on 1 to all cores."""
     rows: list[dict[str, Cell]] = []
     for run in runs:
@@ -141,7 +141,7 @@ def cores_rows(runs: Sequence[Run]) -> list[dict[str, Cell]]:
     return rows
 
 
-def around(runs: Sequence[Run]) -> tuple[list[dict[str, Cell]], list[Panel]]:
+def around(runs: Sequence[StudyRun]) -> tuple[list[dict[str, Cell]], list[Panel]]:
     """Times around the widths of vectors and warps, as rows and as panels."""
     rows: list[dict[str, Cell]] = []
     panels: list[Panel] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure import Page, Panel, Spread, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.figures import Mark, family
 from minicnn.measure.page import Block, Cell, span
@@ -27,7 +27,7 @@ HOW = {"nodes": "node by node", "merged": "kernels", "apart": "each node apart"}
 
 
 @dataclass(frozen=True)
-class Step:
+class StepByLayers:
     """A training step of a network on a candidate.
 
     Attributes:
@@ -41,7 +41,7 @@ class Step:
         within: Parts whose gradients merged kernels compute where they read them, so that other parts have their time.
     """
 
-    run: Run
+    run: StudyRun
     network: str
     candidate: str
     whole: Spread
@@ -51,7 +51,7 @@ class Step:
     within: tuple[str, ...]
 
 
-def steps(runs: Sequence[Run]) -> Iterator[Step]:
+def steps(runs: Sequence[StudyRun]) -> Iterator[StepByLayers]:
     """All steps that were timed."""
     for run in runs:
         for name, result in run.results.items():
@@ -65,10 +65,10 @@ def steps(runs: Sequence[Run]) -> Iterator[Step]:
                     lost = [p for p in PARTS if medians["forward"][p] and not medians["backward"][p]]
                     within = tuple(lost) if how == "merged" else ()
                     step = Spread.of(result["steps"][candidate])
-                    yield Step(run, name.removeprefix(LAYERS), candidate, step, ms, shares, how, within)
+                    yield StepByLayers(run, name.removeprefix(LAYERS), candidate, step, ms, shares, how, within)
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
+def present(page: Page, runs: Sequence[StudyRun]) -> None:
     """Steps of whole networks, the claims, what their layers take, the strategies, cores, lanes, and parallelism."""
     every = list(steps(runs))
     results = [(run, name, result) for run in runs for name, result in run.results.items() if name.startswith(LAYERS)]
@@ -91,7 +91,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     page.extend(TEMPLATE.render(content))
 
 
-def _values(every: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any]:
+def _values(every: Sequence[StepByLayers], runs: Sequence[StudyRun]) -> dict[str, Any]:
     """Values that the words and the claims name."""
     swept = [run for run in sorted(runs, key=lambda r: r.gpu is None) if run.found(BASE)]
     won = own_winners(swept[0]) if swept else []
@@ -116,7 +116,7 @@ def _values(every: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sizes(runs: Sequence[Run]) -> str | None:
+def _sizes(runs: Sequence[StudyRun]) -> str | None:
     texts = []
     for run in [run for run in runs if any(name.startswith(LAYERS) for name in run.results)]:
         size, n = run.setting.sizes.network_image, run.setting.sizes.network_batch
@@ -125,7 +125,7 @@ def _sizes(runs: Sequence[Run]) -> str | None:
     return "; ".join(texts) or None
 
 
-def _shares(every: Sequence[Step]) -> str:
+def _shares(every: Sequence[StepByLayers]) -> str:
     """Share of convolutions in the time of layers, on a GPU and on a CPU."""
     texts = []
     for gpu in (True, False):
@@ -135,7 +135,7 @@ def _shares(every: Sequence[Step]) -> str:
     return " and ".join(texts)
 
 
-def _against(every: Sequence[Step], ours: str) -> Iterator[tuple[str, tuple[float, str], tuple[float, str]]]:
+def _against(every: Sequence[StepByLayers], ours: str) -> Iterator[tuple[str, tuple[float, str], tuple[float, str]]]:
     """Where a candidate ran; its step as a multiple of the best of the others', least and largest, with the network."""
     mine = [s for s in every if s.candidate == ours]
     ratios = []
@@ -146,7 +146,7 @@ def _against(every: Sequence[Step], ours: str) -> Iterator[tuple[str, tuple[floa
         yield mine[0].run.where(ours), min(ratios), max(ratios)
 
 
-def _steps(every: Sequence[Step]) -> tuple[list[Panel], str]:
+def _steps(every: Sequence[StepByLayers]) -> tuple[list[Panel], str]:
     """Whole steps, and the finding: that of the fastest engine that there is."""
     marks = [
         Mark(f"{s.network}, {s.run.name(s.candidate)}", s.whole, family(s.candidate), s.run.where(s.candidate))
@@ -158,7 +158,7 @@ def _steps(every: Sequence[Step]) -> tuple[list[Panel], str]:
     return figures.grouped(marks, "time of a training step") if marks else [], TEMPLATE.words("finding", finding)
 
 
-def _layers(every: Sequence[Step]) -> list[dict[str, Cell]]:
+def _layers(every: Sequence[StepByLayers]) -> list[dict[str, Cell]]:
     return [
         {
             "network": s.network, "candidate": s.run.label(s.candidate), "step_ms": s.whole.scaled(1e3),
@@ -170,7 +170,7 @@ def _layers(every: Sequence[Step]) -> list[dict[str, Cell]]:
     ]  # fmt: skip
 
 
-def _shares_panel(every: Sequence[Step]) -> list[Panel]:
+def _shares_panel(every: Sequence[StepByLayers]) -> list[Panel]:
     """A panel for each machine; where it has many steps, without those of libraries that only lend their arrays."""
     panels = []
     for where in dict.fromkeys(s.run.where(s.candidate) for s in every):
@@ -187,7 +187,7 @@ def _draw(axes: Any, shown: Mapping[str, Mapping[str, float]]) -> None:
     axes.axvline(PUBLISHED_SHARE, color=figures.INK, linewidth=figures.LINE, linestyle="--")
 
 
-def _notes(runs: Sequence[Run], every: Sequence[Step]) -> str | None:
+def _notes(runs: Sequence[StudyRun], every: Sequence[StepByLayers]) -> str | None:
     texts = []
     notes: dict[tuple[str, str], list[str]] = {}
     for s in every:

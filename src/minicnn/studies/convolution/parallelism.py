@@ -10,7 +10,7 @@ from typing import Any
 from minicnn.backends._gpu.device import KNOWN
 from minicnn.distribution import prediction
 from minicnn.distribution.prediction.evidence import PUBLISHED as SPEEDUPS
-from minicnn.measure import Panel, Run, figures, local_ranks
+from minicnn.measure import Panel, StudyRun, figures, local_ranks
 from minicnn.measure.figures import FAMILIES, PALETTE, PUBLISHED
 from minicnn.measure.page import Cell
 
@@ -31,7 +31,7 @@ KEPT = ("seconds", "exposed", "hidden", "idle", "sent", "memory")
 TONES = dict(zip((*prediction.STRATEGIES, RING), PALETTE, strict=False))
 
 
-def given() -> dict[str, Any]:
+def inputs() -> dict[str, Any]:
     """All that the predictions depend on."""
     return {"candidates": (), "networks": NETWORKS, "gpu": GPU, "hosts": HOSTS, "ranks": RANKS, "strong": STRONG,
             "weak": WEAK, "variation": VARIATION}  # fmt: skip
@@ -87,7 +87,7 @@ def measure() -> dict[str, Any]:
 # Pages --------------------------------------------------------------------------------------------
 
 
-def values(runs: Sequence[Run]) -> dict[str, Any]:
+def values(runs: Sequence[StudyRun]) -> dict[str, Any]:
     """Values that the words and the claim on hybrid parallelism name; None where nothing was predicted."""
     predictions = _predicted(runs)
     alexnet = predictions.get("alexnet")
@@ -99,7 +99,7 @@ def values(runs: Sequence[Run]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def panels(runs: Sequence[Run]) -> list[Panel]:
+def panels(runs: Sequence[StudyRun]) -> list[Panel]:
     """Speed-up by strategy, a panel for each network."""
     predictions = _predicted(runs)
     lines = {name: _lines(one["rows"]) for name, one in predictions.items()}
@@ -110,7 +110,7 @@ def panels(runs: Sequence[Run]) -> list[Panel]:
     ]
 
 
-def rows(runs: Sequence[Run]) -> dict[str, list[dict[str, Cell]]]:
+def rows(runs: Sequence[StudyRun]) -> dict[str, list[dict[str, Cell]]]:
     """The rows of the tables by name; none if nothing was predicted."""
     predictions = _predicted(runs)
     if not predictions:
@@ -137,11 +137,11 @@ def _most(prediction: Mapping[str, Any]) -> int:
     return int(max(row["ranks"] for one in prediction.values() for row in one["rows"]))
 
 
-def _predicted(runs: Sequence[Run]) -> Mapping[str, Any]:
+def _predicted(runs: Sequence[StudyRun]) -> Mapping[str, Any]:
     return next((run.results[PREDICTED] for run in runs if PREDICTED in run.results), {})
 
 
-def _errors(runs: Sequence[Run]) -> list[dict[str, Cell]]:
+def _errors(runs: Sequence[StudyRun]) -> list[dict[str, Cell]]:
     """The model's errors: it is judged before it is believed."""
     points = []
     for run in runs:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minicnn.measure import Page, Run, Spread, figures
+from minicnn.measure import Page, Spread, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.page import Block, Cell, file_name
-from minicnn.measure.template import Content, Template
+from minicnn.measure.template import Content, PageTemplate
 from minicnn.ops.strategies import DIRECTIONS, STRATEGIES, Problem
 from minicnn.studies.convolution.sweeps import CHANNELS_FIRST, OWN, VENDOR, useful_flops
 
-TEMPLATE = Template(Path(__file__).with_name("page.md"))
+TEMPLATE = PageTemplate(Path(__file__).with_name("page.md"))
 # For each sweep what varies, from a problem as stored.
 SWEEPS: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "kernel size": lambda p: int(p["kernel"][0]),
@@ -56,12 +56,12 @@ def flops_of(point: Point) -> int:
 # Strategies ---------------------------------------------------------------------------------------
 
 
-def swept(run: Run) -> list[str]:
+def swept(run: StudyRun) -> list[str]:
     """The sweeps that were measured."""
     return [name for name in SWEEPS if f"strategies-{name}" in run.results]
 
 
-def points_of(run: Run, name: str) -> list[Point]:
+def points_of(run: StudyRun, name: str) -> list[Point]:
     """The points of a sweep in order; the one that all sweeps go through is measured once for all of them."""
     varied, (base,) = SWEEPS[name], run.found(BASE)["points"]
     points: list[Point] = run.results[f"strategies-{name}"]["points"]
@@ -71,7 +71,7 @@ def points_of(run: Run, name: str) -> list[Point]:
     return sorted(points, key=lambda point: varied(point["problem"]))
 
 
-def strategies(page: Page, runs: Sequence[Run]) -> tuple[list[Block], dict[str, list[dict[str, Cell]]]]:
+def strategies(page: Page, runs: Sequence[StudyRun]) -> tuple[list[Block], dict[str, list[dict[str, Cell]]]]:
     """Sweeps of each machine, and rows of the winners and of all strategies at all points."""
     blocks: list[Block] = []
     rows: dict[str, list[dict[str, Cell]]] = {"winners": [], "points": []}
@@ -104,14 +104,14 @@ def _milliseconds(ms: float) -> str:
     return figures.duration(ms / 1e3)
 
 
-def _arrays(run: Run) -> str:
+def _arrays(run: StudyRun) -> str:
     """The backend on whose arrays our strategies are shown: the first on a GPU, or the first."""
     shown = [b for b, candidate in run.found(BASE)["points"][0]["candidates"].items()
              if any(way in candidate["times"] for way in OURS)]  # fmt: skip
     return next((b for b in shown if on_gpu(b)), shown[0])
 
 
-def _lines(run: Run, name: str, backend: str) -> figures.Series:
+def _lines(run: StudyRun, name: str, backend: str) -> figures.Series:
     """Milliseconds of the forward pass over a sweep: strategies, the fastest of the vendors' own, and our kernels."""
     varied = SWEEPS[name]
     series: dict[str, tuple[list[float], list[float], str]] = {}
@@ -137,7 +137,7 @@ def _lines(run: Run, name: str, backend: str) -> figures.Series:
     return series
 
 
-def _points(run: Run, name: str) -> list[dict[str, Cell]]:
+def _points(run: StudyRun, name: str) -> list[dict[str, Cell]]:
     """Rows of all strategies at the points of a sweep."""
     rows: list[dict[str, Cell]] = []
     for point in points_of(run, name):
@@ -159,7 +159,7 @@ def _points(run: Run, name: str) -> list[dict[str, Cell]]:
     return rows
 
 
-def winners(run: Run) -> list[dict[str, Cell]]:
+def winners(run: StudyRun) -> list[dict[str, Cell]]:
     """Rows of the fastest and the second at each point and in each direction."""
     rows: list[dict[str, Cell]] = []
     backend = _arrays(run)
@@ -194,7 +194,7 @@ def _memory(point: Point) -> dict[str, Any]:
             "fft": max(transformed, default=None)}  # fmt: skip
 
 
-def own_winners(run: Run) -> list[str]:
+def own_winners(run: StudyRun) -> list[str]:
     """For each sweep where which of our own strategies is the fastest forward, on the arrays that are shown."""
     backend, parts = _arrays(run), []
     for name in swept(run):
@@ -209,7 +209,7 @@ def own_winners(run: Run) -> list[str]:
     return parts
 
 
-def _leads(run: Run) -> dict[str, Any]:
+def _leads(run: StudyRun) -> dict[str, Any]:
     """Speed of the libraries' own convolutions, and of our kernels, beside others."""
     vendors: list[float] = []
     kernels: dict[str, list[float]] = {}

@@ -19,7 +19,7 @@ from minicnn.tolerance import tolerance as rounded
 
 
 @dataclass(frozen=True)
-class Sizes:
+class KernelsSizes:
     """Sizes of the study.
 
     Attributes:
@@ -65,8 +65,8 @@ STUDY = Study(
     title="Kernels: from naive to optimised, step by step",
     question="What is each optimisation worth, and what does loading data cost?",
     source="C. Camolese, Convolutional Neural Network Implementation on GPU, Ensimag.",
-    full=Sizes(),
-    quick=Sizes(epochs=3, sweep_epochs=3, samples=6_000),
+    full=KernelsSizes(),
+    quick=KernelsSizes(epochs=3, sweep_epochs=3, samples=6_000),
     data=("mnist", "fashion_mnist"),
     others=("kaggle_digits", "synthetic_digits"),
     measurements=measurements,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minicnn.measure import Page, Run
+from minicnn.measure import Page, StudyRun
 from minicnn.measure.page import Block
 from minicnn.measure.template import Content
 from minicnn.studies.kernels import tables
@@ -15,7 +15,7 @@ from minicnn.studies.platforms.pages import times
 SAME = 0.03  # a change of less is none
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
+def present(page: Page, runs: Sequence[StudyRun]) -> None:
     """One figure of all machines, the claims, then trainings, ablation, block sizes and loaders on each data set."""
     every = runs[0].setting.data
     refused: list[Block] = [
@@ -29,7 +29,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
     page.extend(TEMPLATE.render(content))
 
 
-def _values(runs: Sequence[Run], data: str) -> dict[str, Any]:
+def _values(runs: Sequence[StudyRun], data: str) -> dict[str, Any]:
     """Values that the words and the claims name, of the first data set."""
     seconds = pick(runs, "ablation", data, lambda name: name.startswith("cupy / "))
     naive = seconds.get("cupy / naive")
@@ -66,7 +66,7 @@ def _verdicts(values: Mapping[str, Any]) -> dict[str, bool]:
     return {**refuted, "naive": bool(naive and torch and naive >= torch)}
 
 
-def _loading(runs: Sequence[Run], data: str) -> str | None:
+def _loading(runs: Sequence[StudyRun], data: str) -> str | None:
     """The fastest loader of each library as a multiple of data in memory, where whole epochs were timed."""
     texts = []
     for run, rows in history(runs, "loaders", data):

@@ -8,12 +8,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from minicnn.measure import Panel, Run, figures
+from minicnn.measure import Panel, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.figures import FAMILIES, OWN, Mark, duration, family
 from minicnn.measure.figures import PUBLISHED as HOLLOW
 from minicnn.measure.page import Cell
-from minicnn.measure.template import Template
+from minicnn.measure.template import PageTemplate
 from minicnn.studies.kernels.levels import BASE, BLOCKS, LEVELS, OPTIMISATIONS
 from minicnn.studies.platforms.pages import epoch, seen, times
 
@@ -43,20 +43,20 @@ CUMULATIVE = {
 }  # fmt: skip
 
 MEASURED = ("training", "ablation", "blocks", "loaders")
-TEMPLATE = Template(Path(__file__).with_name("page.md"))
+TEMPLATE = PageTemplate(Path(__file__).with_name("page.md"))
 
 History = Mapping[str, Sequence[Mapping[str, Any]]]
-Found = Sequence[tuple[Run, History]]
+Found = Sequence[tuple[StudyRun, History]]
 Rows = dict[str, dict[str, Cell]]
 
 
-def history(runs: Sequence[Run], what: str, data: str) -> Found:
+def history(runs: Sequence[StudyRun], what: str, data: str) -> Found:
     """Epochs by candidate of a measurement, of each machine that has them."""
     histories = [(run, run.results[f"{what}-{data}"]["history"]) for run in runs if f"{what}-{data}" in run.results]
     return [(run, rows) for run, rows in histories if rows]
 
 
-def pick(runs: Sequence[Run], what: str, data: str, wanted: Callable[[str], bool]) -> dict[str, float]:
+def pick(runs: Sequence[StudyRun], what: str, data: str, wanted: Callable[[str], bool]) -> dict[str, float]:
     """Median seconds of a whole epoch by candidate, of the first machine that has any such."""
     for _, rows in sorted(history(runs, what, data), key=lambda pair: pair[0].gpu is None):
         medians = {name: epoch_of(epochs).median for name, epochs in rows.items() if wanted(name)}
@@ -70,14 +70,16 @@ def library(name: str) -> str:
     return name.partition(" / ")[0].replace("-loader", "")
 
 
-def rows(runs: Sequence[Run], every: Sequence[str]) -> dict[str, list[dict[str, Cell]]]:
+def rows(runs: Sequence[StudyRun], every: Sequence[str]) -> dict[str, list[dict[str, Cell]]]:
     """The rows of all tables by name; columns of each data set have its name before them."""
     tables = {"training": _trainings(runs, every), "optimisations": _optimisations(runs, every)}
     tables |= {sweep: _sweep(runs, sweep, every) for sweep in MEASURED[1:]}
     return {name: list(table.values()) for name, table in tables.items()}
 
 
-def panels(runs: Sequence[Run], first: str, every: Sequence[str]) -> tuple[dict[str, Sequence[Panel]], dict[str, Any]]:
+def panels(
+    runs: Sequence[StudyRun], first: str, every: Sequence[str]
+) -> tuple[dict[str, Sequence[Panel]], dict[str, Any]]:
     """The panels of all figures by name, and which data set each sweep's figure is about."""
     values: dict[str, Any] = {"change": None, "unlearned": UNLEARNED, **dict.fromkeys(MEASURED[1:])}
     shown: dict[str, Sequence[Panel]] = {}
@@ -111,7 +113,7 @@ def _marks(results: Found, *, by_library: bool = False) -> list[Mark]:
     return marks
 
 
-def _epochs(runs: Sequence[Run], data: str) -> tuple[list[Panel], str]:
+def _epochs(runs: Sequence[StudyRun], data: str) -> tuple[list[Panel], str]:
     """An epoch by every candidate, by the naive levels, as published, and by the study's own programs; the finding."""
     marks = _marks(history(runs, "training", data))
     naive = [
@@ -130,7 +132,7 @@ def _epochs(runs: Sequence[Run], data: str) -> tuple[list[Panel], str]:
     return figures.grouped(marks, "time of an epoch") if marks else [], TEMPLATE.words("finding", finding)
 
 
-def _each(runs: Sequence[Run], what: str, every: Sequence[str]) -> Iterator[tuple[str, Run, History, str]]:
+def _each(runs: Sequence[StudyRun], what: str, every: Sequence[str]) -> Iterator[tuple[str, StudyRun, History, str]]:
     """Data set, run, its history, and candidate of all that was measured."""
     for data in every:
         for run, candidates in history(runs, what, data):
@@ -142,7 +144,7 @@ def _put(rows: Rows, label: str, data: str, cells: Mapping[str, Cell]) -> None:
     rows.setdefault(label, {"candidate": label}).update({f"{data}_{key}": cell for key, cell in cells.items()})
 
 
-def _trainings(runs: Sequence[Run], every: Sequence[str]) -> Rows:
+def _trainings(runs: Sequence[StudyRun], every: Sequence[str]) -> Rows:
     rows: Rows = {}
     for data, run, candidates, name in _each(runs, "training", every):
         epochs = candidates[name]
@@ -164,7 +166,7 @@ def _trainings(runs: Sequence[Run], every: Sequence[str]) -> Rows:
     return rows
 
 
-def _cumulative(runs: Sequence[Run], data: str) -> tuple[list[Panel], str]:
+def _cumulative(runs: Sequence[StudyRun], data: str) -> tuple[list[Panel], str]:
     """Seconds since the start against epochs: the fastest on a CPU, naive, optimised, and with pinned memory."""
     series: dict[str, tuple[list[int], list[float], str]] = {}
 
@@ -204,7 +206,7 @@ def _finding(sweep: str, results: Found) -> str:
     return TEMPLATE.words(sweep, {"epoch": EPOCH})
 
 
-def _optimisations(runs: Sequence[Run], every: Sequence[str]) -> Rows:
+def _optimisations(runs: Sequence[StudyRun], every: Sequence[str]) -> Rows:
     """Gain of each optimisation by itself, from the naive level, and as the last one."""
     rows: Rows = {}
     for data in every:
@@ -224,7 +226,7 @@ def _optimisations(runs: Sequence[Run], every: Sequence[str]) -> Rows:
     return rows
 
 
-def _sweep(runs: Sequence[Run], sweep: str, every: Sequence[str]) -> Rows:
+def _sweep(runs: Sequence[StudyRun], sweep: str, every: Sequence[str]) -> Rows:
     rows: Rows = {}
     for data, run, candidates, name in _each(runs, sweep, every):
         epochs = candidates[name]

@@ -20,7 +20,7 @@ SWEPT = ("hidden", "counts", "rounds")  # sizes of the sweeps alone
 
 
 @dataclass(frozen=True)
-class Sizes:
+class MlpSizes:
     """Sizes of the study.
 
     Attributes:
@@ -65,7 +65,7 @@ def measurements(setting: Setting) -> Iterator[Measurement]:
             yield Measurement(sweeps.sweep_name(data, units, count), inputs, partial(run, setting.candidates))
 
 
-def _work(sizes: Sizes) -> Work:
+def _work(sizes: MlpSizes) -> Work:
     """Options of a step: those of the study."""
     return Work(scaled=sizes.input == "float32", rows=True, accuracy=False)
 
@@ -78,7 +78,7 @@ def _time(settings: Settings, work: Work, rounds: int, candidates: Sequence[str]
         return {"seconds": seconds, "out": comparison.out}
 
 
-def _train(settings: Settings, sizes: Sizes, candidates: Sequence[str]) -> dict[str, Any]:
+def _train(settings: Settings, sizes: MlpSizes, candidates: Sequence[str]) -> dict[str, Any]:
     """Interleaved rounds of iterations, then interleaved forward passes, single operations, and memory."""
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
     tolerance = gradient_tolerance(settings)
@@ -108,8 +108,8 @@ STUDY = Study(
     title="MLP: NumPy against the others, operation by operation",
     question="What does each operation of a small network cost on a CPU and on a GPU?",
     source="A. Sapra, Performance Benchmarking of CNN Implementation: CPU vs. CUDA, Thapar Institute, May 2025.",
-    full=Sizes(),
-    quick=Sizes(iterations=100, repeats=5, hidden=(10, 256), counts=(1000, 10_000), rounds=3),
+    full=MlpSizes(),
+    quick=MlpSizes(iterations=100, repeats=5, hidden=(10, 256), counts=(1000, 10_000), rounds=3),
     data=("mnist",),
     others=("fashion_mnist", "kaggle_digits", "synthetic_digits"),
     measurements=measurements,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minicnn.measure import Run, Spread
+from minicnn.measure import Spread, StudyRun
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.page import Cell
 
@@ -16,7 +16,7 @@ OPERATIONS_MS = {
 ITERATION_MS = (84.6, 30.2)
 WITHOUT = ("input", "running loss and accuracy")  # operations that the study's iteration does not have
 
-Found = Sequence[tuple[Run, Mapping[str, Any]]]
+Found = Sequence[tuple[StudyRun, Mapping[str, Any]]]
 Row = dict[str, Cell]
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure import Page, Panel, Spread, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.figures import OWN, PUBLISHED, Mark, family
 from minicnn.measure.page import Cell
-from minicnn.measure.template import Content, Template
+from minicnn.measure.template import Content, PageTemplate
 from minicnn.studies.mlp import by_operation, sweeps
 from minicnn.studies.mlp.by_operation import OPERATIONS_MS, WITHOUT, operations
 
-TEMPLATE = Template(Path(__file__).with_name("page.md"))
+TEMPLATE = PageTemplate(Path(__file__).with_name("page.md"))
 # What was published for NumPy and for CuPy.
 TOTAL_S = (42.3, 15.1)
 ITERATION_MS = {"iteration": (84.6, 30.2), "forward": (36.7, 11.9), "backward": (47.9, 18.3)}
@@ -38,11 +38,11 @@ COMPONENTS = {
 PLANNED = {"step": "arena", "total": "peak", "device": "peak"}  # what the plan calls a component, if not the same
 
 Result = Mapping[str, Any]
-Found = Sequence[tuple[Run, Result]]
+Found = Sequence[tuple[StudyRun, Result]]
 Rows = list[dict[str, Cell]]
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
+def present(page: Page, runs: Sequence[StudyRun]) -> None:
     """Totals, operations and memory of all machines beside the published; accuracy against iteration."""
     for data in runs[0].setting.data:
         results = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
@@ -140,13 +140,15 @@ def _values(results: Found, lead: sweeps.Lead | None) -> dict[str, Any]:
     every = {run.label(name): iteration(result, name).median for run, result in results for name in result["rounds"]}
     shares = _products_shares(results)
     names = ("lead", "gpu", "gpu_s", "cpu_s", "forward_cpu", "forward_gpu", "gains", "cpu_mb", "gpu_mb", "first",
-             "first_s", "last", "last_s", "share_cpu", "share")  # fmt: skip
+             "first_s", "last", "last_s", "only", "only_s", "share_cpu", "share")  # fmt: skip
     values: dict[str, Any] = {
         **dict.fromkeys(names), "some": "" if every else None, "none": None if every else "", "alone": "",
         "products": ", ".join(f"{share:.0%} on {cpu}" for cpu, share in shares.items()) or None,
         "with_samples": lead and lead.with_samples, "with_units": lead and lead.with_units,
     }  # fmt: skip
-    if every:
+    if len(every) == 1:
+        values["only"], values["only_s"] = next(iter(every.items()))
+    elif every:
         first, last = min(every, key=lambda n: every[n]), max(every, key=lambda n: every[n])
         values |= {"first": first, "first_s": every[first], "last": last, "last_s": every[last]}
     if shares:

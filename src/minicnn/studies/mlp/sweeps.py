@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.measure import Panel, Run, Spread, figures
+from minicnn.measure import Panel, Spread, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.page import Cell
 
@@ -60,13 +60,13 @@ class Lead:
         return after > (1 + SAME) * before
 
 
-def measured(data: str, run: Run) -> dict[Point, dict[str, Spread]]:
+def measured(data: str, run: StudyRun) -> dict[Point, dict[str, Spread]]:
     """Seconds of an iteration by point and candidate, as far as they were measured."""
     by_point = {at: run.results.get(sweep_name(data, *at)) for at in points(run.setting.sizes)}
     return {at: {n: Spread.of(s) for n, s in kept["seconds"].items()} for at, kept in by_point.items() if kept}
 
 
-def lead(data: str, runs: Sequence[Run]) -> Lead | None:
+def lead(data: str, runs: Sequence[StudyRun]) -> Lead | None:
     """The lead of the fastest candidate on a GPU; None where NumPy and a GPU were not swept side by side."""
     for run in runs:
         by_point, every = measured(data, run), points(run.setting.sizes)
@@ -79,12 +79,12 @@ def lead(data: str, runs: Sequence[Run]) -> Lead | None:
     return None
 
 
-def swept(data: str, runs: Sequence[Run]) -> list[tuple[Run, Found]]:
+def swept(data: str, runs: Sequence[StudyRun]) -> list[tuple[StudyRun, Found]]:
     """The machines that were swept, each with what was measured."""
     return [(run, by_point) for run in runs if (by_point := measured(data, run))]
 
 
-def rows(every: Sequence[tuple[Run, Found]]) -> list[dict[str, Cell]]:
+def rows(every: Sequence[tuple[StudyRun, Found]]) -> list[dict[str, Cell]]:
     """Time of an iteration at each point, and how many times as fast as NumPy it is."""
     return [
         {"machine": run.gpu or run.cpu, "units": units, "samples": count, "candidate": run.label(name),
@@ -96,7 +96,7 @@ def rows(every: Sequence[tuple[Run, Found]]) -> list[dict[str, Cell]]:
     ]  # fmt: skip
 
 
-def panels(every: Sequence[tuple[Run, Found]]) -> tuple[list[Panel], str | None]:
+def panels(every: Sequence[tuple[StudyRun, Found]]) -> tuple[list[Panel], str | None]:
     """Time against hidden units and against samples, on the last machine; and which candidate leads."""
     if not every:
         return [], None

@@ -22,7 +22,7 @@ ENGINES = ("cupy", "numba_cuda", "numba")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PlatformsSizes:
     """Sizes of the study.
 
     Attributes:
@@ -64,8 +64,8 @@ STUDY = Study(
     source=(
         "G. Khanna, A. Harsh, CNN Performance Analysis: CPU-optimized vs GPU-optimized, University of Maryland, 2025."
     ),
-    full=Sizes(),
-    quick=Sizes(epochs=3, samples=20_000),
+    full=PlatformsSizes(),
+    quick=PlatformsSizes(epochs=3, samples=20_000),
     data=("mnist",),
     others=("fashion_mnist", "kaggle_digits", "synthetic_digits"),
     measurements=measurements,

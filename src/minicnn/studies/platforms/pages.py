@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minicnn.measure import Page, Panel, Run, Spread, figures
+from minicnn.measure import Page, Panel, Spread, StudyRun, figures
 from minicnn.measure.candidates import HYBRID, on_gpu
 from minicnn.measure.figures import OWN, Mark, family, quantity
 from minicnn.measure.figures import PUBLISHED as HOLLOW
 from minicnn.measure.page import Cell
 from minicnn.measure.spread import disturbed
-from minicnn.measure.template import Content, Template
+from minicnn.measure.template import Content, PageTemplate
 from minicnn.studies.platforms.variants import VARIANTS
 
 EPOCH = 60_416  # samples of an epoch of MNIST, with the padding
-TEMPLATE = Template(Path(__file__).with_name("page.md"))
+TEMPLATE = PageTemplate(Path(__file__).with_name("page.md"))
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ PUBLISHED = {
 OWN_S = {"the study's Numba, dense layers only, 2 cores": 14.0}
 
 Epochs = Sequence[Mapping[str, Any]]
-Found = Sequence[tuple[Run, Mapping[str, Any]]]
+Found = Sequence[tuple[StudyRun, Mapping[str, Any]]]
 
 
 def times(rows: Epochs, key: str = "time_s") -> Spread:
@@ -72,7 +72,7 @@ def epoch(rows: Epochs, samples: int = EPOCH) -> Spread:
     return times(rows).scaled(samples / seen(rows))
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
+def present(page: Page, runs: Sequence[StudyRun]) -> None:
     """All machines beside what was published, the claims, memory, and all epochs, on each data set."""
     for data in runs[0].setting.data:
         results = [(run, run.results[f"training-{data}"]) for run in runs if f"training-{data}" in run.results]
@@ -85,7 +85,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
         page.extend(TEMPLATE.render(content))
 
 
-def _each(results: Found) -> list[tuple[Run, str, Epochs]]:
+def _each(results: Found) -> list[tuple[StudyRun, str, Epochs]]:
     return [(run, name, rows) for run, result in results for name, rows in result["history"].items()]
 
 
@@ -97,14 +97,15 @@ def _pick(results: Found, name: str, *, gpu: bool | None = None) -> float | None
     return None
 
 
-def _values(results: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
+def _values(results: Found, runs: Sequence[StudyRun], data: str) -> dict[str, Any]:
     """Values that the words and the claims name."""
     each = _each(results)
     every = sorted(((epoch(rows).median, run.label(n), n) for run, n, rows in each), key=lambda row: row[0])
     accuracies = [[100 * rows[-1]["test_accuracy"] for rows in result["history"].values()] for _, result in results]
     values: dict[str, Any] = {
-        "data": data, "epoch": EPOCH, "nothing": None if every else "", "mps": None, "no_hybrid": "",
-        "apart": max((max(those) - min(those) for those in accuracies if those), default=None),
+        "data": data, "epoch": EPOCH, "some": "" if every else None, "nothing": None if every else "", "mps": None,
+        "no_hybrid": "",
+        "apart": max((max(those) - min(those) for those in accuracies if len(those) > 1), default=None),
         "best": max((max(those) for those in accuracies if those), default=None),
         "hybrid": next((n for _, _, n in every if HYBRID in n), None),
         "hybrid_s": min((s for s, _, n in every if HYBRID in n and on_gpu(n)), default=None),
@@ -119,12 +120,14 @@ def _values(results: Found, runs: Sequence[Run], data: str) -> dict[str, Any]:
         "means": ", ".join(f"{p.mean:.2f}" for p in PUBLISHED.values()), "gain": None, "disturbed": _disturbed(each),
     }  # fmt: skip
     names = ("fast", "first", "slow", "last", "peer", "loaded", "in_memory")
-    values |= dict.fromkeys(names)
+    values |= dict.fromkeys((*names, "only", "only_s"))
     if values["hybrid_s"]:
         values["no_hybrid"] = None
     if values["cpu"] and values["gpu"]:
         values["gain"] = values["cpu"] / values["gpu"]
-    if every:
+    if len(every) == 1:
+        values["only_s"], values["only"], _ = every[0]
+    elif every:
         (fast, first, name), (slow, last, _) = every[0], every[-1]
         gpu = on_gpu(name)
         peer = next((s for s, _, n in every if n.startswith("torch.nn:") and on_gpu(n) == gpu), None)
@@ -144,13 +147,13 @@ def _verdicts(values: Mapping[str, Any]) -> dict[str, bool]:
     }  # fmt: skip
 
 
-def _last(run: Run, name: str, data: str) -> float | None:
+def _last(run: StudyRun, name: str, data: str) -> float | None:
     """Test accuracy in % after the last epoch of a variant; None if it was not measured."""
     histories = run.results.get(f"{name}-{data}", {"history": {}})["history"].values()
     return next((100 * rows[-1]["test_accuracy"] for rows in histories), None)
 
 
-def _disturbed(each: Sequence[tuple[Run, str, Epochs]]) -> str:
+def _disturbed(each: Sequence[tuple[StudyRun, str, Epochs]]) -> str:
     said = ((run.label(name), disturbed([row["time_s"] for row in rows])) for run, name, rows in each)
     return " ".join(f"Of {label} {text}." for label, text in said if text) or "No epoch was disturbed."
 
@@ -158,7 +161,7 @@ def _disturbed(each: Sequence[tuple[Run, str, Epochs]]) -> str:
 # Tables and figures -------------------------------------------------------------------------------
 
 
-def _rows(results: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict[str, Cell]]]:
+def _rows(results: Found, runs: Sequence[StudyRun], data: str) -> dict[str, list[dict[str, Cell]]]:
     summary: list[dict[str, Cell]] = [
         {**_sums(run, name, rows), "time_s": times(rows), "samples_per_s": times(rows, "samples_per_s"),
          "total_s": sum(e["time_s"] for e in rows), "first_s": rows[0]["time_s"],
@@ -180,14 +183,14 @@ def _rows(results: Found, runs: Sequence[Run], data: str) -> dict[str, list[dict
     return {f"summary-{data}": summary, f"variants-{data}": _variants(runs, data), f"epochs-{data}": every}
 
 
-def _sums(run: Run, name: str, rows: Epochs) -> dict[str, Cell]:
+def _sums(run: StudyRun, name: str, rows: Epochs) -> dict[str, Cell]:
     """Results of a training."""
     accuracies = [100 * row["test_accuracy"] for row in rows]
     return {"candidate": run.label(name), "epochs": len(rows), "seen": seen(rows), "accuracy": accuracies[-1],
             "best": max(accuracies)}  # fmt: skip
 
 
-def _variants(runs: Sequence[Run], data: str) -> list[dict[str, Cell]]:
+def _variants(runs: Sequence[StudyRun], data: str) -> list[dict[str, Cell]]:
     """The variants beside the training as it is, by the candidate that stands for all."""
     table: list[dict[str, Cell]] = []
     for run in runs:

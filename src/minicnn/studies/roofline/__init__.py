@@ -22,7 +22,7 @@ ENGINES = ("cupy", "numba_cuda", "numba")  # the fastest first
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RooflineSizes:
     """Sizes of the study.
 
     Attributes:
@@ -62,18 +62,18 @@ class Sizes:
     diverging_steps: int = 100
 
 
-QUICK = Sizes(
+QUICK = RooflineSizes(
     rounds=2, samples=512, tests=256, epoch_batch=64, account_batch=8, copies=tuple(2**k for k in range(13, 28, 2)),
     side=1536, repeats=5, left_out=("numpy", "torch", "jax"), diverging_steps=20,
 )  # fmt: skip
 
 
-def epoch_batch(sizes: Sizes, network: str) -> int:
+def epoch_batch(sizes: RooflineSizes, network: str) -> int:
     """Batch size of a network's epoch."""
     return min(sizes.epoch_batch, RECIPES[network].batch_size or sizes.epoch_batch)
 
 
-def check(sizes: Sizes) -> None:
+def check(sizes: RooflineSizes) -> None:
     """Refuse images that one of the networks is too deep for, and an epoch without a whole batch.
 
     Raises:
@@ -96,7 +96,7 @@ def check(sizes: Sizes) -> None:
 
 def measurements(setting: Setting) -> Iterator[Measurement]:
     """Ceilings, counts, PyTorch's counts, memory accounts, and each network's training."""
-    sizes: Sizes = setting.sizes
+    sizes: RooflineSizes = setting.sizes
     everyone = setting.candidates
     image = (sizes.image, sizes.image, 3)
     sides = {"cpu": sizes.side, "gpu": 4 * sizes.side}
@@ -141,7 +141,13 @@ def _accounts(batch: int, image: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _train(
-    sizes: Sizes, data: str, setting: Setting, names: tuple[str, ...], name: str, batches: tuple[int, ...], whole: int
+    sizes: RooflineSizes,
+    data: str,
+    setting: Setting,
+    names: tuple[str, ...],
+    name: str,
+    batches: tuple[int, ...],
+    whole: int,
 ) -> dict[str, Any]:
     image = (sizes.image, sizes.image, 3)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
@@ -150,7 +156,7 @@ def _train(
     return {**results, "data": note, "classes": classes, "epoch_batch": whole}
 
 
-def _diverging(sizes: Sizes, data: str, setting: Setting, candidate: str) -> dict[str, Any]:
+def _diverging(sizes: RooflineSizes, data: str, setting: Setting, candidate: str) -> dict[str, Any]:
     image = (sizes.image, sizes.image, 3)
     with tempfile.TemporaryDirectory(prefix="minicnn-") as folder:
         images.prepare(Path(folder), data, setting.data_dir, sizes.samples, 1, image)
@@ -168,7 +174,7 @@ STUDY = Study(
         "R. Vasant, Performance Benchmarking of Neural Networks Across CPU and GPU Environments, 2025, which left "
         "every table empty."
     ),
-    full=Sizes(),
+    full=RooflineSizes(),
     quick=QUICK,
     data=("tiny_imagenet",),
     measurements=measurements,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.measure import Page, Panel, Run, figures
+from minicnn.measure import Page, Panel, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.figures import quantity
 from minicnn.measure.page import Block, Cell, file_name
@@ -21,7 +21,7 @@ from minicnn.studies.roofline.ceilings import bandwidth, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS
 from minicnn.studies.roofline.steps import (
     TITLES,
-    Step,
+    NetworkStep,
     at_epoch,
     best_of,
     epoch_batch,
@@ -31,7 +31,7 @@ from minicnn.studies.roofline.steps import (
     verdict_of,
 )
 from minicnn.studies.roofline.trained import TEMPLATE
-from minicnn.studies.roofline.verdict import NAMES, NONE, Kernel, near
+from minicnn.studies.roofline.verdict import NAMES, NONE, TimedKernel, near
 
 Place = tuple[float, float]  # FLOP per byte, FLOP/s
 AROUND = ((7, 0), (-7, 0), (0, 5), (0, -5), (5, 3), (5, -3), (-5, 3), (-5, -3))  # points away, where a name may be
@@ -41,7 +41,7 @@ ACROSS = 24  # letters of a line of the name of a ceiling, where it does not fit
 HIGH = 12  # rows as high as which a roofline is drawn
 
 
-def present(page: Page, runs: Sequence[Run]) -> None:
+def present(page: Page, runs: Sequence[StudyRun]) -> None:
     """The roofline, the claims, steps and epochs of all machines, verdicts, ceilings, counts and memory."""
     every = list(steps(runs))
     places = dict.fromkeys((id(s.run), on_gpu(s.candidate)) for s in reversed(every))
@@ -82,7 +82,7 @@ def present(page: Page, runs: Sequence[Run]) -> None:
 # Under the roofline -------------------------------------------------------------------------------
 
 
-def _roofline(gpu: bool, steps: Sequence[Step]) -> list[Block]:
+def _roofline(gpu: bool, steps: Sequence[NetworkStep]) -> list[Block]:
     """The roofline of a place, with the steps of its best candidate; or that it has no ceilings."""
     run, best = steps[0].run, best_of(steps)
     ceilings = run.found("ceilings")
@@ -100,7 +100,7 @@ def _roofline(gpu: bool, steps: Sequence[Step]) -> list[Block]:
     return TEMPLATE.render(Content(values, panels=panels), "roofline")
 
 
-def _draw(axes: Any, rates: Mapping[str, float], moved: float, steps: Sequence[Step], used: str) -> None:
+def _draw(axes: Any, rates: Mapping[str, float], moved: float, steps: Sequence[NetworkStep], used: str) -> None:
     blue, grey = figures.FAMILIES[figures.KERNELS], figures.FAMILIES[figures.PUBLISHED]
     points: dict[str, list[Place]] = {}
     for step in steps:
@@ -183,7 +183,7 @@ def _distinct(rates: Mapping[str, float]) -> list[tuple[list[str], float]]:
 # What limits a step -------------------------------------------------------------------------------
 
 
-def _kernels(step: Step) -> dict[str, float] | None:
+def _kernels(step: NetworkStep) -> dict[str, float] | None:
     """Shares of a step by what its kernels are near; None where they were not timed, in the batch of the epoch."""
     if step.batch != epoch_batch(step.run, step.network):
         return None
@@ -191,11 +191,11 @@ def _kernels(step: Step) -> dict[str, float] | None:
     ceilings, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
     if not kept or not ceilings:
         return None
-    kernels = [Kernel(k["flops"], k["bytes"], k["seconds"]) for k in kept]
+    kernels = [TimedKernel(k["flops"], k["bytes"], k["seconds"]) for k in kept]
     return near(kernels, step.time.median, peaks(ceilings, gpu)[way_of(step.candidate)], bandwidth(ceilings, gpu))
 
 
-def _verdicts(every: Sequence[Step]) -> list[dict[str, Cell]]:
+def _verdicts(every: Sequence[NetworkStep]) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = []
     for step in at_epoch(every):
         verdict = verdict_of(step)
@@ -217,7 +217,7 @@ def _verdicts(every: Sequence[Step]) -> list[dict[str, Cell]]:
 # Words and claims ---------------------------------------------------------------------------------
 
 
-def _answer(every: Sequence[Step]) -> dict[str, Any]:
+def _answer(every: Sequence[NetworkStep]) -> dict[str, Any]:
     """Sentences on the best candidate: its rate, how near it is to its ceilings, and what holds it back."""
     names = ("best", "where", "batch", "rates", "ratios", "slow", "shares", "no_limit", "untimed", "timed", "near",
              "limited", "judged", "limits")  # fmt: skip
@@ -253,7 +253,7 @@ def _answer(every: Sequence[Step]) -> dict[str, Any]:
     return values
 
 
-def _hypotheses(every: Sequence[Step]) -> dict[str, Any]:
+def _hypotheses(every: Sequence[NetworkStep]) -> dict[str, Any]:
     """Values that the claims name: the source left its tables empty."""
     resnets = sorted((s for s in every if s.network == "resnet18"), key=lambda s: s.rate)
     cpu, gpu = (next((s for s in reversed(resnets) if on_gpu(s.candidate) == side), None) for side in (False, True))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicnn.measure import Run, Spread
+from minicnn.measure import Spread, StudyRun
 from minicnn.measure.candidates import on_gpu
 from minicnn.studies.roofline.ceilings import bandwidth, launch_s, peaks, way_of
 from minicnn.studies.roofline.counting import NETWORKS, at_batch
@@ -22,7 +22,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Step:
+class NetworkStep:
     """A training step of a network on a candidate, as measured.
 
     Attributes:
@@ -34,7 +34,7 @@ class Step:
         input_s: Seconds of making its input.
     """
 
-    run: Run
+    run: StudyRun
     network: str
     candidate: str
     batch: int
@@ -53,7 +53,7 @@ class Step:
         return flops / moved, flops / self.time.median
 
 
-def steps(runs: Sequence[Run]) -> Iterator[Step]:
+def steps(runs: Sequence[StudyRun]) -> Iterator[NetworkStep]:
     """All steps that were timed."""
     for run in runs:
         for name in [name for name in NETWORKS if run.found(f"counts-{name}")]:
@@ -61,12 +61,12 @@ def steps(runs: Sequence[Run]) -> Iterator[Step]:
             for batch, times in result["steps"].items():
                 for candidate, samples in times.items():
                     input_s = Spread.of(result["inputs"][batch][candidate]).median
-                    yield Step(run, name, candidate, int(batch), Spread.of(samples), input_s)
+                    yield NetworkStep(run, name, candidate, int(batch), Spread.of(samples), input_s)
 
 
-def largest(every: Sequence[Step], candidate: str) -> dict[str, Step]:
+def largest(every: Sequence[NetworkStep], candidate: str) -> dict[str, NetworkStep]:
     """The steps of a candidate by network, at the batch size that all networks have."""
-    best: dict[str, Step] = {}
+    best: dict[str, NetworkStep] = {}
     mine = [s for s in every if s.candidate == candidate]
     common = [
         b for b in {s.batch for s in mine} if {s.network for s in mine if s.batch == b} == {s.network for s in mine}
@@ -77,9 +77,9 @@ def largest(every: Sequence[Step], candidate: str) -> dict[str, Step]:
     return best
 
 
-def at_epoch(every: Sequence[Step]) -> Iterator[Step]:
+def at_epoch(every: Sequence[NetworkStep]) -> Iterator[NetworkStep]:
     """Of each network and candidate on each machine the step in the batch of its epoch, or else in the largest."""
-    groups: dict[tuple[int, str, str], list[Step]] = {}
+    groups: dict[tuple[int, str, str], list[NetworkStep]] = {}
     for step in every:
         groups.setdefault((id(step.run), step.candidate, step.network), []).append(step)
     for group in groups.values():
@@ -87,14 +87,14 @@ def at_epoch(every: Sequence[Step]) -> Iterator[Step]:
         yield next((s for s in group if s.batch == batch), max(group, key=lambda s: s.batch))
 
 
-def best_of(every: Sequence[Step]) -> str | None:
+def best_of(every: Sequence[NetworkStep]) -> str | None:
     """The candidate that is the fastest on most networks."""
     fastest = {s.network: s.candidate for s in sorted(every, key=lambda s: s.rate)}
     names = list(fastest.values())
     return max(names, key=names.count) if names else None
 
 
-def verdict_of(step: Step) -> Verdict | None:
+def verdict_of(step: NetworkStep) -> Verdict | None:
     """The verdict on a step, from its operations at the ceilings of the way in which its candidate computes."""
     ceilings, gpu = step.run.found("ceilings"), on_gpu(step.candidate)
     rates, moved = (peaks(ceilings, gpu), bandwidth(ceilings, gpu)) if ceilings else ({}, None)
@@ -110,12 +110,12 @@ def verdict_of(step: Step) -> Verdict | None:
     return judge(step.time.median + step.input_s, floor(nodes, peak, moved, launches, step.input_s))
 
 
-def epoch_batch(run: Run, network: str) -> int:
+def epoch_batch(run: StudyRun, network: str) -> int:
     """Batch size of a network's epoch."""
     return int(run.results[f"training-{network}"].get("epoch_batch", run.setting.sizes.epoch_batch))
 
 
-def epochs_of(run: Run) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def epochs_of(run: StudyRun) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Network, candidate and what came out of each epoch."""
     for name in NETWORKS:
         for candidate, epoch in run.results.get(f"training-{name}", {"epochs": {}})["epochs"].items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from minicnn.measure import Missing, Run, Spread
+from minicnn.measure import Missing, Spread, StudyRun
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.page import Cell
 from minicnn.studies.roofline.ceilings import call_s, launch_s, level_of, peaks
@@ -16,11 +16,11 @@ Found = Mapping[str, Any]
 Rows = list[dict[str, Cell]]
 
 
-def _measured(runs: Sequence[Run]) -> list[tuple[Run, Found]]:
+def _measured(runs: Sequence[StudyRun]) -> list[tuple[StudyRun, Found]]:
     return [(run, run.results["ceilings"]) for run in runs if "ceilings" in run.results]
 
 
-def ways(runs: Sequence[Run]) -> Rows:
+def ways(runs: Sequence[StudyRun]) -> Rows:
     """Products by way of computing."""
     return [
         {"machine": where, "way": way, "rate": rate / 1e9}
@@ -30,7 +30,7 @@ def ways(runs: Sequence[Run]) -> Rows:
     ]
 
 
-def launches(runs: Sequence[Run]) -> Rows:
+def launches(runs: Sequence[StudyRun]) -> Rows:
     """The cost of an operation on next to nothing."""
     return [
         {"candidate": run.label(name), "us": spread.scaled(1e6) if (spread := launch_s(ceilings, name)) else None}
@@ -39,7 +39,7 @@ def launches(runs: Sequence[Run]) -> Rows:
     ]
 
 
-def copies(runs: Sequence[Run]) -> tuple[Rows, str]:
+def copies(runs: Sequence[StudyRun]) -> tuple[Rows, str]:
     """Copies by working set, and the sizes of the caches in words."""
     rows: Rows = []
     notes = []
@@ -114,7 +114,7 @@ def differs(counted: Found) -> float:
     return max(abs(ours[phase] - right[phase]) / right[phase] for phase in right)
 
 
-def memory(runs: Sequence[Run]) -> tuple[Rows, float]:
+def memory(runs: Sequence[StudyRun]) -> tuple[Rows, float]:
     """Planned memory beside measured, and the largest difference (%)."""
     rows: Rows = []
     worst = 0.0

@@ -6,22 +6,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minicnn.measure import Panel, Run, figures
+from minicnn.measure import Panel, StudyRun, figures
 from minicnn.measure.candidates import on_gpu
 from minicnn.measure.figures import FAMILIES, KERNELS, TORCH, Mark, family, quantity
 from minicnn.measure.page import Cell
-from minicnn.measure.template import Template
+from minicnn.measure.template import PageTemplate
 from minicnn.studies.roofline.counting import CLASSES, NETWORKS
-from minicnn.studies.roofline.steps import TITLES, Step, best_of, epoch_batch, epochs_of, largest, verdict_of
+from minicnn.studies.roofline.steps import (
+    TITLES,
+    NetworkStep,
+    best_of,
+    epoch_batch,
+    epochs_of,
+    largest,
+    verdict_of,
+)
 from minicnn.studies.roofline.verdict import NAMES
 
-TEMPLATE = Template(Path(__file__).with_name("page.md"))
+TEMPLATE = PageTemplate(Path(__file__).with_name("page.md"))
 # Images per second by PyTorch compiled, bfloat16, channels last, measured by itself on an H200.
 COMPILED = {"resnet18": 78_300, "mobilenet_v2": 43_500, "resnet50": 34_800, "squeezenet1_1": 46_400}
 Rows = list[dict[str, Cell]]
 
 
-def data(runs: Sequence[Run]) -> str | None:
+def data(runs: Sequence[StudyRun]) -> str | None:
     """Data that each machine was trained on, in sentences."""
     said = dict.fromkeys(
         f"Data on {run.gpu or run.cpu}: {run.results[f'training-{n}']['data']}."
@@ -30,7 +38,7 @@ def data(runs: Sequence[Run]) -> str | None:
     return " ".join(said) or None
 
 
-def rates(runs: Sequence[Run], every: Sequence[Step]) -> tuple[list[Panel], str]:
+def rates(runs: Sequence[StudyRun], every: Sequence[NetworkStep]) -> tuple[list[Panel], str]:
     """Images per second of all candidates, and the finding."""
     marks = []
     for run in runs:
@@ -47,7 +55,7 @@ def rates(runs: Sequence[Run], every: Sequence[Step]) -> tuple[list[Panel], str]
     return panels, TEMPLATE.words("rates", _lead(every))
 
 
-def _lead(every: Sequence[Step]) -> dict[str, Any]:
+def _lead(every: Sequence[NetworkStep]) -> dict[str, Any]:
     """By how much the fastest of ours leads PyTorch's modules, and where."""
     gpu = any(on_gpu(s.candidate) for s in every)
     mine = [s for s in every if on_gpu(s.candidate) == gpu]
@@ -59,7 +67,7 @@ def _lead(every: Sequence[Step]) -> dict[str, Any]:
     return {"best": best, "ratios": ratios, "where": mine[0].run.where(peer)}
 
 
-def machines(every: Sequence[Step]) -> Rows:
+def machines(every: Sequence[NetworkStep]) -> Rows:
     """The fastest candidate on a CPU beside the fastest on a GPU, network by network."""
     rows: Rows = []
     for name in NETWORKS if every else ():
@@ -76,7 +84,7 @@ def machines(every: Sequence[Step]) -> Rows:
     return rows
 
 
-def steps(every: Sequence[Step]) -> Rows:
+def steps(every: Sequence[NetworkStep]) -> Rows:
     """Steps with their input, memory, and what holds them back."""
     rows: Rows = []
     for step in sorted(every, key=lambda s: (NETWORKS.index(s.network), not on_gpu(s.candidate))):
@@ -93,7 +101,7 @@ def steps(every: Sequence[Step]) -> Rows:
     return rows
 
 
-def sweep(every: Sequence[Step]) -> tuple[list[Panel], str, str | None]:
+def sweep(every: Sequence[NetworkStep]) -> tuple[list[Panel], str, str | None]:
     """Images per second against the batch size by network, where they were trained, and which candidate leads."""
     lines: dict[tuple[str, str], figures.Series] = {}
     for name in NETWORKS:
@@ -117,7 +125,7 @@ def sweep(every: Sequence[Step]) -> tuple[list[Panel], str, str | None]:
     return panels, where, figures.leader(lines.values(), more_is_better=True)
 
 
-def epochs(runs: Sequence[Run]) -> Rows:
+def epochs(runs: Sequence[StudyRun]) -> Rows:
     """Epochs with accuracies and utilisation."""
     shares = ("batch_top1", "top1", "top5", "cpu", "gpu", "gpu_memory")
     return [
@@ -132,7 +140,7 @@ def epochs(runs: Sequence[Run]) -> Rows:
     ]  # fmt: skip
 
 
-def diverging(runs: Sequence[Run]) -> tuple[Rows, list[str]]:
+def diverging(runs: Sequence[StudyRun]) -> tuple[Rows, list[str]]:
     """SqueezeNet's losses by batch size, and the learning rates whose columns they are in."""
     heads: dict[str, None] = {}
     rows: dict[tuple[str, int], dict[str, Cell]] = {}
@@ -148,7 +156,7 @@ def diverging(runs: Sequence[Run]) -> tuple[Rows, list[str]]:
     return list(rows.values()), list(heads)
 
 
-def diverging_values(runs: Sequence[Run]) -> dict[str, Any]:
+def diverging_values(runs: Sequence[StudyRun]) -> dict[str, Any]:
     """Values on the published NaN, of the last machine that tried."""
     names = ("nan", "nan_holds", "nan_steps", "nan_rates", "largest_loss", "lost_loss", "decides")
     values: dict[str, Any] = {**dict.fromkeys(names), "no_nan": ""}

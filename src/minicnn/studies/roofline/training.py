@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._executables import PlannedMemory, TimedLaunches
 from minicnn.backends._gpu.backend import GpuBackend
-from minicnn.backends.base import PlannedMemory, TimedLaunches
 from minicnn.data import batch_indices, epoch_order
 from minicnn.machine import PeakMemory
 from minicnn.measure import CandidateError, Comparison, Worker, awaken, stopwatch

@@ -72,7 +72,7 @@ def judge(seconds: float, least: Floor) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class TimedKernel:
     """A kernel of a step.
 
     Attributes:
@@ -86,7 +86,7 @@ class Kernel:
     seconds: float
 
 
-def near(kernels: Sequence[Kernel], step_s: float, peak: float, bandwidth: float) -> dict[str, float]:
+def near(kernels: Sequence[TimedKernel], step_s: float, peak: float, bandwidth: float) -> dict[str, float]:
     """Shares of a step's time by what its kernels are near: "compute", "memory", "none", and "between" kernels.
 
     A kernel is near a ceiling if at it the kernel would need at least half of its time. Timed one by one, kernels can

@@ -1,0 +1,144 @@
+"""Sums over ranks with a GPU each: in the tree by moves and additions, or as NCCL takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from minicnn import ops
+from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.runtime import Launch, Runtime
+from minicnn.distribution.prediction.links import known
+from minicnn.distribution.schedule import Arrays, Collective
+from minicnn.ops.groups import Group
+from minicnn.program.graph import Program, Spec, Value
+from minicnn.program.memory import ALIGNMENT
+
+
+def summed(values: Sequence[Value], group: Group) -> list[Value]:
+    """Sums over all ranks, by collectives that only move elements, and additions.
+
+    Each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to all; in
+    the fast mode the communication library adds.
+
+    Args:
+        values: What this rank adds to each sum; of one dtype.
+        group: Who has which shards; each rank has one sum.
+    """
+    flat = ops.concat(*(ops.reshape(v, shape=(v.size,)) for v in values), axis=0)
+    if group.deterministic:
+        # NCCL moves equal pieces.
+        rest = -flat.size % group.ranks
+        padded = ops.pad(flat, widths=((0, rest),)) if rest else flat
+        pieces = ops.reshape(padded, shape=(group.ranks, -(-flat.size // group.ranks)))
+        taken = ops.all_to_all(pieces, split=0, join=0, group=group)
+        share_total = group.total({group.spans(r)[0]: taken[r] for r in range(group.ranks)}, lambda a, b: a + b)
+        whole = ops.all_gather(share_total, axis=0, group=group)
+    else:
+        whole = ops.all_reduce(flat, group=group)
+    totals, start = [], 0
+    for value in values:
+        totals.append(ops.reshape(whole[start : start + value.size], shape=value.shape))
+        start += value.size
+    return totals
+
+
+class Sum:
+    """The sum over all ranks of one array, as an Executable that is a part of something longer.
+
+    In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
+    all; of a small array everybody gets everything. In the fast mode NCCL adds.
+
+    Args:
+        group: Who has which shards; each rank has one sum.
+        spec: The array, with one axis, of which each rank has as large a share.
+        add: Adds what the ranks give: see `tree`; None if NCCL does.
+        runtime: The device.
+    """
+
+    captures = True
+
+    def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
+        self._group, self._add, self._runtime = group, add, runtime
+        self._at_once = at_once(group, spec, runtime.gpu)
+        taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
+        self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
+
+    @property
+    def titles(self) -> list[str]:
+        """See `StepExecutable.titles`."""
+        return [] if self._add is None else list(self._add.titles)
+
+    @property
+    def is_alone(self) -> bool:
+        """See `StepExecutable.is_alone`."""
+        return self._add is None or bool(self._add.is_alone)
+
+    def updated(self, arrays: Arrays) -> Arrays:
+        """See `StepExecutable.updated`."""
+        return {}
+
+    def bind(self, arrays: Arrays, outputs: Arrays, *, beside: bool = False) -> list[Launch]:
+        """See `StepExecutable.bind`; `beside`: see `NcclCommunicator.enqueue`."""
+        group, flat, total = self._group, arrays["flat"], outputs["sum"]
+        moved = partial(self._moved, beside=beside)
+        if self._add is None:
+            return [moved("all_reduce", flat, total)]
+        rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
+        operands = {str(r): row for r, row in enumerate(rows)}
+        if self._at_once:
+            return [moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
+        share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
+        launches = [moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
+        return [*launches, moved("all_gather", share, total)]
+
+    def _moved(self, collective: str, source: Any, target: Any, *, beside: bool) -> Launch:
+        enqueue = self._group.communicator.enqueue  # type: ignore[union-attr]
+        return partial(enqueue, collective, source, target, self._runtime, beside=beside)
+
+    def _part(self, array: Any, rank: int) -> Any:
+        """A rank's part of an array."""
+        count = array.size // self._group.ranks
+        return self._runtime.view(array, rank * count * array.itemsize, (count,), str(array.dtype))
+
+
+def at_once(group: Group, spec: Spec, gpu: Gpu | None) -> bool:
+    """True if one message that brings everything to everybody takes no longer than two of shares.
+
+    It saves the latency of the other; but each rank then sends and adds all elements rather than a share of them.
+    """
+    if gpu is None:
+        return True
+    links, ranks, nbytes = known()[gpu.links], group.ranks, spec.nbytes
+
+    def seconds(messages: int, each: float) -> float:
+        added = (ranks + 1) * each / gpu.bandwidth
+        return messages * (links.latency + (ranks - 1) * each / links.bandwidth) + added
+
+    return seconds(1, nbytes) <= seconds(2, nbytes / ranks)
+
+
+def tree(group: Group, spec: Spec, gpu: Gpu | None) -> Program:
+    """The Program that adds what all ranks have of an array, or of a share of it."""
+    program, size = Program("sums"), spec.size if at_once(group, spec, gpu) else spec.size // group.ranks
+    rows = {group.spans(r)[0]: program.input(str(r), (size,), spec.dtype) for r in range(group.ranks)}
+    program.outputs["sum"] = group.total(rows, lambda a, b: a + b)
+    return program
+
+
+def side_by_side(collective: Collective) -> tuple[list[int], Spec]:
+    """Bytes in front of each summand in one array for all of them, and that array, of which each rank has a share."""
+    ends = list(accumulate((-(-s.nbytes // ALIGNMENT) * ALIGNMENT for s in collective.specs), initial=0))
+    dtype, whole = collective.specs[0].dtype, ALIGNMENT * collective.group.ranks
+    width = Spec((1,), dtype).nbytes
+    return ends[:-1], Spec((-(-ends[-1] // whole) * whole // width,), dtype)
+
+
+def sums_of(collective: Collective) -> Program:
+    """The Program that adds up what the ranks give."""
+    program = Program("sums")
+    summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
+    program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
+    return program

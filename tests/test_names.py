@@ -1,0 +1,60 @@
+"""Names: a variable says what it holds, and a class has a name of its own."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import minicnn
+
+HOME = Path(inspect.getfile(minicnn)).parent
+NO_NOUNS = {"made", "found", "given", "own", "again", "onwards"}  # they say where a thing is from, not what it is
+# Names of Keras that mean two things there; twins of two readers.
+SHARED = {"Model", "Sequential", "CosineSimilarity", "_UnknownError"}
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    """Each module but those that students fill in, by its path."""
+    for path in sorted(HOME.rglob("*.py")):
+        if "skeletons" not in path.parts:
+            yield path.relative_to(HOME).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names of variables and arguments, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        if isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+
+
+def test_variables_are_named_for_what_they_hold() -> None:
+    wrong = [f"{path}:{line} {name}" for path, tree in trees() for name, line in bound(tree) if name in NO_NOUNS]
+    assert [place for place in wrong if not place.startswith("interop/")] == []
+
+
+def test_what_is_a_binding() -> None:
+    text = "made = 1\nfor given in x: pass\ndef f(found): return lambda own: a.again\n"
+    assert {name for name, _ in bound(ast.parse(text))} == {"made", "given", "found", "own"}
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Twins of engines share theirs, as functions with one purpose on several machines do."""
+    names = [
+        node.name
+        for path, tree in trees() if not path.startswith(("backends/", "kernels/"))
+        for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    ]  # fmt: skip
+    assert {name for name in names if names.count(name) > 1} <= SHARED
+
+
+def test_a_docstring_names_its_subject() -> None:
+    wrong = []
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                wrong += [path] * (ast.get_docstring(node) or "").startswith(("What ", "That which ", "Whatever "))
+    assert wrong == []
