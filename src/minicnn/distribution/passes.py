@@ -232,7 +232,7 @@ def summed_loss(program: Program) -> Value | None:
 
 
 def _known(value: Value, depth: int = 4) -> Array | None:
-    """What a value is that a few nodes make of constants alone; None of others."""
+    """Content of a value that a few nodes make of constants alone; None of others."""
     if value.data is not None or value.node is None or len(value.node.outputs) > 1 or not depth:
         return value.data
     operands = list[Array]()
