@@ -1,4 +1,4 @@
-"""What a step of a rank runs, written down: calls of Executables, and the arrays that one hands to another."""
+"""The tape of a rank's step: calls of Executables, and the arrays that one hands to another."""
 
 from __future__ import annotations
 
