@@ -45,10 +45,12 @@ def single(op: Primitive, arrays: tuple[Array, ...], attrs: dict[str, Any], weig
 
 
 def both(
-    op: Primitive, arrays: tuple[Array, ...], attrs: dict[str, Any], weights: tuple[int, ...] = (), threads: int = 2
-) -> tuple[list[Array], list[Array]]:
+    op: Primitive, arrays: tuple[Array, ...], attrs: dict[str, Any], weights: tuple[int, ...] = (), threads: int = 2,
+    convolution_kernel: str | None = None,
+) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """Results of the kernels and of the reference; an error if there is no kernel."""
-    backend = backend_class("numba")(strict=True, threads=threads)  # type: ignore[call-arg]
+    options: dict[str, Any] = {"threads": threads, "convolution_kernel": convolution_kernel}
+    backend = backend_class("numba")(strict=True, **options)
     run = backend.compile(single(op, arrays, attrs, weights))
     made = run({f"x{i}" if i else "x": a for i, a in enumerate(arrays)})
     expected = op.reference(*arrays, xp=xp, **attrs)

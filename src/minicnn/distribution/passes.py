@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+import array_api_compat.numpy
+
 from minicnn import ops
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
@@ -229,6 +231,18 @@ def summed_loss(program: Program) -> Value | None:
     return None
 
 
+def _known(value: Value, depth: int = 4) -> Array | None:
+    """Content of a value that a few nodes make of constants alone; None of others."""
+    if value.data is not None or value.node is None or len(value.node.outputs) > 1 or not depth:
+        return value.data
+    operands = list[Array]()
+    for operand in value.node.inputs:
+        if (known := _known(operand, depth - 1)) is None:
+            return None
+        operands.append(known)
+    return value.node.op.reference(*operands, **value.node.attrs, xp=array_api_compat.numpy) if operands else None
+
+
 def reduce_totals(
     program: Program, shard: Shard, loss: Value, gradients: Sequence[Value], split: Sequence[bool] = ()
 ) -> list[Value]:
@@ -248,7 +262,7 @@ def reduce_totals(
     """
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
     # All shards know how many samples they have together.
-    samples = {id(new): shard.batch for _, new in added.values() if new.data is not None and new.data == shard.samples}
+    samples = {id(new) for _, new in added.values() if _known(new) == shard.samples}
     with program.scope("shards", "backward" if gradients else "forward"):
         common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
         counted = [new for _, new in added.values() if id(new) not in samples]
@@ -257,7 +271,7 @@ def reduce_totals(
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, new) in added.items():
-            program.updates[name] = old + (float(samples[id(new)]) if id(new) in samples else next(reduced))
+            program.updates[name] = old + (float(shard.batch) if id(new) in samples else next(reduced))
 
         def total(gradient: Value) -> Value:
             summed: Value = ops.all_reduce(gradient, group=shard.alike) if shard.groups > 1 else gradient

@@ -40,7 +40,7 @@ def check(n: int, k: int, units: int, ending: str, threads: int = 2) -> list[str
     arrays = {
         "w": rng.normal(size=(k, units)), "x": rng.normal(size=(n, k)), "dy": rng.normal(size=(n, units)),
     }  # fmt: skip
-    backend: Any = backend_class("numba")(strict=True, threads=threads)  # type: ignore[call-arg]
+    backend: Any = backend_class("numba")(strict=True, threads=threads, convolution_kernel="direct")  # type: ignore[call-arg]
     made = backend.compile(program(n, k, units, ending))({a: v.astype("float32") for a, v in arrays.items()})
     x, dy = np.maximum(arrays["x"], 0), 2 * arrays["dy"]
     dx = dy @ arrays["w"].T

@@ -1,4 +1,4 @@
-"""The tape of a rank's step: calls of Executables, and the arrays that one hands to another."""
+"""Record of what a step of a rank runs: calls of Executables, and the arrays that one hands to another."""
 
 from __future__ import annotations
 

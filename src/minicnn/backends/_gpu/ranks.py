@@ -36,7 +36,7 @@ def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
-    if backend.options.fused:
+    if backend.options.fused and backend.gpu is not None and backend.gpu.has_cuda:
         remember_maxima(schedule)
     if whole:
         return GraphStep(schedule, backend, communicator)

@@ -46,6 +46,9 @@ class NumbaExecutable:
         self._open = [(key, holes) for key, holes in self._holes.items() if holes]
         self._written: dict[Key, ReferenceType[Array]] = {}  # the arrays whose addresses are in the holes
         self._new = [(key, v.shape, np.dtype(v.dtype)) for key, v in fresh.items() if key not in self._inputs]
+        # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
+        self._replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
+        self._spare: dict[Key, Array] = {}
 
     def _arena(self, lowering: Lowering) -> dict[Key, Array]:
         """All other buffers in one arena, those that never live together on each other."""
@@ -107,9 +110,12 @@ class NumbaExecutable:
         for index, rows in self._indices:
             # Before the kernels, which read raw memory and check nothing.
             _check_index(buffers[index.name, PLAIN], rows)
-        for key, shape, dtype in self._new:  # results are new arrays, since the caller keeps them
-            buffers[key] = np.empty(shape, dtype)
         with self._lock:
+            given = set(map(id, arrays.values()))
+            for key, shape, dtype in self._new:
+                # Results are the caller's: donated arrays, or new ones, whose pages the system has to clear first.
+                spare = self._spare.pop(key, None)
+                buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
             for key, holes in self._open:
                 array = buffers[key]
                 # Weights are the same arrays each time; NumPy takes longer to tell an address than a short kernel runs.
@@ -122,6 +128,10 @@ class NumbaExecutable:
                     pool(self._threads).run(segment)
                 else:
                     self._reference(segment, buffers)
+            # Only now: a step that is interrupted has changed nothing.
+            for key, result in self._replaced.items():
+                if buffers[key] is arrays[key[0]] and buffers[key].flags.writeable:
+                    self._spare[result] = buffers[key]
         return self._handed_back(buffers)
 
     def _reference(self, task: Task, buffers: dict[Key, Array]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeGuard
 
 from minicnn.backends.numba import elementwise
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
@@ -16,7 +17,7 @@ from minicnn.kernels.strides import row_major
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.fused import body_specs
 from minicnn.program.fusion import fusion_groups, merge
-from minicnn.program.graph import Node, Spec, Value
+from minicnn.program.graph import Node, Program, Spec, Value
 from minicnn.program.passes import scatters
 from minicnn.program.readers import Readers
 
@@ -24,7 +25,7 @@ _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 
 
 # Names of merged groups that have a kernel of their own.
-PACK, PRODUCT, POOL, SUM, ROUNDED = "pack", "product", "pool", "sum", "rounded"
+PACK, PRODUCT, POOL, SUM, ROUNDED, UPDATE = "pack", "product", "pool", "sum", "rounded", "update"
 
 ACTIVATIONS = ("relu", "relu6")  # what a product does at its end
 _PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
@@ -46,11 +47,11 @@ def group(to: Lowering) -> None:
     """
     for node in list(to.program.nodes):
         # Pooling first: it takes a relu that a convolution before it could otherwise claim.
-        if node.op.name == "max_pool2d" and to.is_blocked(node.outputs[0]):
+        if node.op.name == "max_pool2d" and to.is_batch(node.outputs[0]):
             _pool_and_relu(to, node)
     readers = Readers(to.program)
     for node in list(to.program.nodes):
-        if node.op.name in _PRODUCTS and to.is_blocked(node.outputs[0]):
+        if node.op.name in _PRODUCTS and to.is_batch(node.outputs[0]):
             ending = _ending(to, node, readers)
             if ending:
                 merge(to.program, [node, *ending], PRODUCT, readers)
@@ -62,12 +63,40 @@ def group(to: Lowering) -> None:
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
             merge(to.program, _packed(node, readers), PACK, readers)
+    if to.channels_in_lanes:
+        _updated_at_once(to)
     # Merging has made new values, whose form is not known yet.
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
         for nodes in fusion_groups(to.program, partial(_member, to, blocked=blocked)):
             merge(to.program, nodes, "elementwise", readers)
+
+
+def _updated_at_once(to: Lowering) -> None:
+    """Merge weight gradients with the updates that alone read them, as soon as their inputs are there.
+
+    A gradient that is as large as the weights is then never stored.
+    """
+    for node in [n for n in to.program.nodes if n.op.name.endswith("_update")]:
+        readers = Readers(to.program)
+        for gradient in [v.node for v in node.inputs if readers.only(v) is node]:
+            merged = merge(to.program, [gradient, node], UPDATE, readers) if _is_weight_gradient(gradient) else None
+            if merged is not None:
+                _take_early(to.program, merged)
+
+
+def _is_weight_gradient(node: Node | None) -> TypeGuard[Node]:
+    product = node is not None and node.op.name == "matmul" and bool(node.attrs["transpose_a"])
+    return product or (node is not None and node.op.name == "conv2d_weight_gradient")
+
+
+def _take_early(program: Program, node: Node) -> None:
+    """Move a node to right behind those that make its inputs."""
+    inputs = {id(v) for v in node.inputs}
+    others = [n for n in program.nodes if n is not node]
+    last = max((i for i, n in enumerate(others) if inputs & {id(v) for v in n.outputs}), default=-1)
+    program.nodes[:] = [*others[: last + 1], node, *others[last + 1 :]]
 
 
 def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
@@ -96,7 +125,8 @@ def _rounding(node: Node, last: Node, readers: Readers) -> list[Node]:
     cast = readers.only(last.outputs[0])
     # Where windows overlap their gradients are added up in memory.
     stores = node.op.name != "matmul" and (node.op.name != "max_pool2d_gradient" or scatters(node))
-    return [cast] if stores and cast is not None and cast.outputs[0].dtype == SHORT else []
+    rounds = cast is not None and cast.op.name == "cast" and cast.outputs[0].dtype == SHORT
+    return [cast] if cast is not None and stores and rounds else []
 
 
 def _is_bias(to: Lowering, product: Value, after: Node) -> bool:

@@ -2,84 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from minicnn.backends.numba import depthwise, few_samples, filter_lanes, movement, pooling, weights, winograd
+from minicnn.backends.numba import (
+    channel_rules,
+    depthwise,
+    few_samples,
+    filter_lanes,
+    movement,
+    pooling,
+    weights,
+    winograd,
+)
 from minicnn.backends.numba import rows as row_products
-from minicnn.backends.numba.correlate import Line, Operands, correlate, forward_line, gradient_lines
+from minicnn.backends.numba.correlate import Line, Operands, correlate
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Rule, StoredRows, Task, blocks_of
 from minicnn.backends.numba.operations import LANES
+from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
 from minicnn.backends.numba.short import SHORT, product_name
 from minicnn.backends.numba.widening import is_short, stored
-from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
 
-_POINT = forward_line(1, 1, 1, 1, 0, 1)
 
-
-def _lines(node: Node, x: Value, kernel: tuple[int, int]) -> tuple[Line, Line]:
-    """Forward geometry along rows and columns of an operation on images x."""
-    a = node.attrs
-    dilation = a.get("dilation", (1, 1))
-    size = Window(kernel, a["strides"], a["padding"], dilation).output_size(node.op.name, x.shape[1], x.shape[2])
-    rows, columns = (
-        forward_line(x.shape[1 + i], kernel[i], a["strides"][i], dilation[i], a["padding"][i][0], size[i])
-        for i in (0, 1)
-    )
-    return rows, columns
-
-
-def _all_lines(node: Node) -> list[list[Line]]:
-    """Geometries along rows and columns of a convolution, or of its input gradient."""
-    (dy, w), dx, a = node.inputs, node.outputs[0], node.attrs
-    if not node.op.name.endswith("gradient"):
-        return [[line] for line in _lines(node, dy, (w.shape[0], w.shape[1]))]
-    return [
-        gradient_lines(
-            dx.shape[1 + i], w.shape[i], a["strides"][i], a["dilation"][i], a["padding"][i][0], dy.shape[1 + i]
-        )
-        for i in (0, 1)
-    ]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Epilogue of a product: the operations on its sums before it stores them.
-
-    Attributes:
-        bias: Numbers of the channels that they start from.
-        finish: "relu", "relu6", or "mask": 0 where a value is not positive.
-        mask: That value.
-    """
-
-    bias: Value | None = None
-    finish: str = ""
-    mask: Value | None = None
-
-
-_NOTHING = Ending()
-
-
-def _ends(to: Lowering, ending: Ending) -> list[Key]:
-    """Buffers that an ending reads."""
-    bias = [] if ending.bias is None else [to.need(ending.bias, PLAIN)]
-    return bias + ([] if ending.mask is None else [to.need(stored(ending.mask), BLOCKED)])
-
-
-def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
+def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     """A convolution, or its input gradient: that of dy with the weights flipped."""
+    if to.channels_in_lanes:
+        channel_rules.conv2d(to, node, ending)
+        return
     (x, w), y, groups = node.inputs, node.outputs[0], node.attrs["groups"]
     kh, kw, channels, filters = w.shape
-    rows, columns = _all_lines(node)
+    rows, columns = all_lines(node)
     back, lines = node.op.name.endswith("gradient"), (rows[0], columns[0])
     sizes = (filters, channels) if back else (channels, filters)
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
     floats = SHORT not in _types(x, w, y, ending).values()
     if floats and winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
-        key = _transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
+        key = transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, sizes, lines, ending)
         return
     operands = Operands(
@@ -92,7 +53,7 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     shape = (kh * kw, channels, filters // groups, groups)
     key = _weights(to, node, w, shape, operands)
     x = stored(x) if operands.paired else x
-    to.add(node, source, [to.need(x, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
+    to.add(node, source, [to.need(x, BLOCKED), key, *ends_of(to, ending)], [to.buffer(y, BLOCKED)])
 
 
 def _types(x: Value, w: Value, y: Value, ending: Ending) -> dict[str, Any]:
@@ -108,7 +69,7 @@ def _weights(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int
     """The weights (taps, C, groups * F) in the order that a correlation reads."""
     taps, channels, filters, groups = shape
     if not o.paired:
-        return _transposed(to, node, w, taps, channels, filters, groups) if o.flipped else to.need(w, PLAIN)
+        return transposed(to, node, w, taps, channels, filters, groups) if o.flipped else to.need(w, PLAIN)
     # They are rounded where they are packed.
     cast = stored(w).node
     w = w if cast is None or cast.op.name != "cast" else cast.inputs[0]
@@ -131,7 +92,7 @@ def _winograd(
     source = winograd.winograd(
         node.op.name, shape, to.threads, bias=ending.bias is not None, finish=ending.finish
     )  # fmt: skip
-    reads = [to.need(x, BLOCKED), transformed, *_ends(to, ending)]
+    reads = [to.need(x, BLOCKED), transformed, *ends_of(to, ending)]
     to.add(node, source, reads, [parts, to.buffer(y, BLOCKED)], to.threads)
 
 
@@ -157,18 +118,13 @@ def product(to: Lowering, node: Node) -> None:
     )
 
 
-def _transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, filters: int, groups: int) -> Key:
-    """The weights (taps, C, groups * F) as (taps, groups, F, C)."""
-    key = to.scratch(node, "weights", w.nbytes)
-    source = movement.transpose_weights(channels=channels, filters=filters, groups=groups)
-    to.tasks.append(Task(node, [to.need(w, PLAIN)], [key], source, taps * groups * -(-filters // LANES)))
-    return key
-
-
 def _conv2d_weight_gradient(to: Lowering, node: Node) -> None:
+    if to.channels_in_lanes:
+        channel_rules.weight_gradient(to, node)
+        return
     dy, x = node.inputs
     groups = node.attrs["groups"]
-    row, column = _lines(node, x, node.attrs["kernel"])
+    row, column = lines_of(node, x, node.attrs["kernel"])
     _weight_sum(to, node, dy, x, row, column, x.shape[3] // groups, dy.shape[3], groups)
 
 
@@ -198,7 +154,10 @@ def _weight_sum(
     to.join(node, to.buffer(dw, PLAIN), dw.size, parts, count=count)
 
 
-def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
+def _matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
+    if to.channels_in_lanes:
+        channel_rules.matmul(to, node, ending)
+        return
     a, b = node.inputs
     y = node.outputs[0]
     rows = to.rows(a)
@@ -218,7 +177,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
             reads = [to.need(a, BLOCKED), to.need(b, PLAIN)]
             to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
         else:
-            _weight_sum(to, node, b, a, _POINT, _POINT, a.shape[1], b.shape[1])
+            _weight_sum(to, node, b, a, POINT, POINT, a.shape[1], b.shape[1])
         return
     plain = ending.bias is None and ending.finish in ("", "mask")
     if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(a.shape[0], a.shape[1]):
@@ -230,12 +189,12 @@ def _matmul(to: Lowering, node: Node, ending: Ending = _NOTHING) -> None:
     flipped = bool(node.attrs["transpose_b"])
     operands = Operands(1, 1, 1, a.shape[1], y.shape[1], 1, flipped=flipped, **_types(a, b, y, ending))
     source = correlate(
-        product_name("matmul", paired=operands.paired), [_POINT], [_POINT], operands, partial(to.pieces, y)
+        product_name("matmul", paired=operands.paired), [POINT], [POINT], operands, partial(to.pieces, y)
     )
     # The kernel reads filters side by side: turning the weights around once costs less than strided loads.
     key = _weights(to, node, b, (1, b.shape[0], b.shape[1], 1), operands)
     a = stored(a) if operands.paired else a
-    to.add(node, source, [to.need(a, BLOCKED), key, *_ends(to, ending)], [to.buffer(y, BLOCKED)])
+    to.add(node, source, [to.need(a, BLOCKED), key, *ends_of(to, ending)], [to.buffer(y, BLOCKED)])
 
 
 def _row_reads(to: Lowering, rows: StoredRows) -> list[Key]:
@@ -252,7 +211,7 @@ def _row_product(to: Lowering, node: Node, rows: StoredRows, ending: Ending) -> 
     key = to.scratch(node, "weights", shape.size * 4)
     to.tasks.append(Task(node, [to.need(b, PLAIN)], [key], row_products.transposed_weights(shape), shape.units))
     source = row_products.forward(shape, bias=ending.bias is not None, finish=ending.finish)
-    to.add(node, source, [*_row_reads(to, rows), key, *_ends(to, ending)], [to.buffer(node.outputs[0], BLOCKED)])
+    to.add(node, source, [*_row_reads(to, rows), key, *ends_of(to, ending)], [to.buffer(node.outputs[0], BLOCKED)])
 
 
 def _row_gradient(to: Lowering, node: Node, rows: StoredRows, _: Ending) -> None:
@@ -269,7 +228,7 @@ def _row_gradient(to: Lowering, node: Node, rows: StoredRows, _: Ending) -> None
 
 def _depthwise(to: Lowering, node: Node) -> None:
     x, w = node.inputs
-    y, (rows, columns) = node.outputs[0], _all_lines(node)
+    y, (rows, columns) = node.outputs[0], all_lines(node)
     source = depthwise.depthwise(
         node.op.name, rows, columns, channels=w.shape[2], multiplier=w.shape[3], kernel_width=w.shape[1],
         out_size=(y.shape[1], y.shape[2]), gradient=node.op.name.endswith("gradient"),
@@ -281,7 +240,7 @@ def _depthwise(to: Lowering, node: Node) -> None:
 def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     dy, x = node.inputs
     dw = node.outputs[0]
-    row, column = _lines(node, x, node.attrs["kernel"])
+    row, column = lines_of(node, x, node.attrs["kernel"])
     if is_short(dy, x):
         dy, x = stored(dy), stored(x)
     source = depthwise.weight_gradient(
@@ -293,18 +252,21 @@ def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
 def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
     gradient = node.op.name.endswith("gradient")
     image = node.outputs[0] if gradient else node.inputs[0]
-    row, column = _lines(node, image, node.attrs["kernel"])
+    row, column = lines_of(node, image, node.attrs["kernel"])
     images = [*map(stored, node.inputs), node.outputs[0]]
     names = ("dy", "x", "y", "dx") if len(images) == 4 else ("dy", "dx") if gradient else ("x", "y")
     dtypes = {name: value.dtype for name, value in zip(names, images, strict=True)}
-    sizes: dict[str, Any] = {"channels": image.shape[3], "pieces": to.pieces(image, image.shape[3]), "dtypes": dtypes}
+    vectors = -(-image.shape[3] // LANES) if to.channels_in_lanes else image.shape[3]
+    sizes: dict[str, Any] = {"channels": image.shape[3], "pieces": to.pieces(image, vectors), "dtypes": dtypes}
+    sizes["plain"] = to.channels_in_lanes
     if node.op.name.startswith("max"):
         make = pooling.max_pool_gradient if gradient else pooling.max_pool
         source = make(row, column, **sizes, rectified=rectified)
     else:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
         source = average(row, column, **sizes, count_padding=node.attrs["count_padding"])
-    to.add(node, source, [to.need(v, BLOCKED) for v in images[:-1]], [to.buffer(node.outputs[0], BLOCKED)])
+    form, items = to.form_of_batch, to.blocks(image) * source.pieces
+    to.add(node, source, [to.need(v, form) for v in images[:-1]], [to.buffer(node.outputs[0], form)], items)
 
 
 def rounded(to: Lowering, node: Node) -> None:

@@ -79,6 +79,7 @@ class Lowering:
         sizes: Bytes of each buffer.
         how: For each node the name of its kernel, or the reason why its reference runs.
         indices: Inputs that pick rows, and how many rows there are.
+        channels_in_lanes: Whether values with one entry a sample stay plain arrays, too; see `channel_lanes`.
     """
 
     def __init__(self, program: Program, threads: int, convolution: str | None = None) -> None:
@@ -94,6 +95,7 @@ class Lowering:
         self._waiting: dict[int, Callable[[], None]] = {}  # what makes a value when somebody needs it
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
+        self.channels_in_lanes = False
         self.carries: set[int] = set()
         for value in program.inputs:
             self._place[id(value)] = (value.name, PLAIN)
@@ -132,9 +134,22 @@ class Lowering:
                 if value.shape[:1] == (self.samples,) and (draws or same_axis):
                     self.carries.add(id(value))
 
-    def is_blocked(self, value: Value) -> bool:
-        """True if a value has the blocked form: one entry a sample, of floats or bools."""
+    def is_batch(self, value: Value) -> bool:
+        """True if a value has one entry a sample, of floats or bools."""
         return id(value) in self.carries and value.ndim > 1 and value.dtype in ("float32", "bool", SHORT)
+
+    def is_blocked(self, value: Value) -> bool:
+        """True if a value has the blocked form."""
+        return not self.channels_in_lanes and self.is_batch(value)
+
+    @property
+    def form_of_batch(self) -> str:
+        """The form of values with one entry a sample."""
+        return PLAIN if self.channels_in_lanes else BLOCKED
+
+    def blocks(self, value: Value) -> int:
+        """Samples of a value that kernels go through one by one, or its blocks of them."""
+        return value.shape[0] if self.channels_in_lanes else blocks_of(value)
 
     def refuse(self, reason: str) -> NoReturn:
         """Have a node's reference run, before anything was added for it."""
@@ -223,7 +238,7 @@ class Lowering:
 
     def pieces(self, value: Value, most: int) -> int:
         """Into how many pieces a value's blocks are cut, at most so many, for threads to have equally much to do."""
-        blocks = blocks_of(value)
+        blocks = self.blocks(value)
         # Few blocks are cut until all threads have equally much, or so many pieces that the difference is small.
         even = (n for n in range(1, most + 1) if blocks * n % self.threads == 0 or blocks * n >= 4 * self.threads)
         return next(even, max(most, 1))

@@ -195,9 +195,48 @@ def transpose_weights(*, channels: int, filters: int, groups: int) -> KernelCode
     chunks = out.number("chunks", -(-filters // LANES))
     with out.block("for item in range(start, stop):"):
         out(f"chunk = item % {chunks}", f"tg = item // {chunks}", f"tap = tg // {g}", f"group = tg % {g}")
-        out(f"f0 = chunk * {LANES}", f"f1 = min(f0 + {LANES}, {f})")
+        if min(channels, filters) >= LANES:
+            # The last square overlaps the one before, which writes the same numbers.
+            out(f"first = min(chunk * {LANES}, {f} - {LANES})")
+            with out.block(f"for q in range(0, {c}, {LANES}):"):
+                out(f"k = min(q, {c} - {LANES})", f"row = w + (((tap * {c} + k) * {g} + group) * {f} + first) * 4")
+                at = f"y + ((tg * {f} + first) * {c} + k) * 4"
+                out(f"transpose_rows({at}, row, {c} * 4, {LANES - 1}, {g} * {f} * 4)")
+            return out.source("transpose_weights", "w", "y")
+        out(f"first = chunk * {LANES}", f"last = min(first + {LANES}, {f})")
         with out.block(f"for k in range({c}):"):
             out(f"row = w + ((tap * {c} + k) * {g} + group) * {f} * 4")
-            with out.block("for j in range(f0, f1):"):
+            with out.block("for j in range(first, last):"):
                 out(f"fstore(y + ((tg * {f} + j) * {c} + k) * 4, fload(row + j * 4))")
     return out.source("transpose_weights", "w", "y")
+
+
+def frame(*, height: int, width: int, pixel: int, rows: tuple[int, int], columns: tuple[int, int]) -> KernelCode:
+    """Images (N, H, W, C) with zeros around them; one item a row of the result.
+
+    Args:
+        height: H.
+        width: W.
+        pixel: C.
+        rows: Rows before and behind an image.
+        columns: Columns before and behind it.
+    """
+    out = Lines()
+    h, whole, n, left, right, top = out.all_numbers(
+        height=height, whole=height + sum(rows), row=width * pixel, left=columns[0] * pixel, right=columns[1] * pixel,
+        top=rows[0],
+    )  # fmt: skip
+    with out.block("for item in range(start, stop):"):
+        out(f"i = item % {whole} - {top}", f"to = y + item * ({left} + {n} + {right}) * 4", "zero = splat(float32(0))")
+        out(f"inside = 0 <= i < {h}", f"at = x + (item // {whole} * {h} + i) * {n} * 4")
+        out(f"before = {left} if inside else {left} + {n} + {right}")
+        with out.block(f"for k in range(0, before, {LANES}):"):
+            out("vstore_some(to + k * 4, zero, before - k)")
+        with out.block("if inside:"):
+            out(f"to += {left} * 4")
+            with out.block(f"for k in range(0, {n}, {LANES}):"):
+                out(f"vstore_some(to + k * 4, vload_some(at + k * 4, {n} - k), {n} - k)")
+            out(f"to += {n} * 4")
+            with out.block(f"for k in range(0, {right}, {LANES}):"):
+                out(f"vstore_some(to + k * 4, zero, {right} - k)")
+    return out.source("frame", "x", "y")

@@ -31,13 +31,13 @@ def _exchanged(builder: Any, vectors: list[Any], distance: int) -> list[Any]:
     return vectors
 
 
-def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any) -> None:
-    rows = []
+def _transpose(builder: Any, o: Any, x: Any, step: Any, last: Any, x_step: Any = None) -> None:
+    rows, x_step = [], ir.Constant(INT, BYTES) if x_step is None else x_step
     for r in range(LANES):
         row = ir.Constant(INT, r)
         # Rows beyond the last are read as the last one, so that no memory beyond the array is touched.
         inside = builder.select(builder.icmp_signed("<", row, last), row, last)
-        rows.append(_load(builder, builder.add(x, builder.mul(inside, ir.Constant(INT, BYTES)))))
+        rows.append(_load(builder, builder.add(x, builder.mul(inside, x_step))))
     for r, one in enumerate(_exchanged(builder, rows, LANES // 2)):
         _store(builder, _at(builder, o, step, r), one)
 
@@ -98,6 +98,8 @@ def _stack(builder: Any) -> Any:
 # transpose(o, x, step, last): 16 vectors at x, those after number `last` being that one again, as columns: lane r of
 # what is stored at o + s * step is lane s of vector r.
 transpose = operation("transpose", VOID, [INT] * 4, _transpose)
+# transpose_rows(o, x, step, last, x_step): the same of vectors that are x_step apart.
+transpose_rows = operation("transpose_rows", VOID, [INT] * 5, _transpose)
 # transpose_pairs(o, x, step, last): the same for rows of 8 pairs of bfloat16 each: what is stored at o + s * step has
 # pair s of row r in lane r.
 transpose_pairs = operation("transpose_pairs", VOID, [INT] * 4, _transpose_pairs)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from minicnn.backends.numba import elementwise, loss, movement, random
+from minicnn.backends.numba import channel_rules, elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
 from minicnn.backends.numba.general import general
-from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, ROUNDED, SUM, elementwise_group, group, update
+from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, ROUNDED, SUM, UPDATE, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product, rounded
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule, StoredRows
 from minicnn.backends.numba.moving import MOVING_RULES
@@ -69,7 +69,10 @@ def _pack_bytes(to: Lowering, node: Node) -> None:
 
 
 def _fused(to: Lowering, node: Node) -> None:
-    rules = {PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms, ROUNDED: rounded}
+    rules = {
+        PACK: _pack_bytes, PRODUCT: product, POOL: pool_and_relu, SUM: sum_of_terms, ROUNDED: rounded,
+        UPDATE: channel_rules.updated,
+    }  # fmt: skip
     rules.get(node.attrs["body"].name, elementwise_group)(to, node)
 
 
@@ -157,6 +160,7 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     widen(program)
     lowering = Lowering(program, threads, convolution)
     lowering.mark()
+    lowering.channels_in_lanes = channel_rules.chosen(lowering)
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()

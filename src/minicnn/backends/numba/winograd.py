@@ -70,17 +70,21 @@ def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
     )  # fmt: skip
 
 
-def worth_it(shape: WinogradShape, threads: int) -> bool:
-    """True if this is faster than the direct kernel, in multiply-adds or what takes as long."""
+def cost(shape: WinogradShape, threads: int) -> float:
+    """How long this takes, in multiply-adds of the direct kernel."""
     tiles, c, f = shape.tiles, shape.channels, shape.filters
     # Constants of the estimate were measured: a product costs 1.15 of a direct one, as its sums are shorter, and a
     # transform of a pixel some 70 multiply-adds.
     together = cpus.host().pixels
     wasted = -(-tiles // threads // together) * together * threads / tiles  # tiles that fill up the last group
-    direct = 9 * shape.row.count * shape.column.count * shape.blocks * c * f
     products = 16 * tiles * wasted * c * f * 1.15
-    transforms = tiles * (c + f) * 70 + 200 * c * f
-    return products + transforms < direct
+    return products + tiles * (c + f) * 70 + 200 * c * f
+
+
+def worth_it(shape: WinogradShape, threads: int) -> bool:
+    """True if this is faster than the direct kernel."""
+    direct = 9 * shape.row.count * shape.column.count * shape.blocks * shape.channels * shape.filters
+    return cost(shape, threads) < direct
 
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,

@@ -160,7 +160,8 @@ class CudaPython(Python):
     def _shared(self, x: Shared) -> str:
         array, own = x.array, x.first is None
         self._first[array.name] = (x.first or 0) // ITEMSIZE[array.dtype]
-        return f"{array.name} = cuda.shared.array({own * array.size}, {STORED[array.dtype]}, ALIGNED)"
+        kind = array.dtype.replace("bool", "uint8")  # by Numba's name, from which the simulator takes the size
+        return f"{array.name} = cuda.shared.array({own * array.size}, types.{kind}, ALIGNED)"
 
     def _local(self, x: Local) -> str:
         return f"{x.array.name} = cuda.local.array({x.array.size}, {STORED[x.array.dtype]})"

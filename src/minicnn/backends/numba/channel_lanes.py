@@ -1,0 +1,364 @@
+"""Convolutions and products with channels or filters in the lanes: for few samples, on plain arrays.
+
+With samples in the lanes a convolution of one sample costs as much as one of 16. Here images are (N, H, W, C) as the
+caller has them, and a vector is 16 filters of a kernel, which lie side by side in memory. A tile of positions x
+vectors is held in registers; each float of an image is spread over all lanes:
+
+    forward            y[p, f..]  += x[p + k, c] * w[k, c, f..]
+    weight gradient    dw[k, c, f..] += x[p + k, c] * dy[p, f..]
+    input gradient     the forward pass with turned weights, or, where the weights outweigh the images,
+                       dx[p, c] = sum over k and f of dy[p - k, f..] * w[k, c, f..], whose lanes are added up at the end
+
+Images are given a frame of zeros first, so that no loop needs to know borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minicnn.backends.numba import cpus
+from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand, one
+from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
+from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.backends.numba.panels import SCRATCH
+
+# Positions that read weights so seldom that these come from memory, if they are so many.
+FEW, LARGE, ROUNDS = 4, 1 << 16, 8
+ROWS, VECTORS = 12, 16  # of a tile, at most: each row needs a register for its address, each vector one for its weights
+
+Frame = tuple[tuple[int, int], tuple[int, int]]  # zeros before and behind the rows of an image, and its columns
+
+
+def margins(lines: Sequence[Line]) -> tuple[int, int]:
+    """Zeros before and behind an image axis that its taps reach."""
+    ends = [(line, line.offset + k * line.offset_step) for line in lines for k in {0, line.taps - 1} if line.taps]
+    before = max((-offset for _, offset in ends), default=0)
+    behind = max((offset + (line.count - 1) * line.in_step - line.size + 1 for line, offset in ends), default=0)
+    return max(before, 0), max(behind, 0)
+
+
+def _sums(share: int) -> int:
+    """Sums that registers hold for each of so many rows or vectors of a tile."""
+    return max(cpus.host().accumulators // share, 1)
+
+
+def _vectors(filters: int, most: int) -> int:
+    """Vectors of a panel of filters, at most so many: wide panels, but few vectors that are not full."""
+    total = -(-filters // LANES)
+    return min(range(1, most + 1), key=lambda n: (-(-total // n) * (2 * n + 1), -n))
+
+
+@dataclass(frozen=True)
+class ChannelShape:
+    """Sizes of a correlation, or of its weight gradient.
+
+    Attributes:
+        row: Geometry along the rows.
+        column: The same along the columns.
+        samples: N.
+        channels: Input channels of a group.
+        filters: Output channels of a group.
+        groups: Groups of channels that do not see each other.
+        kernel_width: KW.
+        out_size: Height and width of the output, of which the geometries are all positions or some.
+        frame: Zeros around an input image.
+        threads: Threads that share the work.
+        flipped: See `correlate.Operands`.
+    """
+
+    row: Line
+    column: Line
+    samples: int
+    channels: int
+    filters: int
+    groups: int
+    kernel_width: int
+    out_size: tuple[int, int]
+    frame: Frame
+    threads: int
+    flipped: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Output positions of all samples."""
+        return self.samples * self.row.count * self.column.count
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a panel of filters."""
+        share = -(-self.filters // (LANES * self.threads)) if self.positions < ROWS else VECTORS
+        return _vectors(self.filters, min(VECTORS, share, _sums(min(self.positions, 6))))
+
+    @property
+    def wide(self) -> int:
+        """Panels side by side whose sums are on the stack, so that weights are read in the order of their rows."""
+        if self.positions > FEW or self.row.taps * self.column.taps * self.channels * self.filters < LARGE:
+            return 1
+        share = -(-self.filters // (LANES * self.threads))
+        return -(-min(share, 3 * SCRATCH // (4 * BYTES * self.positions)) // self.vectors)
+
+    @property
+    def panels(self) -> int:
+        """Panels of all groups, or runs of them."""
+        return self.groups * -(-self.filters // (LANES * self.vectors * self.wide))
+
+    @property
+    def some(self) -> bool:
+        """True if the last panel of a group is not full."""
+        return self.filters % (LANES * self.vectors * self.wide) != 0
+
+    @property
+    def tile(self) -> int:
+        """Positions of a tile."""
+        return even_tile(self.positions, min(ROWS, _sums(self.vectors)))
+
+    def chunks(self, panels: int, tile: int) -> int:
+        """Into how many parts positions are cut for threads to have equally much to do."""
+        most = -(-self.positions // tile)
+        even = (n for n in range(1, most + 1) if panels * n % self.threads == 0 or panels * n >= 8 * self.threads)
+        return next(even, most)
+
+    @property
+    def joined(self) -> bool:
+        """True if taps of a row and channels lie one after the other, both in the image and among the weights."""
+        return self.groups == 1 and self.column.joined
+
+
+def _numbers(out: Lines, s: ChannelShape) -> None:
+    """Numbers of all kernels here."""
+    row, column = s.row, s.column
+    out.all_numbers(
+        oh=row.count, ow=column.count, kh_=row.taps, kw_=1 if s.joined else column.taps,
+        length=s.channels * (column.taps if s.joined else 1), channels=s.channels, filters=s.filters,
+        r_step=row.in_step, c_step=column.in_step, top=row.offset + s.frame[0][0], left=column.offset + s.frame[1][0],
+        r_taps=row.offset_step, c_taps=column.offset_step, hp=row.size + sum(s.frame[0]),
+        wp=column.size + sum(s.frame[1]), x_pixel=s.channels * s.groups * 4, y_pixel=s.filters * s.groups * 4,
+        r_weight=row.weight, c_weight=column.weight, r_weights=row.weight_step, c_weights=column.weight_step,
+        wide=s.kernel_width, r_start=row.start, c_start=column.start, r_out=row.out_step, c_out=column.out_step,
+        height=s.out_size[0], width=s.out_size[1],
+    )  # fmt: skip
+    out.varying("samples", s.samples)
+    out.varying("positions", s.positions)
+
+
+def _addresses(out: Lines, tile: int, y: str) -> None:
+    """Addresses of the positions from p on: of their inputs at `table`, of their results behind these."""
+    out("n = p // (oh * ow)", "i = p // ow % oh", "j = p % ow")
+    with out.block(f"for k in range({tile}):"):
+        out(
+            "astore(table + k * 8, x + (((n * hp + i * r_step) * wp + j * c_step) * x_pixel))",
+            f"at = ((n * height + r_start + i * r_out) * width + c_start + j * c_out) * y_pixel + {y}",
+            f"astore(table + {tile * 8} + k * 8, y + at)",
+            "j += 1",
+        )
+        with out.block("if j == ow:"):
+            out("j = 0", "i += 1")
+            with out.block("if i == oh:"):
+                out("i = 0", "n += 1")
+
+
+def _taps(out: Lines, s: ChannelShape) -> None:
+    """Set `off`, where the inputs of a tap lie, and `tap`, its number among the weights."""
+    out("off = ((top + kh * r_taps) * wp + left + kw * c_taps) * x_pixel + g * channels * 4")
+    out("tap = (r_weight + kh * r_weights) * wide + c_weight + kw * c_weights")
+
+
+def _finished(out: Lines, value: str, at: str, left: str, finish: str) -> str:
+    """Text of sums with what a product does at its end."""
+    if finish == "mask":
+        return f"vselect(vgt(vload_some(mask - y + {at}, {left}), zero), {value}, zero)"
+    if finish:
+        value = f"vmax({value}, zero)"
+    return f"vmin({value}, splat(float32(6)))" if finish == "relu6" else value
+
+
+def forward(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple[KernelCode, int]:
+    """y (N, OH, OW, groups * F) from x with its frame and w, and the number of items.
+
+    An item is a part of the positions for a panel of filters.
+
+    Args:
+        name: For `explain`.
+        s: Sizes.
+        bias: Whether there is a bias (F,).
+        finish: See `correlate.Operands`.
+    """
+    out = Lines()
+    _numbers(out, s)
+    tile, vectors, wide = s.tile, s.vectors, s.wide * s.vectors
+    suffix, some = out.tile(tile, vectors), ("_some", ", lanes") if s.some else ("", "")
+    out.all_numbers(
+        w_step=(s.filters if s.flipped else s.filters * s.groups) * 4, w_tap=s.channels * s.filters * s.groups * 4,
+        w_group=s.filters * 4 * (s.channels if s.flipped else 1), panels=s.panels // s.groups,
+    )  # fmt: skip
+    chunks = s.chunks(s.panels, tile)
+    out.varying("chunks", chunks)
+    out("panel = stack()", f"table = panel + {tile * wide * BYTES}", "zero = splat(float32(0))")
+    with out.block("for item in range(start, stop):"):
+        out("chunk = item % chunks", "g = item // chunks // panels")
+        out(f"f = item // chunks % panels * {wide * LANES}", "fg = g * filters + f", "lanes = filters - f")
+        out("first = positions * chunk // chunks", "last = positions * (chunk + 1) // chunks")
+        with out.block(f"for q in range(first, last, {tile}):"):
+            # The last tile overlaps the one before, which makes the same numbers.
+            out(f"p = min(q, positions - {tile})")
+            _addresses(out, tile, "fg * 4")
+            columns = f"for c in range(0, {wide}, {vectors}):"
+            out(f"a = clear_{suffix}()")
+            if wide > vectors:
+                with out.block(columns):
+                    out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
+            with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
+                _taps(out, s)
+                out("wi = w + tap * w_tap + g * w_group + f * 4")
+                if wide > vectors:
+                    some = (some[0], some[1] and f"{some[1]} - c * {LANES}")
+                    with out.block(f"for m in range(0, length, {ROUNDS}):"), out.block(columns):
+                        at, count = f"wi + m * w_step + c * {BYTES}", f"min({ROUNDS}, length - m)"
+                        out(f"a = take_{suffix}(panel + c * {BYTES}, {wide * BYTES})")
+                        out(f"a = project{some[0]}_{suffix}(a, table, off + m * 4, {at}, {count}, w_step{some[1]})")
+                        out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
+                else:
+                    out(f"a = project{some[0]}_{suffix}(a, table, off, wi, length, w_step{some[1]})")
+            if wide == vectors:
+                out(f"put_{suffix}(panel, a, {wide * BYTES})")
+            with out.block(f"for c in range({wide}):"):
+                out(f"live = lanes - c * {LANES}")
+                if bias:
+                    out("offset = vload_some(bias + fg * 4 + c * 64, live)")
+                with out.block(f"for k in range({tile}):"):
+                    out(f"at = aload(table + {tile * 8} + k * 8) + c * {BYTES}")
+                    out(f"v = vload(panel + (k * {wide} + c) * {BYTES})")
+                    value = _finished(out, "vadd(v, offset)" if bias else "v", "at", "live", finish)
+                    out(f"vstore_some(at, {value}, live)")
+    extra = [*(["bias"] if bias else []), *(["mask"] if finish == "mask" else [])]
+    return out.source(name, "x", "w", *extra, "y"), s.panels * chunks
+
+
+def contraction_worth_it(s: ChannelShape) -> bool:
+    """True if sums along the filters are faster than turning the weights of an input gradient.
+
+    Each sum ends with adding up its lanes, some 5 instructions; turning a weight takes one, if it is in the cache.
+    """
+    weights = s.row.taps * s.column.taps * s.channels * s.filters
+    return s.channels >= LANES and s.filters >= LANES and s.positions * s.filters * 5 < weights
+
+
+def contraction(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple[KernelCode, int]:
+    """dx (N, H, W, groups * C) from dy with its frame and w as it is, and the number of items.
+
+    The channels of the shape are those of dy, its filters those of dx. An item is a part of the positions for a tile of
+    the latter.
+
+    Args:
+        name: For `explain`.
+        s: Sizes.
+        bias: Not there.
+        finish: "mask" or "".
+    """
+    out = Lines()
+    _numbers(out, s)
+    tile = next(n for n in (4, 2, 1) if n <= s.positions)
+    width = LANES // tile
+    tiles = s.groups * -(-s.filters // width)
+    chunks = s.chunks(tiles, tile)
+    suffix = out.tile(tile, width)
+    out.all_numbers(w_step=s.channels * s.groups * 4, w_tap=s.channels * s.filters * s.groups * 4,
+                    tiles=-(-s.filters // width))  # fmt: skip
+    out.varying("chunks", chunks)
+    out("panel = stack()", f"table = panel + {LANES * BYTES}", "zero = splat(float32(0))")
+    with out.block("for item in range(start, stop):"):
+        out("chunk = item % chunks", "g = item // chunks // tiles")
+        out(f"f = min(item // chunks % tiles * {width}, filters - {width})", "fg = g * filters + f")
+        out("first = positions * chunk // chunks", "last = positions * (chunk + 1) // chunks")
+        with out.block(f"for q in range(first, last, {tile}):"):
+            out(f"p = min(q, positions - {tile})")
+            _addresses(out, tile, "fg * 4")
+            out(f"a = clear_{suffix}()")
+            with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
+                _taps(out, s)
+                out("wi = w + tap * w_tap + f * w_step + g * channels * 4")
+                out(f"a = contract_{suffix}(a, table, off, wi, channels, w_step)")
+            out(f"put_{suffix}(panel, a, {width * BYTES})", f"vstore(panel, sums(panel, {BYTES}))")
+            with out.block(f"for k in range({tile}):"):
+                out(f"at = aload(table + {tile * 8} + k * 8)", f"v = vload(panel + k * {width * 4})")
+                out(f"vstore_some(at, {_finished(out, 'v', 'at', str(width), finish)}, {width})")
+    return out.source(name, "x", "w", *(["mask"] if finish == "mask" else []), "y"), tiles * chunks
+
+
+@dataclass(frozen=True)
+class Update:
+    """The update of weights by their gradient.
+
+    Attributes:
+        group: Its operations.
+        operands: How their inputs are read: "many" like the weights, "one" for all of them; "lanes" for the gradient.
+        gradient: Which of them the gradient is.
+        reads: Buffers of the others.
+    """
+
+    group: ElementwiseGroup
+    operands: tuple[Operand, ...]
+    gradient: int
+    reads: tuple[tuple[str, str], ...]
+
+    @property
+    def read(self) -> list[int]:
+        """Operands that are in memory."""
+        return [i for i in range(len(self.operands)) if i != self.gradient]
+
+
+_GRADIENT = Update(ElementwiseGroup((), (0,), ("float32",)), (Operand("lanes"),), 0, ())  # which is all that is wanted
+
+
+def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) -> tuple[KernelCode, int]:
+    """dw (KH, KW, C, groups * F) from dy (N, OH, OW, groups * F) and x with its frame, and the number of its tiles.
+
+    An item is a tile. With an update of the weights its results are stored in place of dw.
+    """
+    update = update or _GRADIENT
+    out = Lines()
+    _numbers(out, s)
+    length, lines = (s.channels * s.column.taps, 1) if s.joined else (s.channels, s.column.taps)
+    vectors = _vectors(s.filters, min(VECTORS, _sums(min(length, 6))))
+    rows, panels = even_tile(length, min(ROWS, _sums(vectors))), -(-s.filters // (LANES * vectors))
+    tiles = -(-length // rows)
+    suffix = out.tile(rows, vectors)
+    some = ("_some", ", lanes") if s.filters % (LANES * vectors) else ("", "")
+    # Where a tap's inputs are neighbours throughout, all positions are one loop.
+    dense = s.row.taps == s.column.taps == s.row.in_step == s.column.in_step == 1 and not any(map(sum, s.frame))
+    dense = dense and (s.row.size, s.column.size) == (s.row.count, s.column.count)
+    out.all_numbers(tiles=tiles, panels=panels, groups=s.groups)
+    out("panel = stack()")
+    with out.block("for item in range(start, stop):"):
+        # Panels are innermost, so that the weights are gone through in the order in which they lie in memory.
+        out(
+            f"f = item % panels * {vectors * LANES}",
+            "rest = item // panels",
+            "g = rest % groups",
+            "rest = rest // groups",
+        )
+        out(f"m0 = rest % tiles * {rows}", f"m = min(m0, length - {rows})", "rest = rest // tiles")
+        out("kw = rest % kw_", "kh = rest // kw_", "fg = g * filters + f", "lanes = filters - f")
+        _taps(out, s)
+        out("xo = x + off + m * 4", "yo = dy + fg * 4", f"a = clear_{suffix}()")
+        call = f"a = weigh{some[0]}_{suffix}(a, {{}}, {{}}, {{}}, c_step * x_pixel, y_pixel{some[1]})"
+        if dense:
+            out(call.format("xo", "yo", "positions"))
+        else:
+            with out.block("for n in range(samples):"), out.block("for i in range(oh):"):
+                xi, yi = "xo + (n * hp + i * r_step) * wp * x_pixel", "yo + (n * oh + i) * ow * y_pixel"
+                out(call.format(xi, yi, "ow"))
+        out(f"put_{suffix}(panel, a, {vectors * BYTES})")
+        # A tile that overlaps the one before leaves its rows alone.
+        with out.block(f"for k in range(m0 - m, {rows}):"), out.block(f"for c in range({vectors}):"):
+            out(f"at = ((tap * channels + m + k) * y_pixel) + fg * 4 + c * {BYTES}", f"live = lanes - c * {LANES}")
+            out(f"v{update.gradient} = vload(panel + (k * {vectors} + c) * {BYTES})")
+            for i in update.read:
+                many = update.operands[i].kind == "many"
+                out(f"v{i} = {f'vload_some(b{i} + at, live)' if many else one(update.operands[i], f'b{i}')}")
+            update.group.write(out, len(update.operands))
+            out(*(f"vstore_some(y{k} + at, v{place}, live)" for k, place in enumerate(update.group.outputs)))
+    buffers = (*(f"b{i}" for i in update.read), *(f"y{k}" for k in range(len(update.group.outputs))))
+    return out.source(name, "dy", "x", *buffers), s.groups * panels * s.row.taps * lines * tiles

@@ -1,0 +1,166 @@
+"""Rules for convolution and matrix products with channels in the lanes, and the choice of that order of axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from minicnn.backends.numba import channel_lanes, movement, winograd
+from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, Update, margins
+from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
+from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
+from minicnn.backends.numba.operations import LANES
+from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
+from minicnn.backends.numba.short import SHORT
+from minicnn.program.graph import Node, Value
+
+# What was measured: with channels in the lanes a multiply-add takes so much longer; and an element that is packed takes
+# so many vectors of multiply-adds.
+SLOWER, PACKING = 1.25, 4
+
+_NO_FRAME: Frame = ((0, 0), (0, 0))
+
+
+def _framed(to: Lowering, node: Node, x: Value, rows: list[Line], columns: list[Line]) -> tuple[Key, Frame]:
+    """Images with the zeros around them that the taps reach."""
+    frame = margins(rows), margins(columns)
+    height, width, channels = x.shape[1:]
+    if frame == _NO_FRAME:
+        return to.need(x, PLAIN), frame
+    padded = height + sum(frame[0]), width + sum(frame[1])
+    key = to.scratch(node, "frame", x.shape[0] * padded[0] * padded[1] * channels * 4)
+    source = movement.frame(height=height, width=width, pixel=channels, rows=frame[0], columns=frame[1])
+    to.tasks.append(Task(node, [to.need(x, PLAIN)], [key], source, x.shape[0] * padded[0]))
+    return key, frame
+
+
+def conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
+    """A convolution, or its input gradient."""
+    (x, w), y, groups = node.inputs, node.outputs[0], node.attrs["groups"]
+    kh, kw, channels, filters = w.shape
+    sizes = (channels, filters // groups)
+    if node.op.name.endswith("gradient"):
+        sizes = sizes[::-1]
+    rows, columns = all_lines(node)
+    key, frame = _framed(to, node, x, rows, columns)
+    shapes = [
+        ChannelShape(r, c, x.shape[0], *sizes, groups, kw, (y.shape[1], y.shape[2]), frame, to.threads)
+        for r in rows for c in columns
+    ]  # fmt: skip
+    _correlated(to, node, key, w, shapes, ending, kh * kw)
+
+
+def _correlated(
+    to: Lowering, node: Node, x: Key, w: Value, shapes: list[ChannelShape], ending: Ending, taps: int
+) -> None:
+    """A correlation whose outputs are those of some geometries together; back to the inputs if there is no kernel."""
+    y, first = node.outputs[0], shapes[0]
+    back = node.op.name.endswith("input_gradient") or bool(node.attrs.get("transpose_b"))
+    name = f"{node.op.name.removesuffix('_')} of channels"
+    if back and ending.bias is None and all(channel_lanes.contraction_worth_it(s) for s in shapes):
+        weights, make = to.need(w, PLAIN), channel_lanes.contraction
+    else:
+        weights, make = to.need(w, PLAIN), channel_lanes.forward
+        if back:
+            weights = transposed(to, node, w, taps, first.filters, first.channels, first.groups)
+    for shape in shapes:
+        source, items = make(name, replace(shape, flipped=back), bias=ending.bias is not None, finish=ending.finish)
+        to.add(node, source, [x, weights, *ends_of(to, ending)], [to.buffer(y, PLAIN)], items)
+
+
+def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> None:
+    """The weight gradient of a convolution, with the update of the weights if there is one."""
+    dy, x = node.inputs
+    groups, kernel = node.attrs["groups"], node.attrs["kernel"]
+    row, column = lines_of(node, x, kernel)
+    key, frame = _framed(to, node, x, [row], [column])
+    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[1], (dy.shape[1], dy.shape[2]))
+    _gradient(to, node, dy, key, ChannelShape(row, column, x.shape[0], *sizes, frame, to.threads), update)
+
+
+def _gradient(to: Lowering, node: Node, dy: Value, x: Key, shape: ChannelShape, update: Update | None) -> None:
+    name = f"{node.op.name} of channels"
+    source, items = channel_lanes.weight_gradient(name, shape, update)
+    reads = [to.need(dy, PLAIN), x, *([] if update is None else update.reads)]
+    to.add(node, source, reads, [to.buffer(v, PLAIN) for v in node.outputs], items)
+
+
+def matmul(to: Lowering, node: Node, ending: Ending = NOTHING, update: Update | None = None) -> None:
+    """A matrix product: a convolution of one position."""
+    (a, b), y = node.inputs, node.outputs[0]
+    sizes = (1, 1, (1, 1), _NO_FRAME, to.threads)
+    if node.attrs["transpose_a"]:
+        shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], b.shape[1], *sizes)
+        _gradient(to, node, b, to.need(a, PLAIN), shape, update)
+        return
+    shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], y.shape[1], *sizes)
+    _correlated(to, node, to.need(a, PLAIN), b, [shape], ending, 1)
+
+
+def updated(to: Lowering, node: Node) -> None:
+    """Lower a weight gradient with the update that reads it; see `grouping`."""
+    body = node.attrs["body"]
+    gradient, step = body.operations
+    result = len(node.inputs)  # the place of the gradient, behind the inputs
+    place = step.inputs.index(result)
+    operands, reads = [], []
+    for i in step.inputs:
+        if i == result:
+            operands.append(Operand("lanes"))
+            continue
+        value = node.inputs[i]
+        one = value.size == 1 and node.outputs[0].size != 1
+        operands.append(Operand("one" if one else "many", value.dtype))
+        reads.append(to.need(value, PLAIN))
+    n = len(operands)
+    steps = [(step.op.name, tuple(range(n)), {**step.attrs, "result": k - result - 1}) for k in body.outputs]
+    dtypes = (*("float32" if i == result else node.inputs[i].dtype for i in step.inputs), *["float32"] * len(steps))
+    group = ElementwiseGroup(tuple(steps), tuple(range(n, n + len(steps))), dtypes)
+    inner = Node(gradient.op, tuple(node.inputs[i] for i in gradient.inputs), node.outputs, gradient.attrs, node.scope,
+                 node.phase)  # fmt: skip
+    (matmul if gradient.op.name == "matmul" else weight_gradient)(
+        to, inner, update=Update(group, tuple(operands), place, tuple(reads))
+    )
+    to.how[id(node)] = f"{to.how.pop(id(inner))} + {step.op.name}"
+
+
+def chosen(to: Lowering) -> bool:
+    """True if a Program's images stay plain arrays with channels in the lanes.
+
+    Counted in vectors of multiply-adds, or what takes as long, of the convolutions and products. With samples in the
+    lanes, 16 of them take as long as one; with channels, the last vector of a layer may not be full.
+    """
+    if any(v.dtype == SHORT for node in to.program.nodes for v in node.outputs):
+        return False  # pairs of bfloat16 are multiplied with samples in the lanes
+    if to.convolution is not None or to.samples > LANES:
+        return to.convolution == "channels"
+    samples = channels = 0.0
+    for node in to.program.nodes:
+        if not node.inputs or node.inputs[0].shape[:1] != (to.samples,):
+            continue
+        name, first, result = node.op.name, node.inputs[0], node.outputs[0]
+        if name.startswith("depthwise"):
+            # Its kernels have samples in the lanes, so images are packed and unpacked.
+            channels += (first.size + result.size) * PACKING
+        if name not in ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"):
+            continue
+        summed = name.endswith("weight_gradient") or node.attrs.get("transpose_a")
+        weights = result if summed else node.inputs[1]
+        image = first if name.endswith("gradient") else result
+        products = weights.size * (math.prod(image.shape[1:-1]) if name.startswith("conv2d") else 1)
+        lanes = result.shape[-1] // node.attrs.get("groups", 1)  # what fills them: filters, or channels of dx
+        samples += _with_samples(to, node, products)
+        channels += products / lanes * -(-lanes // LANES) * to.samples * SLOWER
+    return channels < samples
+
+
+def _with_samples(to: Lowering, node: Node, products: int) -> float:
+    """Vectors of multiply-adds of a node with samples in the lanes, given those of a sample."""
+    blocks = -(-to.samples // LANES)
+    if node.op.name in ("conv2d", "conv2d_input_gradient"):
+        (row, *_), (column, *_) = all_lines(node)
+        sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
+        if winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads):
+            return winograd.cost(winograd.WinogradShape(row, column, *sizes, blocks), to.threads)
+    return products * blocks
