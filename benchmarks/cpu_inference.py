@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from minicnn.measure import torch_networks
 from minicnn.measure.cases import CASES, get_model
 from minicnn.measure.timing import interleaved, stopwatch
 
-SHOWN = ("platforms", "kernels", "channels12", "squeezenet1_1", "resnet18")
+SHOWN = ("platforms", "kernels", "stride2", "channels12", "squeezenet1_1", "resnet18")
 LEAST_S = 2e-3  # a measurement repeats its call for so long
 RTOL = 1e-3  # of the largest output: sums of many layers, in other orders
 
@@ -90,8 +90,22 @@ def check(name: str, results: dict[str, Any]) -> None:
             raise RuntimeError(f"{name}: all contenders compute the same. Received: {contender}, error {error}.")
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Results as a Markdown table, in microseconds."""
+    names = list(rows[0]["us"])
+    lines = [
+        f"| case, batch | {' | '.join(names)} | ONNX Runtime's time against minicnn's |",
+        "| --- |" + " ---: |" * (len(names) + 1),
+    ]
+    for row in rows:
+        us = row["us"]
+        cells = " | ".join(f"{us[name]:,.0f}" for name in names)
+        lines.append(f"| `{row['case']}`, {row['batch']} | {cells} | {us['onnxruntime'] / us['minicnn']:.2f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Print a line for each case and batch size."""
+    """Print a line for each case and batch size, and all of them as a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"cases; {', '.join(SHOWN)} if none is named")
     parser.add_argument("--json", type=Path, help="file for the results")
@@ -115,6 +129,7 @@ def main() -> None:
                 if chosen.json:
                     facts = {"machine": machine.facts(), "threads": chosen.threads, "precision": "float32"}
                     chosen.json.write_text(json.dumps(facts | {"rows": rows}, indent=1) + "\n", "utf-8")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 Each candidate runs in a process of its own and is idle while another is timed. PyTorch runs at its best: images in
 float32 and normalised beforehand, channels last, also with malloc tuned so that it keeps its memory; on request with
-products in bfloat16, and through torch.compile, which needs a C++ compiler. minicnn runs
-through `fit` on uint8 images. Data are random bytes, which take the same time as real ones; cases are those of
+products in bfloat16, and through torch.compile, which needs a C++ compiler. minicnn runs through `fit` on uint8 images,
+on request in bfloat16. Data are random bytes, which take the same time as real ones; cases are those of
 `minicnn.measure.cases`.
 
     platforms, kernels, mlp                          the reference studies' networks, time of an epoch (an iteration)
@@ -47,6 +47,7 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicnn on numpy": ("numpy", {}),
     "torch channels-last, tuned malloc, bfloat16": ("torch.nn:cpu", {"channels_last": True, "autocast": True}),
     "torch channels-last, tuned malloc, compiled": ("torch.nn:cpu", {"channels_last": True, "compiled": True}),
+    "minicnn, bfloat16": ("numba", {"precision": "mixed_bfloat16"}),
 }
 OWN = ("numba", "numpy")  # trainers of minicnn's own
 TIMED, DEEP_TIMED = 40, 2  # steps that are timed, at most
@@ -80,7 +81,9 @@ def contender(candidate: str, name: str, threads: int, count: int = 0, batch: in
     """The trainer of a candidate; peers have images that are normalised beforehand, unless samples are counted."""
     kind, options = CANDIDATES[candidate]
     settings, work = training(name, count, batch, scaled=kind not in OWN and not count)
-    return trainer(kind, settings, {"threads": threads} if kind == "numba" else options, work=work)
+    precision, options = options.get("precision", "float32"), {k: v for k, v in options.items() if k != "precision"}
+    options |= {"threads": threads} if kind == "numba" else {}
+    return trainer(kind, replace(settings, precision=precision), options, work=work)
 
 
 def environment(candidate: str, threads: int) -> dict[str, str]:
@@ -113,22 +116,22 @@ def measure(name: str, candidates: Sequence[str], rounds: int, threads: int, bat
 
 
 def table(path: Path) -> str:
-    """Results of a file as a Markdown table."""
+    """Results of a file as a Markdown table, with the candidates that it has."""
     results = json.loads(path.read_text("utf-8"))
-    names = list(CANDIDATES)[:5]
+    measured = {name: results[name] for name in SHOWN if name in results}
+    names = [c for c in CANDIDATES if any(c in rows for rows in measured.values())]
+    peers = [c for c in names if c.startswith("torch") and "bfloat16" not in c]
+    titles = [c.replace("torch", "PyTorch").replace("jax", "JAX") for c in names]
     lines = [
-        "| case | minicnn | " + " | ".join(c.replace("torch", "PyTorch") for c in names[1:4])
-        + " | JAX | minicnn against the fastest PyTorch |",
-        "| --- |" + " ---: |" * 6,
-    ]  # fmt: skip
-    for name in SHOWN:
-        case, rows = CASES[name], results.get(name, {})
+        f"| case | {' | '.join(titles)} | minicnn against the fastest PyTorch |",
+        "| --- |" + " ---: |" * (len(names) + 1),
+    ]
+    for name, rows in measured.items():
+        case = sized(name, results.get("batch", 0))
         cells = [f"{rows[c]['median_ms']:,.1f}" if c in rows else "" for c in names]
-        torch = [rows[c]["median_ms"] for c in names[1:4] if c in rows]
-        if torch:
-            what = "an epoch" if case.steps > 1 else "a step"
-            ratio = min(torch) / rows["minicnn"]["median_ms"]
-            lines.append(f"| `{name}`, {what}, batch {case.batch:,} | " + " | ".join(cells) + f" | {ratio:.2f} times |")
+        ratio = min(rows[c]["median_ms"] for c in peers if c in rows) / rows["minicnn"]["median_ms"]
+        what = "an epoch" if case.steps > 1 else "a step"
+        lines.append(f"| `{name}`, {what}, batch {case.batch:,} | {' | '.join(cells)} | {ratio:.2f} times |")
     return "\n".join(lines)
 
 

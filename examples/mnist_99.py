@@ -29,7 +29,9 @@ def main() -> None:
     """Train some networks, and print the time and the test accuracy of each."""
     parser = argparse.ArgumentParser(description="Train to 99 % on MNIST in one epoch.")
     parser.add_argument("--backend", default="numpy", help='"numba", "cupy", "torch:cuda", "jax" ...')
-    parser.add_argument("--precision", default="float32", help='"mixed_bfloat16" or "mixed_float16" on a GPU')
+    parser.add_argument(
+        "--precision", default="float32", help='"mixed_bfloat16" or "mixed_float16", where the backend has it'
+    )
     parser.add_argument("--data-dir", help="folder of the four IDX files")
     parser.add_argument("--runs", type=int, default=1, help="trainings, of which each has another seed")
     args = parser.parse_args()

@@ -10,6 +10,7 @@ where that library is missing.
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
 import tomllib
@@ -78,6 +79,28 @@ def test_python_blocks_run_and_print_what_the_page_shows(
         printed = capsys.readouterr().out
         if block.prints is not None:
             assert_prints(printed, block.prints, f"{name_of(page)}:{block.line}")
+
+
+SOURCES = Path(minicnn.__file__).parent
+WITH_EXAMPLES = [
+    ".".join(("minicnn", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
+    for path in sorted(SOURCES.rglob("*.py")) if "skeletons" not in path.parts and ">>> " in path.read_text("utf-8")
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_of_docstrings_print_what_they_show(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        module = import_module(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+    for library in re.findall(r">>> import (\w+)", inspect.getsource(module)):
+        pytest.importorskip(library)
+    assert doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
 
 
 def assert_prints(printed: str, expected: str, where: str) -> None:

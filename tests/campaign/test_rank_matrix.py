@@ -19,7 +19,7 @@ EPOCHS = "13"  # of 4 or 5 batches, of which the last has fewer samples than the
 # Clipping, batch normalisation, dropout and several outputs are among the models; the others have these strategies.
 STRATEGIES = ["split", "hybrid", "staged", "loaded", "mixed"]
 EVERY, FEW = [*MODELS, *STRATEGIES], ["normalized", "split", "staged", "mixed"]
-WITHOUT = {"numba": {"mixed"}, "jax": {"staged"}}  # no such precision; ranks that only compute all together
+WITHOUT = {"jax": {"staged"}}  # ranks that only compute all together
 STARTED = {"numpy": mpiexec, "numba": mpiexec, "torch": torchrun, "jax": jax_processes}
 
 

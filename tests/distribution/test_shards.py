@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from minicnn.callbacks import (
     TerminateOnNaN,
 )
 from minicnn.constraints import MaxNorm, MinMaxNorm, UnitNorm
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, passes
+from minicnn.distribution.schedule import Piece
 from minicnn.layers import Dense, Flatten, Input, Layer
 from minicnn.loop.tracing import FIRST_SCALE
 from minicnn.losses import Dice
@@ -397,3 +399,50 @@ def test_callbacks_print_on_the_first_rank(capsys: pytest.CaptureFixture[str]) -
     assert printed[0] == printed[1]
     for part in ("stopped early", "lowered", "training is stopped", "12 samples", "loss:"):
         assert any(part in line for line in printed[0]), (part, printed[0])
+
+
+# What goes in a message ---------------------------------------------------------------------------
+
+
+def sums(model: Any) -> list[list[int]]:
+    """Elements of what the collectives of a training step sum, in their order."""
+    nodes = model.program("train", batch_size=BATCH).nodes
+    return [[v.size for v in node.outputs] for node in nodes if node.op.name == "all_reduce"]
+
+
+def test_statistics_of_images_in_16_bits_are_one_message() -> None:
+    def trained(**about: Any) -> Any:
+        model = made(layers.Conv2D(2, 3, use_bias=False), layers.BatchNormalization(), backend=HalfBackend(), **about)
+        model.train_on_batch(*data())
+        return model
+
+    two, one = (trained(distribution=DataParallel(2), precision=p) for p in ("float32", "mixed_float16"))
+    assert sums(two)[:3] == [[2], [2], [2, 2]]  # mean, variance, and what the gradient sums
+    assert sums(one)[:2] == [[2, 2], [2, 2]]
+    same(trained(precision="mixed_float16"), one, tolerance=5e-3)
+
+
+def test_an_update_waits_for_its_own_sum_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "BUCKET", 100)
+
+    def parts(optimizer: Any) -> list[set[str]]:
+        """What parts of a step overwrite, of kernels."""
+        model = made(Flatten(), Dense(5), optimizer=optimizer, distribution=DataParallel(2))
+        step, feed = model._training.executor.step, model._training.step.feed(BATCH)
+        schedule = model.distribution.schedule(partial(step.trace, "train"), feed)
+        updates = [set(each.program.updates) for each in schedule.instructions if isinstance(each, Piece)]
+        return [kernels for each in updates if (kernels := {n for n in each if n.endswith("/kernel") and "/" in n})]
+
+    kernels = {"dense/kernel", "dense_1/kernel"}
+    apart = parts(SGD(0.1, momentum=0.9))
+    assert [each & kernels for each in apart] == [{"dense_1/kernel"}, {"dense/kernel"}]
+    (together,) = parts(SGD(0.1, global_clipnorm=1.0))  # reads all gradients
+    assert kernels <= together
+
+
+def test_the_last_sum_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to compute beside it."""
+    model = made(Flatten(), Dense(20), Dense(300), distribution=DataParallel(2))
+    assert len(sums(model)) == 1
+    monkeypatch.setattr(passes, "LAST", 4 * 2000)
+    assert sum(sums(model)[-1]) == 90 * 20 + 20

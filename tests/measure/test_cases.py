@@ -86,6 +86,8 @@ def test_peers_on_the_cpu_are_checked_and_timed(scripts: Any, name: str, monkeyp
     pytest.importorskip("jax")
     peers = scripts("cpu_peers")
     monkeypatch.setitem(peers.CANDIDATES, "minicnn", ("numpy", {}))  # Numba would compile for seconds
+    short = peers.CANDIDATES["minicnn, bfloat16"][1]
+    monkeypatch.setitem(peers.CANDIDATES, "minicnn, bfloat16", ("torch", short))
     candidates = [name for name in peers.CANDIDATES if "compiled" not in name]  # which takes a C++ compiler minutes
     found = peers.measure(name, candidates, 2, 1, batch=4)
     assert list(found) == candidates

@@ -90,7 +90,7 @@ def test_the_backend_of_the_data_decides_late() -> None:
     assert model.backend.name == "torch"
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", ["torch", "jax", "numba"])
 def test_counts_are_exact_where_products_are_rounded(backend: str) -> None:
     """A count of 301 has no bfloat16 of its own."""
     model = Sequential([Input((2,))], backend=backend)

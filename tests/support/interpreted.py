@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def interpreted(
     program: Program, arrays: Mapping[str, Array], *, fuse: bool = False, threads: int = 8, tiles: Tiles | None = None
 ) -> dict[str, Array]:
-    """Outputs of a Program by kernels without templates: a thread for each result, or by tiles."""
+    """Outputs and updates of a Program by kernels without templates: a thread for each result, or by tiles."""
     plan = plan_of(program, fuse=fuse, tiled=False) if tiles is None else plan_of(program, tiles, fuse=fuse)
     queued = {id(v) for v in program.inputs if v.name in EACH_STEP}
     memory: dict[int, Array] = {}
@@ -40,4 +40,5 @@ def interpreted(
         kernel, values = lowered(plan, launch, queued, threads)
         names = (one.name for one in kernel.arrays)
         Interpreter(kernel, {name: array(value) for name, value in zip(names, values, strict=True)}).run()
-    return {name: array(value).reshape(value.shape) for name, value in program.outputs.items()}
+    results = program.outputs | program.updates
+    return {name: array(value).reshape(value.shape) for name, value in results.items()}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+import array_api_compat.numpy
+
 from minicnn import ops
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
@@ -16,6 +18,8 @@ from minicnn.program.graph import Node, Program, Spec, Value
 Layout = tuple[tuple[str, int], ...]
 
 BUCKET = 8_000_000  # bytes of gradients that are worth a collective of their own, beside the rest of the backward pass
+# Bytes, at most, of what is summed last if there is more: it is begun when nothing is left to compute beside.
+LAST = 1_000_000
 # What a step calls that which its rank has added to sums over ranks: this, the level, and a number.
 ADDED = "added "
 # What several steps call that which tells whether they were finite: of each step a row, which begins with the loss, and
@@ -203,10 +207,13 @@ def in_buckets(program: Program, shard: Shard, values: Sequence[Value]) -> list[
     waiting, reduced = list[Value](), dict[int, Value]()
     # Gradients of the last layers come first in the backward pass: their sums may go while the others are computed.
     ordered = sorted({id(v): v for v in values}.values(), key=lambda v: place.get(id(v), -1))
+    left = sum(v.nbytes for v in ordered)
     for value, after in zip_longest(ordered, ordered[1:]):
         waiting.append(value)
+        left -= value.nbytes
+        size = sum(v.nbytes for v in waiting)
         # One that is large by itself is not joined with others, which would copy it.
-        if after is None or max(sum(v.nbytes for v in waiting), after.nbytes) >= BUCKET:
+        if after is None or max(size, after.nbytes) >= BUCKET or left <= LAST < size:
             totals = ops.all_reduce(*waiting, group=shard.group)
             reduced |= zip(map(id, waiting), totals if isinstance(totals, tuple) else (totals,), strict=True)
             waiting.clear()
@@ -222,6 +229,18 @@ def summed_loss(program: Program) -> Value | None:
             return value
         waiting += () if value.node is None else value.node.inputs
     return None
+
+
+def _known(value: Value, depth: int = 4) -> Array | None:
+    """Content of a value that a few nodes make of constants alone; None of others."""
+    if value.data is not None or value.node is None or len(value.node.outputs) > 1 or not depth:
+        return value.data
+    operands = list[Array]()
+    for operand in value.node.inputs:
+        if (known := _known(operand, depth - 1)) is None:
+            return None
+        operands.append(known)
+    return value.node.op.reference(*operands, **value.node.attrs, xp=array_api_compat.numpy) if operands else None
 
 
 def reduce_totals(
@@ -243,7 +262,7 @@ def reduce_totals(
     """
     added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
     # All shards know how many samples they have together.
-    samples = {id(new): shard.batch for _, new in added.values() if new.data is not None and new.data == shard.samples}
+    samples = {id(new) for _, new in added.values() if _known(new) == shard.samples}
     with program.scope("shards", "backward" if gradients else "forward"):
         common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
         counted = [new for _, new in added.values() if id(new) not in samples]
@@ -252,7 +271,7 @@ def reduce_totals(
         scale = 1.0 / shard.batch
         program.outputs["loss"] = next(reduced) * scale
         for name, (old, new) in added.items():
-            program.updates[name] = old + (float(samples[id(new)]) if id(new) in samples else next(reduced))
+            program.updates[name] = old + (float(shard.batch) if id(new) in samples else next(reduced))
 
         def total(gradient: Value) -> Value:
             summed: Value = ops.all_reduce(gradient, group=shard.alike) if shard.groups > 1 else gradient

@@ -160,11 +160,12 @@ class Segments:
         Those of a group begin when the shard's nodes have made them.
         """
         buckets: list[list[Node]] = [[]]
+        large = min(passes.BUCKET, passes.LAST)
         for node in self.collectives[level]:
             if is_sum(node):
                 filled, size = (sum(v.nbytes for n in nodes for v in n.outputs) for nodes in (buckets[-1], [node]))
                 # A large sum by itself may begin early; small ones together save a collective each.
-                apart = max(filled, size) >= passes.BUCKET or self.needed([node]) != self.needed(buckets[-1])
+                apart = max(filled, size) >= large or self.needed([node]) != self.needed(buckets[-1])
                 if buckets[-1] and apart:
                     buckets.append([])
                 buckets[-1].append(node)
@@ -231,7 +232,7 @@ class Segments:
         return nodes, leaves
 
     def _updates(self) -> list[list[Node]]:
-        """What is the same for all shards on the last level, in parts that begin when their own sums are there."""
+        """Nodes that all shards share on the last level, in parts that begin when their own sums are there."""
         nodes, waits = self.common[-1], dict[int, int]()  # by the id of a value, the last sum for which it waits
         ends, size = list[int](), 0  # of parts: the last of their sums
         for number, bucket in enumerate(b for level in range(len(self.collectives)) for b in self.buckets(level) if b):

@@ -22,6 +22,7 @@ from minicnn.interop.torch_weights import _host, _layout, _used
 from minicnn.layers import Input, Layer
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.models import Model
+from minicnn.ops.windows import padding_behind
 
 FIRST: dict[str, Any] = {"data_format": "channels_first"}
 UNKNOWN = object()  # value of a node without counterpart, and of all that depend on it
@@ -287,22 +288,12 @@ def _surrounded(module: Any, layer: Layer, x: Any) -> Any:
             x = layers.ZeroPadding2D((height, width), **FIRST)(x)
             height = width = 0
         if module.ceil_mode:
-            beyond = [
-                _beyond(n, k, s, p)
-                for n, k, s, p in zip(x.trial()[1:], layer.pool_size, layer.strides, (height, width), strict=True)
-            ]
-            padding = ((height, height + beyond[0]), (width, width + beyond[1]))
+            sides = zip(x.trial()[1:], layer.pool_size, layer.strides, (height, width), strict=True)
+            padding: Any = tuple((p, padding_behind(n, k, s, p, p)) for n, k, s, p in sides)
             if layer._callers and padding != layer.padding:  # one module on images of two sizes
                 layer = type(layer)(layer.pool_size, layer.strides, padding, **FIRST)
             layer.padding = padding
     return layer(x)
-
-
-def _beyond(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Positions that the last window of ceil_mode reaches over the border; it begins within the image or before it."""
-    windows = -(-(size + 2 * padding - kernel) // stride) + 1
-    windows -= (windows - 1) * stride >= size + padding
-    return max((windows - 1) * stride + kernel - size - 2 * padding, 0)
 
 
 # Functions ------------------------------------------------------------------------------------------
@@ -354,7 +345,7 @@ def _attribute(x: SymbolicTensor, name: str) -> Any:
 
 
 def _as_it_is(x: Any, *_: Any, **__: Any) -> Any:
-    """What a function does in predictions alone, or with memory."""
+    """The input: of functions that change it in training alone, or its place in memory."""
     return x
 
 

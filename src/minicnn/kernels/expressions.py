@@ -72,7 +72,9 @@ class Expr(Syntax):
     def __add__(self, other: Expr | float) -> Expr:
         # What adds nothing is left out here, so that every printer gets short text and no compiler has to be trusted
         # with it.
-        return self if other in (0, ZERO, NO_INDEX) else Binary("+", self, of(other, self))
+        if other in (0, ZERO, NO_INDEX):
+            return self
+        return other if self == NO_INDEX and isinstance(other, Expr) else Binary("+", self, of(other, self))
 
     def __sub__(self, other: Expr | float) -> Expr:
         return Binary("-", self, of(other, self)) if other != 0 else self

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,9 +40,11 @@ from minicnn.kernels.scalars import FUNCTIONS, T
 from minicnn.kernels.statements import (
     Assign,
     Barrier,
+    Block,
     Copy,
     Function,
     If,
+    Join,
     Kernel,
     Let,
     Local,
@@ -99,6 +101,14 @@ class _Memory:
     shared: bool
     written: dict[int, _Touch] = field(default_factory=dict)
     read: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
+
+
+@dataclass
+class _Joining:
+    """A thread that waits for what others have."""
+
+    statement: Join
+    value: Any
 
 
 @dataclass
@@ -160,20 +170,38 @@ class Interpreter:
             running.append((thread, self._statements(part.statements, thread)))
         while running:
             waiting = []
+            stops = list[Barrier | _Joining]()
             for thread, run in running:
-                if next(run, None) is not None:
-                    thread.rounds += 1
+                if (stop := next(run, None)) is not None:
                     waiting.append((thread, run))
+                    stops.append(stop)
             if waiting and len(waiting) < self._kernel.threads:
                 raise KernelError(
                     f"All threads of a block reach a barrier. Received: {len(waiting)} of {self._kernel.threads} "
                     f"threads of block {number}. Move the barrier out of the condition."
                 )
+            if joining := [stop for stop in stops if isinstance(stop, _Joining)]:
+                self._join(joining, number)
+            else:
+                for thread, _ in waiting:
+                    thread.rounds += 1
             running = waiting
+
+    def _join(self, joining: Sequence[_Joining], number: int) -> None:
+        """Have threads join what they have, by pairs whose numbers differ in one bit."""
+        one, values = joining[0].statement, [other.value for other in joining]
+        if len(values) < self._kernel.threads or any(other.statement is not one for other in joining):
+            raise KernelError(f"All threads of a block join what they have. Received: some of block {number}.")
+        apart, function = one.near, np.maximum if one.join == "max" else np.add
+        while apart < one.far:
+            values = [function(value, values[k ^ apart]) for k, value in enumerate(values)]
+            apart *= 2
+        for other, value in zip(joining, values, strict=True):
+            other.value = value
 
     # Statements ---------------------------------------------------------------------------------
 
-    def _statements(self, statements: Iterable[Statement], thread: _Thread) -> Iterator[Barrier]:
+    def _statements(self, statements: Iterable[Statement], thread: _Thread) -> Iterator[Barrier | _Joining]:
         names = thread.names
         for one in statements:
             match one:
@@ -198,6 +226,12 @@ class Interpreter:
                     self._copy(one, thread)
                 case Barrier():
                     yield one
+                case Block(body):
+                    yield from self._statements(body, thread)
+                case Join(variable):
+                    joining = _Joining(one, names[variable.name])
+                    yield joining
+                    names[variable.name] = joining.value
                 case Procedure(name):
                     self._procedures[name] = one
                 case Run(name, arguments):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from minicnn.kernels.expressions import PLACE, SHORT, Apply, Binary, Element, Expr, Name, Negative
 from minicnn.kernels.scalars import T
-from minicnn.kernels.statements import Assign, Statement
+from minicnn.kernels.statements import Assign, Block, Statement, Step
 
 
 class Printer:
@@ -26,6 +26,7 @@ class Printer:
     special: ClassVar[Mapping[str, str]] = {}  # how "True", "False", "nan" and "inf", of a type {0}, are written
     names: ClassVar[Mapping[str, str]] = {}  # how "block", "thread" and "row" are written
     INDENT: ClassVar[str] = "    "
+    braces: ClassVar[bool] = False  # whether names end with them
 
     def __init__(self, define: Callable[[str], str] | None = None) -> None:
         self._define = define
@@ -96,6 +97,14 @@ class Printer:
     def inner(self, statements: Iterable[Statement]) -> str:
         """Lines within the statement that is written."""
         return self.lines(statements, self._depth + 1)
+
+    def _block(self, x: Block) -> str:
+        if self.braces:
+            return f"{{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
+        return self.lines(x.body, self._depth).strip()
+
+    def _step(self, x: Step) -> str:
+        return x.text.format(*map(self.text, x.arguments))
 
     def _assign(self, x: Assign) -> str:
         return f"{x.name.name} {self.changed(x.name, x.value)}"

@@ -79,10 +79,23 @@ class Store(Statement):
 
 
 @dataclass(frozen=True)
+class Block(Statement):
+    """Statements whose names are known nowhere else."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
 class Shared(Statement):
-    """An array in the shared memory of a block."""
+    """An array in the shared memory of a block.
+
+    Attributes:
+        first: Byte of the memory that a launch asks for at which it begins, where several may lie one over the other;
+            None if it has memory of its own.
+    """
 
     array: Array
+    first: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,38 @@ class Barrier(Statement):
 
 
 @dataclass(frozen=True)
+class Join(Statement):
+    """Reduction over threads: the values that some threads of a warp have in a variable become their sum or maximum.
+
+    All threads of the block get there. They share theirs with those whose numbers differ in bits alone that are worth
+    `near` and more, but less than `far`, which are powers of two.
+
+    Attributes:
+        join: "sum" or "max".
+    """
+
+    variable: Name
+    join: str
+    far: int
+    near: int = 1
+
+
+@dataclass(frozen=True)
+class Step(Statement):
+    """Step of a template of an engine.
+
+    Attributes:
+        title: What is done, for people.
+        text: Text in the engine's language, with {0}, {1} ... for the arguments.
+        arguments: Values that it takes.
+    """
+
+    title: str
+    text: str
+    arguments: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True)
 class Procedure(Statement):
     """Statements that others run by name; they know their parameters, and no other names from around them."""
 
@@ -137,7 +182,7 @@ class Run(Statement):
 
 @dataclass(frozen=True)
 class Template(Statement):
-    """Kernel code that each engine has as a template: tiles in shared memory, row-wise regions.
+    """Kernel code that an engine has as a template: tiles on tensor cores.
 
     Attributes:
         name: The operation.

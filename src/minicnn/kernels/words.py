@@ -24,6 +24,7 @@ from minicnn.kernels.statements import (
     Copy,
     Function,
     If,
+    Join,
     Kernel,
     Let,
     Local,
@@ -31,6 +32,7 @@ from minicnn.kernels.statements import (
     Procedure,
     Run,
     Shared,
+    Step,
     Store,
     Template,
     Variable,
@@ -98,6 +100,13 @@ class Words(Printer):
         sides = ((x.target, x.to), (x.source, x.begin))
         to, source = (f"{array.name}[{self.text(place)} ..]" for array, place in sides)
         return f"{to} = {x.count} numbers of {source}"
+
+    def _join(self, x: Join) -> str:
+        what, name = {"sum": "sum", "max": "largest"}[x.join], x.variable.name
+        return f"{name} = the {what} of {name} over {x.far // x.near} threads"
+
+    def _step(self, x: Step) -> str:
+        return x.title + f" ({', '.join(map(self.text, x.arguments))})" * bool(x.arguments)
 
     def _procedure(self, x: Procedure) -> str:
         names = ", ".join(p.name for p in x.parameters)

@@ -26,7 +26,7 @@ class Activation(Layer):
 
     Example:
         >>> Activation("relu")
-        <Activation None>
+        Activation('relu')
     """
 
     def __init__(self, activation: ActivationArgument, **options: Unpack[LayerOptions]) -> None:
@@ -52,7 +52,7 @@ class ReLU(Layer):
 
     Example:
         >>> ReLU(max_value=6.0)
-        <ReLU None>
+        ReLU(max_value=6.0)
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class Conv2D(Convolution):
 
     Example:
         >>> Conv2D(8, 3, activation="relu")
-        <Conv2D None>
+        Conv2D(8, 3, activation='relu')
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class DepthwiseConv2D(Convolution):
 
     Example:
         >>> DepthwiseConv2D(3, padding="same")
-        <DepthwiseConv2D None>
+        DepthwiseConv2D(3, padding='same')
     """
 
     _limited = (("kernel", "depthwise"), ("bias", "bias"))
@@ -256,7 +256,7 @@ class Conv2DTranspose(Convolution):
 
     Example:
         >>> Conv2DTranspose(8, 4, strides=2, padding="same")
-        <Conv2DTranspose None>
+        Conv2DTranspose(8, 4, strides=2, padding='same')
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Dense(Layer):
 
     Example:
         >>> Dense(10, activation="softmax")
-        <Dense None>
+        Dense(10, activation='softmax')
     """
 
     _limited = (("kernel", "kernel"), ("bias", "bias"))
@@ -89,7 +89,7 @@ class Rescaling(Layer):
 
     Example:
         >>> Rescaling(1 / 255)
-        <Rescaling None>
+        Rescaling(0.00392156862745098)
     """
 
     def __init__(self, scale: float, offset: float = 0.0, **options: Unpack[LayerOptions]) -> None:
@@ -126,7 +126,7 @@ class Lambda(Layer):
 
     Example:
         >>> Lambda(lambda x: x * x)
-        <Lambda None>
+        Lambda(<lambda>)
     """
 
     def __init__(

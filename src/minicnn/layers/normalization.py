@@ -90,7 +90,7 @@ class BatchNormalization(Normalizing):
 
     Example:
         >>> BatchNormalization(momentum=0.9)
-        <BatchNormalization None>
+        BatchNormalization(momentum=0.9)
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class AdaptiveAveragePooling2D(ImageLayer):
 
     Example:
         >>> AdaptiveAveragePooling2D(7)
-        <AdaptiveAveragePooling2D None>
+        AdaptiveAveragePooling2D(7)
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class Dropout(Layer):
 
     Example:
         >>> Dropout(0.5)
-        <Dropout None>
+        Dropout(0.5)
     """
 
     def __init__(

@@ -178,8 +178,8 @@ class UpSampling2D(ImageLayer):
         (N, H * size[0], W * size[1], C), or with the channels first.
 
     Example:
-        >>> UpSampling2D(2, interpolation="bilinear")
-        <UpSampling2D None>
+        >>> UpSampling2D(size=4, interpolation="bilinear")
+        UpSampling2D(size=4, interpolation='bilinear')
     """
 
     def __init__(

@@ -97,6 +97,13 @@ class Window:
         return result
 
 
+def padding_behind(size: int, kernel: int, stride: int, before: int, after: int) -> int:
+    """Padding behind an axis for which the last window that begins within it is whole, as in PyTorch's ceil_mode."""
+    windows = -(-(size + before + after - kernel) // stride) + 1
+    windows -= (windows - 1) * stride >= size + before
+    return max(after, (windows - 1) * stride + kernel - size - before)
+
+
 def pad_image(x: Array, padding: Padding, axes: Axes, xp: Namespace, value: float = 0.0) -> Array:
     """Array x with a frame of a constant value around its image axes; x itself where there is none."""
     for axis, (before, after) in ((axes.h, padding[0]), (axes.w, padding[1])):

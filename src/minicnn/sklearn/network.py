@@ -14,13 +14,12 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from minicnn import zoo
-from minicnn.backends.base import Backend
-from minicnn.callbacks import Callback, EarlyStopping
+from minicnn.callbacks import EarlyStopping
 from minicnn.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D
 from minicnn.layers.symbolic import SymbolicTensor
 from minicnn.models import Model
 from minicnn.names import known_name
-from minicnn.optimizers import Optimizer, get_optimizer
+from minicnn.optimizers import get_optimizer
 from minicnn.saving import model_from_bytes, model_to_bytes
 from minicnn.sklearn.arrays import Array, beside, namespace_of, place_of
 
@@ -32,20 +31,9 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     model_: Model
 
-    def __init__(
-        self, network: str | Build | None = None, *, input_shape: Sequence[int] | None = None,
-        optimizer: str | Optimizer = "adam", learning_rate: float | None = None, epochs: int = 20, batch_size: int = 32,
-        shuffle: bool = True, early_stopping: bool = False, validation_fraction: float = 0.1, n_iter_no_change: int = 5,
-        callbacks: Sequence[Callback] = (), backend: str | Backend | None = None, precision: str = "float32",
-        random_state: Any = None, verbose: int = 0,
-    ) -> None:  # fmt: skip
-        self.network, self.input_shape = network, input_shape
-        self.optimizer, self.learning_rate = optimizer, learning_rate
-        self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change, self.callbacks = n_iter_no_change, callbacks
-        self.backend, self.precision = backend, precision
-        self.random_state, self.verbose = random_state, verbose
+    def _keep(self, arguments: dict[str, Any]) -> None:
+        """Attributes of the arguments' names, as scikit-learn wants of a constructor."""
+        self.__dict__.update({name: value for name, value in arguments.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -38,13 +38,7 @@ class CNNRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
         callbacks: Sequence[Callback] = (), backend: str | Backend | None = None, precision: str = "float32",
         random_state: Any = None, verbose: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(
-            network, input_shape=input_shape, optimizer=optimizer, learning_rate=learning_rate, epochs=epochs,
-            batch_size=batch_size, shuffle=shuffle, early_stopping=early_stopping,
-            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, callbacks=callbacks,
-            backend=backend, precision=precision, random_state=random_state, verbose=verbose,
-        )  # fmt: skip
-        self.loss = loss
+        self._keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

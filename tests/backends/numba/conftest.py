@@ -2,7 +2,7 @@
 
 Compiling takes twice as long while lines are counted. The code that writes a kernel is the code that interprets it, so
 tests of compiled kernels that are beside interpreted ones have the marker `no_cover`. Each geometry may be machine code
-of its own, for half a second: by day a few are compiled, and the others run as Python.
+of its own, for a tenth of a second: by day a few are compiled, and the others run as Python.
 """
 
 from __future__ import annotations

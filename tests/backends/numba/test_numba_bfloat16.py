@@ -31,10 +31,11 @@ from minicnn.layers import (
     Layer,
     MaxPooling2D,
 )
+from minicnn.loop.tracing import StepKind
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.tolerance import EPSILON
-from support import rounded
+from support import random_networks, rounded
 from support.campaign import NIGHT
 from support.tolerances import STEP
 
@@ -47,6 +48,7 @@ from minicnn.backends.numba.rules import lower
 
 SHAPE = (6, 5, 3)
 SHORT, WORD = "mixed_bfloat16", np.uint32
+KINDS: tuple[StepKind, ...] = ("train", "predict")
 Array = np.ndarray[Any, Any]
 
 
@@ -105,8 +107,6 @@ def both_ways(x: Array, w: Array, sums: Array, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.no_cover
 def test_the_instruction_and_multiply_adds_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not cpus.host().multiplies_bfloat16:
-        pytest.skip("the CPU multiplies no bfloat16")
     count = 200_000 if NIGHT else 20_000
     rng = np.random.default_rng(0)
     x = pairs(rng, 16 * count).reshape(count, 16)
@@ -206,11 +206,13 @@ def compiled(name: str, backend: Any) -> Model:
     return model
 
 
-def step_and_policy(model: Model, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
+def step_and_policy(model: Model, kind: StepKind, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
     """Results of a step by the backend's kernels, and by the policy in NumPy."""
-    program, rng = model.program("train", batch_size=batch), np.random.default_rng(3)
-    weights = model.get_weights()
-    inputs = {v.name: np.asarray(weights.get(v.name, rng.standard_normal(v.shape)), v.dtype) for v in program.inputs}
+    program, rng = model.program(kind, batch_size=batch), np.random.default_rng(3)
+    inputs: dict[str, Array] = {}
+    for value in program.inputs:
+        made = rng.integers(0, 3, value.shape) if "int" in value.dtype else rng.standard_normal(value.shape)
+        inputs[value.name] = np.asarray(model.get_weights().get(value.name, made), value.dtype)
     return model.backend.compile(program.copy())(inputs), rounded.results(program, inputs)
 
 
@@ -225,7 +227,24 @@ def assert_close(found: dict[str, Array], expected: dict[str, Array]) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_beside_the_policy_in_numpy(name: str) -> None:
     """Activations, sums and gradients are rounded where the Program says so, and nowhere else."""
-    assert_close(*step_and_policy(compiled(name, strict()), 17))
+    assert_close(*step_and_policy(compiled(name, strict()), "train", 17))
+
+
+@pytest.mark.usefixtures("either_at_night")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_prediction_beside_the_policy_in_numpy(name: str) -> None:
+    """Without gradients other nodes follow each other, and are merged."""
+    assert_close(*step_and_policy(compiled(name, strict()), "predict", 17))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("seed", range(60) if NIGHT else (0, 1, 2))
+def test_random_networks_beside_the_policy_in_numpy(seed: int) -> None:
+    model, _ = random_networks.network(seed, backend_class("numba")(threads=2))  # type: ignore[call-arg]
+    model.compile("sgd", "mse", precision=SHORT)
+    for kind in KINDS:
+        with np.errstate(all="ignore"):
+            assert_close(*step_and_policy(model, kind, 5))
 
 
 ZOO = ["resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "googlenet"]
@@ -237,7 +256,8 @@ ZOO = ["resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "googlenet"]
 def test_networks_of_the_zoo_beside_the_policy_in_numpy(name: str) -> None:
     model = zoo.get_model(name, num_classes=10, input_shape=(32, 32, 3), backend=strict())
     model.compile("sgd", losses.CategoricalCrossentropy(from_logits=True), precision=SHORT)
-    assert_close(*step_and_policy(model, 7))
+    for kind in KINDS:
+        assert_close(*step_and_policy(model, kind, 7))
 
 
 def weights_after(name: str, batch: int) -> bytes:
@@ -252,8 +272,6 @@ def weights_after(name: str, batch: int) -> bytes:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("lacking", ["avx512bf16", "avx512"])
 def test_other_cpus_train_to_the_same_bits(lacking: str) -> None:
-    if not cpus.host().multiplies_bfloat16:
-        pytest.skip("the CPU multiplies no bfloat16")
     code = (
         "import sys; from backends.numba.test_numba_bfloat16 import cpus, weights_after\n"
         "assert not cpus.host().multiplies_bfloat16; print(weights_after('pairs', 19).hex())"

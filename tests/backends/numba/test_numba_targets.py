@@ -67,6 +67,7 @@ def inner_loops(text: str, jump: str) -> Iterator[list[str]]:
                 yield lines
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("target", "full"), TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize(
     ("convolution", "filters", "size", "strides"), [("direct", 24, 3, 1), ("direct", 32, 5, 2), ("winograd", 32, 3, 1)]

@@ -7,8 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.plain import is_lowered, plain_tile
+from minicnn.backends._gpu.regions import region_statements
 from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.expressions import Expr, I, Name
@@ -52,7 +53,7 @@ class _Lowering(Writer):
         """See `Writer.at`; what is in memory needs no function."""
         root = self.plan.root(value)
         # A load is shown where it happens: a function around it would only hide which array is read.
-        if id(root) in self.locals or self.number(root) is not None or self.inlined(root) is not None:
+        if id(root) in {*self.locals, *self.kept} or self.number(root) is not None or self.inlined(root) is not None:
             return super().at(value, place)
         return self.load(root, place)
 
@@ -60,7 +61,7 @@ class _Lowering(Writer):
         """Statements of the blocks of a group."""
         self.functions, self.locals, self._defined = {}, {}, []
         if group.anchor.op.name == "row_region":
-            statements: Sequence[Statement] = [self._region(group)]
+            statements: Sequence[Statement] = region_statements(self, group.anchor)
         elif is_lowered(self, group):
             statements = plain_tile(self, group, threads)
         elif group.tile is not None:
@@ -71,14 +72,6 @@ class _Lowering(Writer):
         results = threads * width if width > 1 else threads // group.slices
         blocks = group.tile.blocks if group.tile is not None else -(-group.size // results)
         return Part(named([group]), blocks, functions=self._defined, statements=statements)
-
-    def _region(self, group: FusionGroup) -> Template:
-        operations = " ".join(n.op.name for n in covered([group]))
-        chosen = (("rows of a tile", group.anchor.attrs["region"].rows), ("operations", operations))
-        read = tuple(self.parameter(v) for v in self.plan.reads(group))
-        for value in group.stored:
-            self.parameter(value)
-        return Template("row_region", chosen, read, Name("y"), ())
 
     def _template(self, group: FusionGroup, tile: Tile) -> Template:
         """The template of a group's sums, and what follows each of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from minicnn import ops
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.runtime import Launch, Runtime
+from minicnn.distribution.passes import FINITE
 from minicnn.distribution.prediction.links import known
 from minicnn.distribution.schedule import Arrays, Collective
 from minicnn.ops.groups import Group
@@ -141,4 +142,21 @@ def sums_of(collective: Collective) -> Program:
     program = Program("sums")
     summands = [program.input(str(i), s.shape, s.dtype) for i, s in enumerate(collective.specs)]
     program.outputs = {str(i): v for i, v in enumerate(summed(summands, collective.group))}
+    return program
+
+
+def finite(specs: Mapping[str, Spec]) -> Program:
+    """The Program that tells what is finite: the loss, and of each of the others zero, or NaN."""
+    program = Program("finite")
+    values = {name: program.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+    told = [v if name == "loss" else ops.sum(v * 0.0) for name, v in values.items()]
+    program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
+    return program
+
+
+def additions_of(specs: Sequence[Spec]) -> Program:
+    """The Program that adds what two shards give."""
+    program = Program("additions")
+    a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(specs)] for side in "ab")
+    program.outputs = {str(n): x + y for n, (x, y) in enumerate(zip(a, b, strict=True))}
     return program

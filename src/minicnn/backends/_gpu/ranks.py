@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minicnn import ops
 from minicnn.backends._gpu.executable import BINDINGS
 from minicnn.backends._gpu.rank_pooling import remember_maxima
-from minicnn.backends._gpu.rank_sums import Sum, side_by_side, sums_of, tree
+from minicnn.backends._gpu.rank_sums import Sum, additions_of, finite, side_by_side, sums_of, tree
+from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, updates_early
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
@@ -20,7 +19,6 @@ from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
-from minicnn.program.graph import Program, Spec
 from minicnn.program.memory import Buffer, assign
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
-    if backend.options.fused:
+    if backend.options.fused and backend.gpu is not None and backend.gpu.has_cuda:
         remember_maxima(schedule)
     if whole:
         return GraphStep(schedule, backend, communicator)
@@ -123,7 +121,7 @@ class GraphStep(DeviceStep):
             each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
         ]
         specs = list(dict.fromkeys(each.specs for each in adds))
-        additions = backend.compile_each([_additions(each) for each in specs])
+        additions = backend.compile_each([additions_of(each) for each in specs])
         self._additions = dict(zip(specs, additions, strict=True))
         runs: list[Any] = list(self._compiled.values())
         names = {v.name for v in schedule.program.inputs} - self._constants.keys()
@@ -140,8 +138,8 @@ class GraphStep(DeviceStep):
                 self._fixed[name] = next(r for r in runs if values[0] in r.inputs.moved).place(values[0])
         self._queues: dict[str, tuple[Any, list[Any]]] = {}  # of inputs that are new in each step, and their rows
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
-        self._tape: list[_Call] = []
-        self._places: dict[_Result, Any] = {}
+        self._tape: list[Call] = []
+        self._places: dict[Result, Any] = {}
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
         # Steps that the host may be ahead of the device: each rank's deadline is that of one of them.
         self._ahead = 1 if backend.gpu is None else backend.gpu.ahead
@@ -251,25 +249,25 @@ class GraphStep(DeviceStep):
 
     def _record(self) -> None:
         """Write down what a step runs on what, and find a place for what one hands to another."""
-        stays = {name: _Given(name) for name in self._stays}
+        stays = {name: Given(name) for name in self._stays}
         self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
         if self._schedule.group.ranks > 1:
             seen = {n: a for n, a in self._returned.items() if n == "loss" or n.startswith(ADDED)}
-            seen = {n: a for n, a in seen.items() if isinstance(a, _Result) and a.spec.dtype == seen["loss"].spec.dtype}
-            run: Any = self._backend.compile(_finite({name: a.spec for name, a in seen.items()}))
+            seen = {n: a for n, a in seen.items() if isinstance(a, Result) and a.spec.dtype == seen["loss"].spec.dtype}
+            run: Any = self._backend.compile(finite({name: a.spec for name, a in seen.items()}))
             self._returned[FINITE] = self._call(run, seen)[FINITE]
             self._captures &= run.captures
-        self._update_early()
-        self._awaited = self._first_readers()
+        self._tape = updates_early(self._tape)
+        self._awaited = beside_others(self._tape)
         # Sums for which all wait do not wait for those beside, which one connection would do in one order.
         sums = {at in self._awaited for at, call in enumerate(self._tape) if isinstance(call.run, Sum)}
         self._has_both = self._communicator is not None and len(sums) > 1
         if self._communicator is not None and self._has_both:
             connect(self._communicator, self._runtime, beside=True)
-        lives: dict[_Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
+        lives: dict[Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
 
         def used(result: Any, at: int) -> None:
-            if isinstance(result, _Result):
+            if isinstance(result, Result):
                 first, last = lives.get(result.holder, (at, at))
                 lives[result.holder] = first, max(last, at)
 
@@ -286,39 +284,17 @@ class GraphStep(DeviceStep):
         self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
         offsets = {holders[int(buffer.name)]: buffer.offset for buffer in buffers}
         for each in (*(each for call in self._tape for each in call.all), *self._returned.values()):
-            if isinstance(each, _Result):
+            if isinstance(each, Result):
                 at, spec = offsets[each.holder] + each.offset, each.spec
                 self._places[each] = self._runtime.view(self._memory, at, spec.shape, stored(spec.dtype))
-
-    def _update_early(self) -> None:
-        """Move updates to where all is there that they read, and nobody reads any more what they overwrite."""
-        for update in [call for call in self._tape if call.overwrites and call.run.is_alone]:
-            at = self._tape.index(update)
-            before = [k for k, call in enumerate(self._tape[:at]) if update.waits_for(call)]
-            del self._tape[at]
-            self._tape.insert(max(before, default=-1) + 1, update)
-
-    def _first_readers(self) -> dict[int, int]:
-        """Of each sum and update that goes on beside others the first call that waits for it."""
-        beside: dict[int, int] = {}
-        for at in reversed(range(len(self._tape))):
-            call = self._tape[at]
-            if not (isinstance(call.run, Sum) or call.overwrites) or not call.run.is_alone:
-                continue
-            # What is begun beside stays in order, as an update behind its sum: only others wait.
-            others = [k for k in range(at + 1, len(self._tape)) if k not in beside]
-            reader = next((k for k in others if self._tape[k].waits_for(call)), len(self._tape))
-            if any(k < reader for k in others):
-                beside[at] = reader
-        return beside
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
                 name: arrays[each.name]
-                if isinstance(each, _Given)
+                if isinstance(each, Given)
                 else self._places[each]
-                if isinstance(each, _Result)
+                if isinstance(each, Result)
                 else each
                 for name, each in recorded.items()
             }
@@ -384,8 +360,8 @@ class GraphStep(DeviceStep):
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead."""
-        results: Arrays = {name: _Result(spec) for name, spec in run.outputs.items()}
-        self._tape.append(_Call(run, arrays, results))
+        results: Arrays = {name: Result(spec) for name, spec in run.outputs.items()}
+        self._tape.append(Call(run, arrays, results))
         return results | run.updated(arrays)
 
     def _add(self, addition: ShardSum, a: list[Any], b: list[Any]) -> list[Any]:
@@ -397,101 +373,16 @@ class GraphStep(DeviceStep):
         if self._communicator is None:
             return arrays
         offsets, spec = side_by_side(collective)
-        flat = _Result(spec)
+        flat = Result(spec)
         for array, offset, each in zip(arrays, offsets, collective.specs, strict=True):
             part = array
             # What lies elsewhere already, such as a gradient of two weights, is copied.
-            if not isinstance(array, _Result) or array.within:
-                part = _Result(each)
-                self._tape.append(_Call(_Copy(self._runtime), {"x": array}, {"x": part}))
+            if not isinstance(array, Result) or array.within:
+                part = Result(each)
+                self._tape.append(Call(Copy(self._runtime), {"x": array}, {"x": part}))
             part.within, part.offset = flat, offset
         total = self._call(self._sums[collective.specs], {"flat": flat})["sum"]
-        return [_Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
-
-
-@dataclass(frozen=True)
-class _Given:
-    """An array that a step reads, or overwrites, where it is."""
-
-    name: str
-
-
-@dataclass(eq=False)
-class _Result:
-    """An array that a part of a step makes, perhaps within another, so many bytes behind its first."""
-
-    spec: Spec
-    within: _Result | None = None
-    offset: int = 0
-
-    @property
-    def holder(self) -> _Result:
-        """The result in whose memory it lies: itself, or one that holds several."""
-        return self.within or self
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """Call of an Executable in a step, with its operands and results."""
-
-    run: Any
-    operands: Arrays
-    results: Arrays
-
-    @property
-    def all(self) -> list[Any]:
-        """Operands and results."""
-        return [*self.operands.values(), *self.results.values()]
-
-    @property
-    def overwrites(self) -> set[str]:
-        """Names of the arrays that it overwrites where they are."""
-        return {a.name for a in self.run.updated(self.operands).values() if isinstance(a, _Given)}
-
-    @property
-    def _reads(self) -> tuple[set[int], set[str]]:
-        """Results that it reads, by id, and names of the arrays that it reads where they are."""
-        results = {id(a.holder) for a in self.operands.values() if isinstance(a, _Result)}
-        return results, {a.name for a in self.operands.values() if isinstance(a, _Given)}
-
-    def waits_for(self, other: _Call) -> bool:
-        """True if it reads what another makes or overwrites, or overwrites what the other reads."""
-        results, names = self._reads
-        made = {id(a.holder) for a in other.results.values() if isinstance(a, _Result)}
-        return bool(results & made or names & other.overwrites or self.overwrites & other._reads[1])
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A copy, as an Executable that is a part of something longer."""
-
-    runtime: Runtime
-    titles: tuple[str, ...] = ()
-
-    def updated(self, arrays: Arrays) -> Arrays:
-        """See `StepExecutable.updated`."""
-        return {}
-
-    def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
-        """See `StepExecutable.bind`."""
-        return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
-
-
-def _finite(specs: Mapping[str, Spec]) -> Program:
-    """The Program that tells what is finite: the loss, and of each of the others zero, or NaN."""
-    program = Program("finite")
-    values = {name: program.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
-    told = [v if name == "loss" else ops.sum(v * 0.0) for name, v in values.items()]
-    program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
-    return program
-
-
-def _additions(specs: Sequence[Spec]) -> Program:
-    """The Program that adds what two shards give."""
-    program = Program("additions")
-    a, b = ([program.input(f"{side} {n}", s.shape, s.dtype) for n, s in enumerate(specs)] for side in "ab")
-    program.outputs = {str(n): x + y for n, (x, y) in enumerate(zip(a, b, strict=True))}
-    return program
+        return [Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
 
 
 def connect(communicator: NcclCommunicator, runtime: Runtime, *, beside: bool = False) -> None:

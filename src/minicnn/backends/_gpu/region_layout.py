@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, cast
 
 from minicnn.backends._gpu.fusion_groups import added_up
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.kernels.elements import same_index
+from minicnn.kernels.row_sums import OwnSums, RowProducts, RowSums, Totals
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 THREAD_COLUMNS = 16  # columns up to which a thread takes a row by itself, in registers
@@ -134,9 +135,16 @@ class Layout:
         slots: Byte offset of each value that other loops read, by its id.
         statistics: Offset of the maxima of a matrix's rows, by its id; their sums of exponentials lie behind.
         staged: Matrices that are copied into shared memory, and the offsets.
-        scratch: Offset of what threads leave of a sum, by the node's id.
+        totals: Sums over the rows, but for products with those in memory, by the node's id.
+        scratch: Offset of what threads leave of such a sum.
+        exchange: Where threads join what they have, if not by shuffles.
         shared: Bytes of all.
+        shuffles: Whether threads of a warp hand on registers.
+        overlaid: Whether arrays that are not needed at the same time share memory.
     """
+
+    shuffles: ClassVar[bool] = True
+    overlaid: ClassVar[bool] = True
 
     def __init__(self, region: RowRegion) -> None:
         self.region = region
@@ -147,8 +155,9 @@ class Layout:
         self.slots: dict[int, int] = {}
         self.statistics: dict[int, int] = {}
         self.staged: list[tuple[Value, int]] = []
+        self.totals: dict[int, Totals] = {}
         self.scratch: dict[int, int] = {}
-        self.shared = 0
+        self.exchange = self.shared = 0
         self._placed()
 
     def _at(self, level: int) -> Level:
@@ -217,16 +226,14 @@ class Layout:
         producer = node.inputs[0].node
         return self.thread_per_row and node.op.name == "sum" and producer is not None and not self.early(producer)
 
-    def _left(self, node: Node) -> int:
-        """Bytes of shared memory for what threads leave of a sum."""
-        threads, y = self.region.threads, node.outputs[0]
+    def _total(self, number: int, node: Node) -> Totals:
+        """A sum over the rows, in registers."""
+        name, threads, y = str(number), self.region.threads, node.outputs[0]
         if self.own_sum(node):
-            return 4 * y.size * threads // 32
+            return OwnSums(name, y.size, threads)
         if self.thread_per_row and node.op.name == "matmul":
-            # Each thread adds up a run of neighbours of one row of the result, for which it loads an operand once.
-            run = next(d for d in range(16, 0, -1) if y.shape[1] % d == 0)
-            return 4 * y.size * max(1, threads * run // y.size)
-        return 4 * threads
+            return RowProducts(name, (y.shape[0], y.shape[1]), threads)
+        return RowSums(name, y.size, threads, shuffles=self.shuffles)
 
     def needs_slot(self, value: Value) -> bool:
         """True if another loop than the one that makes a value reads it."""
@@ -273,11 +280,15 @@ class Layout:
             # Larger matrices are read through the cache, rather than take the place of rows.
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
-        for node in region.nodes:
+        if not self.shuffles:
+            self.exchange = self._place(4 * region.threads)
+        # Sums are left when all tiles are done: over the memory of the rows, which nobody reads any more.
+        left = left if self.overlaid else self.shared
+        for number, node in enumerate(region.nodes):
             if id(node) in region.sums and (product is None or node is not product.gradient):
-                # Sums are left when all tiles are done: over the memory of the rows, which nobody reads any more.
+                self.totals[id(node)] = self._total(number, node)
                 self.scratch[id(node)] = left
-                left += self._left(node)
+                left += 4 * self.totals[id(node)].left
         self.shared = max(self.shared, left)
 
 

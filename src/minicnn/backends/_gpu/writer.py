@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.row_steps import RowSteps
 from minicnn.kernels.elements import MOST_ELEMENTS, element, row_place, same_index
 from minicnn.kernels.expressions import (
     PLACE,
@@ -48,9 +49,11 @@ class Writer:
         reads_queue: Whether it reads inputs of which there is one row a step.
         functions: Names of the functions that give values' elements, by the value's id.
         locals: The variables that hold element i of a value, likewise.
+        kept: Expressions, by their places, of elements of values in a block's own memory, likewise.
     """
 
     printer: ClassVar[type[Printer]]
+    row_steps: ClassVar[type[RowSteps]] = RowSteps
     POINTER: ClassVar[str] = "p{0}"  # parameter {0}
     DEPTH: ClassVar[int]  # of the statements of a group
 
@@ -66,6 +69,7 @@ class Writer:
         self.reads_queue = False
         self.functions: dict[int, str] = {}
         self.locals: dict[int, Name] = {}
+        self.kept: dict[int, Callable[[Expr], Expr]] = {}
         self._count = 0
 
     # Text ---------------------------------------------------------------------------------------
@@ -166,6 +170,8 @@ class Writer:
         root = self.plan.root(value)
         if id(root) in self.locals:
             return self.locals[id(root)]
+        if id(root) in self.kept:
+            return self.kept[id(root)](place)
         # Its places need 64 bits, which functions of places do not take.
         if root.size > MOST_ELEMENTS:
             return Load(self.array(root), place)

@@ -27,6 +27,7 @@ from minicnn.kernels.statements import (
     Barrier,
     Copy,
     If,
+    Join,
     Let,
     Local,
     Loop,
@@ -64,7 +65,7 @@ class Cpp(Printer):
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
     types: ClassVar[Mapping[str, str]] = {**C_TYPES, **_WHOLE}
-    INDENT = "  "
+    INDENT, braces = "  ", True
     names: ClassVar[Mapping[str, str]] = {"thread": "threadIdx.x"}
     special: ClassVar[Mapping[str, str]] = {
         "True": "true", "False": "false", "nan": "({0}(0) * Limits<{0}>::infinity())",
@@ -135,7 +136,7 @@ class Cpp(Printer):
         return f"if ({self.text(x.condition)}) {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
 
     def _loop(self, x: Loop) -> str:
-        name, stop = x.variable.name, x.stop if isinstance(x.stop, int) else self.text(x.stop)
+        name, stop = x.variable.name, x.stop if isinstance(x.stop, int) else self._within(x.stop, 4)
         pragma = f"#pragma unroll{f' {x.unroll}' * (x.unroll != x.rounds)}\n{self.INDENT * self._depth}"
         head = f"for ({self.types[type_name(x.variable)]} {name} = {x.start}; {name} < {stop}; {name}++)"
         return f"{pragma * (x.unroll > 0)}{head} {{\n{self.inner(x.body)}{self.INDENT * self._depth}}}"
@@ -145,9 +146,10 @@ class Cpp(Printer):
         return f"{place} {self.changed(Load(x.array, x.place), x.value)};"
 
     def _shared(self, x: Shared) -> str:
-        kind, first = self.types[x.array.dtype], self._shared_bytes
-        # One after the other in the memory that the launch asks for, each from a multiple of 16 bytes on.
-        self._shared_bytes += -(-x.array.size * ITEMSIZE[x.array.dtype] // 16) * 16
+        kind, first = self.types[x.array.dtype], x.first
+        if first is None:  # one after the other in the memory that the launch asks for, each from 16 bytes on
+            first = self._shared_bytes
+            self._shared_bytes += -(-x.array.size * ITEMSIZE[x.array.dtype] // 16) * 16
         place = f"dynamic_shared(){f' + {first}' * (first > 0)}"
         return f"{kind}* const {x.array.name} = reinterpret_cast<{kind}*>({place});"
 
@@ -169,6 +171,10 @@ class Cpp(Printer):
 
     def _barrier(self, x: Barrier) -> str:
         return "__syncthreads();"
+
+    def _join(self, x: Join) -> str:
+        name = x.variable.name
+        return f"{name} = join_lanes<{x.near}, {x.far}, {'Largest' if x.join == 'max' else 'Plus'}>({name});"
 
 
 @cache

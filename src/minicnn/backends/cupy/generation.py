@@ -10,11 +10,12 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import LANES, FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
+from minicnn.backends._gpu.regions import region_statements
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tile_families import RUN, ReductionTile
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
-from minicnn.backends.cupy.region_text import region_text
+from minicnn.backends.cupy.row_steps import CppRowSteps
 from minicnn.backends.cupy.tile_types import tile_type
 from minicnn.kernels.elements import element, widens
 from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, changed
@@ -87,6 +88,8 @@ def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
 
 class CppWriter(NeighbourWriter):
     """Text of one kernel in C++: its parameters are p0, p1 ..., its functions objects in the scope of their group."""
+
+    row_steps = CppRowSteps
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
@@ -168,10 +171,10 @@ class CppWriter(NeighbourWriter):
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Statements of one group, which see `block` and threadIdx.x."""
-        self.functions, self.locals, self._lines = {}, {}, []
+        self.functions, self.locals, self.kept, self._lines = {}, {}, {}, []
         self._wide_loads = group.on_tensor_cores
         if group.anchor.op.name == "row_region":
-            body = region_text(self, group.anchor)
+            body = self.lines(region_statements(self, group.anchor), 2)
         elif is_lowered(self, group) and not self.lanes(group):
             statements = plain_tile(self, group, threads)
             self.shared = max(self.shared, shared_bytes(statements))

@@ -191,7 +191,7 @@ def _erf(c: _Code, x: Any) -> Any:
 
 
 def _erfc(c: _Code, x: Any) -> Any:
-    """erfc(x), within 5 units in the last place."""
+    """erfc(x), within 6 units in the last place."""
     size = c.magnitude(x)
     y = _erfc_of_size(c, size)
     y = c.choose(x, "<", 0.0, c.sub(2, y), y)

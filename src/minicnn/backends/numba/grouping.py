@@ -125,7 +125,8 @@ def _rounding(node: Node, last: Node, readers: Readers) -> list[Node]:
     cast = readers.only(last.outputs[0])
     # Where windows overlap their gradients are added up in memory.
     stores = node.op.name != "matmul" and (node.op.name != "max_pool2d_gradient" or scatters(node))
-    return [cast] if stores and cast is not None and cast.outputs[0].dtype == SHORT else []
+    rounds = cast is not None and cast.op.name == "cast" and cast.outputs[0].dtype == SHORT
+    return [cast] if cast is not None and stores and rounds else []
 
 
 def _is_bias(to: Lowering, product: Value, after: Node) -> bool:

@@ -21,9 +21,10 @@ def _initialized() -> None:
 
 def _machine(target: Target) -> Any:
     _initialized()
-    # Kernels are put anywhere in memory, and call functions of LLVM's and the system's libraries.
+    # As Numba compiles: code is put anywhere in memory, far from the functions of libraries that it calls.
+    reloc = "static" if target.architecture == "x86_64" else "default"
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=SPEED_LEVEL, reloc="pic", codemodel="default", jit=True
+        cpu=target.cpu, features=target.features, opt=SPEED_LEVEL, reloc=reloc, codemodel="jitdefault", jit=True
     )
 
 

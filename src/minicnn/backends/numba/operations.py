@@ -22,7 +22,7 @@ MASK = ir.VectorType(BOOL, LANES)
 
 @dataclass(frozen=True)
 class Operation:
-    """What code calls by a name.
+    """Instructions that code calls by a name.
 
     Attributes:
         name: The name.

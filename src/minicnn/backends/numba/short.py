@@ -7,6 +7,7 @@ multiply-adds give the same bits, while denormal numbers count as zero: see `flu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -122,13 +123,12 @@ def _store_some(builder: Any, address: Any, value: Any, count: Any) -> None:
 def _broadcast_short(builder: Any, address: Any) -> Any:
     one = builder.load(pointer(builder, address, HALF), align=2)
     bits = builder.shl(builder.zext(one, INT32), ir.Constant(INT32, 16))
-    return _splat_word(builder, bits, VECTOR)
+    return builder.bitcast(_splat_word(builder, bits), VECTOR)
 
 
-def _splat_word(builder: Any, word: Any, kind: Any) -> Any:
+def _splat_word(builder: Any, word: Any) -> Any:
     undefined = ir.Constant(_INTS, ir.Undefined)
-    lanes = builder.shuffle_vector(builder.insert_element(undefined, word, _FIRST), undefined, _ALL_FIRST)
-    return lanes if kind is _INTS else builder.bitcast(lanes, kind)
+    return builder.shuffle_vector(builder.insert_element(undefined, word, _FIRST), undefined, _ALL_FIRST)
 
 
 def _paired(builder: Any, first: Any, second: Any) -> Any:
@@ -145,28 +145,35 @@ def _neighbours(builder: Any, first: Any, second: Any) -> Any:
     return builder.bitcast(builder.shuffle_vector(*shorts, order), VECTOR)
 
 
+@dataclass(frozen=True)
 class Pairs:
-    """16 lanes with a pair of bfloat16 each: as they are for the instruction, as two vectors of float32 without it."""
+    """16 lanes with a pair of bfloat16 each.
 
-    def __init__(self, builder: Any, low: Any, high: Any, lanes: Any = None) -> None:
-        self.builder, self.low, self.high, self.lanes = builder, low, high, lanes
+    Attributes:
+        first: The first of each pair as float32, where there is no instruction.
+        second: The second of each.
+        lanes: Both as they are, for the instruction.
+    """
+
+    first: Any = None
+    second: Any = None
+    lanes: Any = None
 
     @staticmethod
     def of_neighbours(builder: Any, address: Any) -> Pairs:
         """Two vectors of bfloat16, one after the other in memory: lane i has element i of both."""
         if not native(builder):
             second = builder.add(address, ir.Constant(INT, SHORT_BYTES))
-            return Pairs(builder, _short_load(builder, address), _short_load(builder, second))
+            return Pairs(_short_load(builder, address), _short_load(builder, second))
         both = builder.load(pointer(builder, address, _PAIRS), align=2)
         order = [place for lane in range(LANES) for place in (lane, LANES + lane)]
-        lanes = builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(INT32, 2 * LANES), order))
-        return Pairs(builder, None, None, lanes)
+        return Pairs(lanes=builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(INT32, 2 * LANES), order)))
 
     @staticmethod
     def of_one(builder: Any, address: Any) -> Pairs:
         """A vector of bfloat16, each with a 0 as the second of its pair."""
         if not native(builder):
-            return Pairs(builder, _short_load(builder, address), _filled(VECTOR, 0.0))
+            return Pairs(_short_load(builder, address), _filled(VECTOR, 0.0))
         shorts = builder.load(pointer(builder, address, _SHORTS), align=2)
         return Pairs.of_lanes(builder, builder.zext(shorts, _INTS))
 
@@ -174,9 +181,9 @@ class Pairs:
     def of_lanes(builder: Any, lanes: Any) -> Pairs:
         """Lanes that hold pairs as they are."""
         if native(builder):
-            return Pairs(builder, None, None, builder.bitcast(lanes, _PAIRS))
-        low = builder.bitcast(builder.shl(lanes, _filled(_INTS, 16)), VECTOR)
-        return Pairs(builder, low, builder.bitcast(builder.and_(lanes, _filled(_INTS, _UPPER)), VECTOR))
+            return Pairs(lanes=builder.bitcast(lanes, _PAIRS))
+        halves = builder.shl(lanes, _filled(_INTS, 16)), builder.and_(lanes, _filled(_INTS, _UPPER))
+        return Pairs(*(builder.bitcast(half, VECTOR) for half in halves))
 
     @staticmethod
     def at(builder: Any, address: Any) -> Pairs:
@@ -186,7 +193,7 @@ class Pairs:
     @staticmethod
     def spread(builder: Any, address: Any) -> Pairs:
         """One pair in memory, for all lanes."""
-        return Pairs.of_lanes(builder, _splat_word(builder, builder.load(pointer(builder, address, INT32)), _INTS))
+        return Pairs.of_lanes(builder, _splat_word(builder, builder.load(pointer(builder, address, INT32))))
 
 
 def dot(builder: Any, sums: Any, x: Pairs, y: Pairs) -> Any:
@@ -195,10 +202,11 @@ def dot(builder: Any, sums: Any, x: Pairs, y: Pairs) -> Any:
         name, kinds = "llvm.x86.avx512bf16.dpbf16ps.512", [VECTOR, _BFLOAT_PAIRS, _BFLOAT_PAIRS]
         operands = [sums, *(builder.bitcast(v.lanes, _BFLOAT_PAIRS) for v in (x, y))]
         return external(builder, name, VECTOR, kinds, operands)
-    return _fma(builder, x.low, y.low, _fma(builder, x.high, y.high, sums))
+    return _fma(builder, x.first, y.first, _fma(builder, x.second, y.second, sums))
 
 
-# Bits of x86's MXCSR (denormal operands count as zero, denormal results become zero) and of ARM's FPCR (both).
+# Bits of x86's MXCSR (denormal operands count as zero, denormal results become zero) and of ARM's FPCR (both; there a
+# result is denormal if it is so before it is rounded, which matters half a unit below the smallest normal number).
 _X86_FLUSH, _ARM_FLUSH = 0x8040, 1 << 24
 
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.plain import is_lowered, plain_tile
+from minicnn.backends._gpu.regions import region_statements
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.numba_cuda.printer import CudaPython
-from minicnn.backends.numba_cuda.region_text import QUEUE, region_text
+from minicnn.backends.numba_cuda.row_steps import PythonRowSteps
 from minicnn.kernels.elements import MOST_ELEMENTS
 from minicnn.kernels.expressions import Expr, Name
+from minicnn.kernels.statements import Statement
 from minicnn.program.graph import Node, Value
 
 
@@ -41,7 +43,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
-    definitions = "".join(writer.definitions).replace(QUEUE, "p[-1]" if row else "index(0)")
+    definitions = "".join(writer.definitions)
     text = (
         f"# {named(launch)}\n{definitions}\n\n"
         f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({arguments})\n{calls}"
@@ -54,6 +56,7 @@ class PythonWriter(Writer):
     """Text of one kernel in Python: its functions take a tuple p of all parameters, p[0], p[1] ..."""
 
     printer = CudaPython
+    row_steps = PythonRowSteps
     POINTER, DEPTH = "p[{0}]", 1
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
@@ -82,8 +85,11 @@ class PythonWriter(Writer):
 
     def group(self, group: FusionGroup, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a group."""
-        self.locals = {}
+        self.locals, self.kept = {}, {}
         if group.anchor.op.name == "row_region":
-            return region_text(self, group.anchor)
-        statements = plain_tile(self, group, threads) if is_lowered(self, group) else self.elements(group, threads)
+            statements: Sequence[Statement] = region_statements(self, group.anchor)
+        elif is_lowered(self, group):
+            statements = plain_tile(self, group, threads)
+        else:
+            statements = self.elements(group, threads)
         return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(statements)}")

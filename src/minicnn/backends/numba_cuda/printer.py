@@ -22,6 +22,7 @@ from minicnn.kernels.expressions import (
     Expr,
     Load,
     Name,
+    Syntax,
     parts_of,
 )  # fmt: skip
 from minicnn.kernels.scalars import FUNCTIONS, T
@@ -38,18 +39,13 @@ from minicnn.kernels.statements import (
     Statement,
     Store,
     Variable,
-)
-from minicnn.program.graph import Value
+)  # fmt: skip
+from minicnn.program.graph import ITEMSIZE, Value
 
 # Functions of `kernels/` whose names are others; those in whose names a type stands.
 NAMES = {
-    "maximum": "larger",
-    "minimum": "smaller",
-    "power": "pow_",
-    "abs": "absolute",
-    "sign": "signum",
-    "floor": "floor_",
-}
+    "maximum": "larger", "minimum": "smaller", "power": "pow_", "abs": "absolute", "sign": "signum", "floor": "floor_",
+}  # fmt: skip
 _TYPED = frozenset((*FUNCTIONS, "erf", "erfc", "floor", "random_uniform"))
 
 _WHOLE = {INDEX: "signed", PLACE: "index", WIDE_PLACE: "np.int64"}
@@ -83,6 +79,7 @@ class CudaPython(Python):
         super().__init__(define)
         self._within_function = False  # that is called for each round of a loop
         self._procedures: dict[str, str] = {}  # functions of procedures, by the names of these
+        self._first: dict[str, int] = {}  # where arrays begin in the memory that the launch asks for, in elements
 
     def define(self, text: str) -> str:
         """Name of something new, whose definition has {name} where the name goes."""
@@ -106,8 +103,10 @@ class CudaPython(Python):
 
     def _at(self, array: Array, place: Expr) -> str:
         """Text of an element of an array."""
+        if array.memory == DEVICE:
+            return f"{array.name}[{self.place(place)}]"
         # Places of 64 bits that differ by a constant share an address in shared memory.
-        return f"{array.name}[{self.place(place) if array.memory == DEVICE else f'slot({self.text(place)})'}]"
+        return f"{array.name}[slot({self.text(place + self._first.get(array.name, 0))})]"
 
     def _stored(self, text: str, dtype: str) -> tuple[str, int]:
         return (f"{text} != 0", 3) if dtype == "bool" else (text, 9)
@@ -117,7 +116,7 @@ class CudaPython(Python):
         return f"{NAMES.get(x.function, x.function)}{ending}({', '.join(map(self.text, x.arguments))})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:
-        names = sorted({n.name for n in parts_of(x, Name)} - _bound(x.statements) - self.names.keys())
+        names = sorted(({n.name for n in parts_of(x, Name)} | _arrays((x,))) - _bound(x.statements) - self.names.keys())
         return f"{self.define(self.function([*map(Name, names)], x, x.dtype))}({', '.join(['p', *names])})", 9
 
     def function(self, parameters: Sequence[Name], result: Expr, dtype: str) -> str:
@@ -159,7 +158,10 @@ class CudaPython(Python):
         return margin.join([head, *calls])
 
     def _shared(self, x: Shared) -> str:
-        return f"{x.array.name} = cuda.shared.array({x.array.size}, {STORED[x.array.dtype]}, ALIGNED)"
+        array, own = x.array, x.first is None
+        self._first[array.name] = (x.first or 0) // ITEMSIZE[array.dtype]
+        kind = array.dtype.replace("bool", "uint8")  # by Numba's name, from which the simulator takes the size
+        return f"{array.name} = cuda.shared.array({own * array.size}, types.{kind}, ALIGNED)"
 
     def _local(self, x: Local) -> str:
         return f"{x.array.name} = cuda.local.array({x.array.size}, {STORED[x.array.dtype]})"
@@ -190,8 +192,8 @@ def _bound(body: Sequence[Statement]) -> set[str]:
     return {*lets, *loops, *(one.array.name for one in parts_of(tuple(body), Local))}
 
 
-def _arrays(body: Sequence[Statement]) -> set[str]:
-    """Names of arrays of a block or a thread that statements use."""
-    arrays = [one.array for one in parts_of(tuple(body), Load | Store)]
-    arrays += [a for one in parts_of(tuple(body), Copy) for a in (one.target, one.source)]
+def _arrays(body: tuple[Syntax, ...]) -> set[str]:
+    """Names of arrays of a block or a thread that expressions and statements use."""
+    arrays = [one.array for one in parts_of(body, Load | Store)]
+    arrays += [a for one in parts_of(body, Copy) for a in (one.target, one.source)]
     return {a.name for a in arrays if a.memory != DEVICE}

@@ -37,11 +37,9 @@ def byte_tile_of(region: RowRegion) -> ByteTile | None:
 
 
 class NumbaLayout(Layout):
-    """The layout of a region whose product with bytes is that of `kernels/bytes_product.py`.
+    """The layout of a region whose product with bytes is that of `kernels/bytes_product.py`."""
 
-    Attributes:
-        exchange: Where threads that share a sum leave their parts of it.
-    """
+    shuffles = False
 
     def product_space(self) -> tuple[int, int]:
         """See `Layout.product_space`; at the end nothing of it is needed any more."""
@@ -51,7 +49,6 @@ class NumbaLayout(Layout):
     def _placed(self) -> None:
         self.thread_per_row = False  # all levels have all threads
         super()._placed()
-        self.exchange = self._place(4 * self.region.threads)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Wgsl(TypedPrinter):
     """WGSL of the expressions and statements of a kernel. See `TypedPrinter`."""
 
     symbols: ClassVar[Mapping[str, str]] = {"//": "/", "and": "&&"}
+    braces = True
 
     # Expressions --------------------------------------------------------------------------------
 

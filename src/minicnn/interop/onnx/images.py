@@ -21,6 +21,7 @@ from minicnn.interop.onnx.emitting import (
     taken,
 )
 from minicnn.ops.normalization import unit_of
+from minicnn.ops.windows import padding_behind
 from minicnn.program.graph import Value
 
 NCHW = "NCHW"
@@ -110,12 +111,8 @@ def _frame(a: Attributes, x: Value, geometry: dict[str, Any], padding: Pairs, ke
     """Padding for which a window that begins within the image, or in front of it, is whole: `ceil_mode`."""
     if not a.get("ceil_mode", 0):
         return padding
-    pairs = []
-    for n, k, s, (before, after) in zip(x.shape[2:], kernel, geometry["strides"], padding, strict=True):
-        count = -(-(n + before + after - k) // s) + 1
-        if (count - 1) * s >= n + before:
-            count -= 1
-        pairs.append((before, max(after, (count - 1) * s + k - n - before)))
+    sides = zip(x.shape[2:], kernel, geometry["strides"], padding, strict=True)
+    pairs = [(before, padding_behind(n, k, s, before, after)) for n, k, s, (before, after) in sides]
     return (pairs[0], pairs[1])
 
 

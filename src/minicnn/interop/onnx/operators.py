@@ -17,6 +17,7 @@ from minicnn import ops
 from minicnn.interop.onnx.emitting import Attributes, Emitter, UnsupportedError, axis_at, reshaped
 from minicnn.interop.onnx.images import IMAGES
 from minicnn.interop.onnx.moving import SHAPES
+from minicnn.interop.onnx.tensors import BINARY, COMPARISONS, UNARY
 from minicnn.program.graph import ITEMSIZE, Value
 
 
@@ -186,18 +187,12 @@ def _of(emit: Callable[[Value], Value]) -> Callable[..., Value]:
 
 
 OPERATORS: dict[str, Callable[..., Any]] = {
+    **{kind: _unary(getattr(ops, name)) for name, kind in UNARY.items() if hasattr(ops, name)},
+    **{kind: _binary(getattr(ops, name)) for name, kind in (BINARY | COMPARISONS).items() if hasattr(ops, name)},
     "Abs": _abs, "Neg": _neg, "Relu": _relu, "Div": _div, "Pow": _pow, "Clip": _clip, "PRelu": _prelu, "Selu": _selu,
     "Celu": _celu, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu, "Swish": _swish, "Shrink": _shrink, "Cast": _to,
-    **{k: _unary(op) for k, op in {
-        "Sign": ops.sign, "Sqrt": ops.sqrt, "Exp": ops.exp, "Log": ops.log, "Sigmoid": ops.sigmoid, "Tanh": ops.tanh,
-        "Softplus": ops.softplus, "Erf": ops.erf,
-    }.items()},
     "LeakyRelu": _unary(ops.leaky_relu, 0.01, negative_slope="alpha"),
     "Elu": _unary(ops.elu, 1.0, alpha="alpha"),
-    **{k: _binary(op) for k, op in {
-        "Add": ops.add, "Sub": ops.subtract, "Mul": ops.multiply, "Equal": ops.equal, "Greater": ops.greater,
-        "Less": ops.less, "GreaterOrEqual": ops.greater_equal, "LessOrEqual": ops.less_equal,
-    }.items()},
     "Max": _variadic(ops.maximum), "Min": _variadic(ops.minimum), "Sum": _variadic(ops.add),
     "Mean": lambda e, a, *xs: reduce(ops.add, xs) / float(len(xs)),
     "And": lambda e, a, x, y: ops.where(x, y, e.constant(False)),

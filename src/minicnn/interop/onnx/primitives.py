@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from minicnn.interop.onnx.tensors import XP, Sheet, Tensor, astype, expand_dims, reshape, sliced
+from minicnn.interop.onnx.tensors import UNARY, XP, Sheet, Tensor, astype, expand_dims, reshape, sliced
 from minicnn.interop.onnx.tensors import pad as padded
 from minicnn.interop.onnx.windows import WINDOWS
 from minicnn.ops.activations import _ERFC, _ERFC_TERMS_32
@@ -69,7 +69,7 @@ def _relu_gradient(node: Node, dy: Tensor, y: Tensor) -> Tensor:
 
 
 def _silu(node: Node, x: Tensor) -> Tensor:
-    return x * x.sheet.emit("Sigmoid", [x], x.shape, x.dtype)
+    return x * XP.sigmoid(x)
 
 
 def _gelu(node: Node, x: Tensor) -> Tensor:
@@ -167,15 +167,12 @@ def _axes(axes: Any, ndim: int) -> Sequence[int]:
 
 
 RULES: dict[str, Rule] = {
-    "relu": _operator("Relu"),
+    **{name: _operator(UNARY[name]) for name in ("relu", "sigmoid", "softplus", "erf")},
     "relu6": _relu6,
     "relu_gradient": _relu_gradient,
     "leaky_relu": _operator("LeakyRelu", alpha="negative_slope"),
     "elu": _operator("Elu", alpha="alpha"),
-    "sigmoid": _operator("Sigmoid"),
     "silu": _silu,
-    "softplus": _operator("Softplus"),
-    "erf": _operator("Erf"),
     "erfc": _erfc,
     "gelu": _gelu,
     "softmax": _operator("Softmax", axis="axis"),

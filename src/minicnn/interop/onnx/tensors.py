@@ -365,23 +365,24 @@ def _arange(n: int, *, dtype: str, device: Sheet) -> Tensor:
     return device.constant(np.arange(n, dtype=dtype))
 
 
-_UNARY = {
+# Operators of ONNX by the functions of the namespace, and by the primitives of the same names: for both directions.
+UNARY = {
     "abs": "Abs", "negative": "Neg", "sign": "Sign", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "tanh": "Tanh",
-    "floor": "Floor", "logical_not": "Not",
+    "sigmoid": "Sigmoid", "softplus": "Softplus", "erf": "Erf", "relu": "Relu", "floor": "Floor", "logical_not": "Not",
 }  # fmt: skip
-_BINARY = {
+BINARY = {
     "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "pow": "Pow", "maximum": "Max",
     "minimum": "Min", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor",
 }  # fmt: skip
-_COMPARISONS = {
+COMPARISONS = {
     "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
     "equal": "Equal",
 }  # fmt: skip
 
 XP = SimpleNamespace(
-    **{name: _unary(kind) for name, kind in _UNARY.items()},
-    **{name: _both(kind) for name, kind in _BINARY.items()},
-    **{name: _both(kind, "bool") for name, kind in _COMPARISONS.items()},
+    **{name: _unary(kind) for name, kind in UNARY.items()},
+    **{name: _both(kind) for name, kind in BINARY.items()},
+    **{name: _both(kind, "bool") for name, kind in COMPARISONS.items()},
     **{name: name for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")},
     square=lambda x: x * x, expm1=expm1, log1p=log1p, where=where, astype=astype, asarray=_asarray,
     sum=reduced("ReduceSum"), mean=reduced("ReduceMean"), max=reduced("ReduceMax"), argmax=argmax, matmul=matmul,

@@ -89,7 +89,7 @@ def _filters_first(w: Tensor) -> Tensor:
 
 
 def _taps(x: Tensor, window: Window, size: Sequence[int]) -> list[Tensor]:
-    """What each tap of a window meets, as rows (N * OH * OW, C)."""
+    """Elements that each tap of a window meets, as rows (N * OH * OW, C)."""
     framed = pad(permute_dims(x, (0, 2, 3, 1)), ((0, 0), *window.padding, (0, 0)))
     return [reshape(tap, (-1, x.shape[1])) for tap in window.taps(framed, LAST, (size[0], size[1]))]
 

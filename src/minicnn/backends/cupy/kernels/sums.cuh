@@ -18,6 +18,13 @@ struct Largest {
   template <class T> static DEVICE T join(T a, T b) { return maximum(a, b); }
 };
 
+// A number joined with those of the lanes whose numbers differ in bits that are worth NEAR to less than FAR.
+template <int NEAR, int FAR, class Join, class T> DEVICE T join_lanes(T x) {
+#pragma unroll
+  for (int apart = NEAR; apart < FAR; apart *= 2) x = Join::join(x, __shfl_xor_sync(0xffffffffu, x, apart));
+  return x;
+}
+
 // Calls out(i, value) for each of O results, those of part p p * O later, each over R terms that are cut into PARTS: f(o, r) gives those
 // of N neighbouring results as `Lanes`, o being a multiple of N as O is. A block makes OX results with RX threads each.
 template <class T, class Join, int O, int R, int PARTS, int OX, int RX, int N, class F, class Out>

@@ -27,7 +27,6 @@ from minicnn.backends.numba_cuda.kernels.decorators import (
     unrolled,
 )
 from minicnn.backends.numba_cuda.kernels.filling import fill
-from minicnn.backends.numba_cuda.kernels.regions import clearing
 from minicnn.backends.numba_cuda.shim import cuda
 
 TOGETHER = 4  # rows whose terms of the gradient are written out one after the other
@@ -106,10 +105,9 @@ class ByteRows:
     begin: Function  # begin(p, 0, shared, thread): bring the matrix into shared memory
     load: Function  # load(p, fetched, thread, tile): ask for the bytes of a tile
     store: Function  # store(fetched, words, thread): put them into shared memory, when they have come
-    multiply: Function  # multiply(p, words, thread): the product, slice by slice
-    product: Function  # product(p, e): its element e of the tile
+    multiply: Function  # multiply(shared, words, thread): the product, slice by slice
     clear: Function  # clear(totals): set the sums of the gradient to zero
-    accumulate: Function  # accumulate(p, words, totals, thread, rows): add the product with the gradient
+    accumulate: Function  # accumulate(shared, words, totals, thread, rows): add the product with the gradient
     finish: Function  # finish(p, totals, thread, number): hand these sums out
 
 
@@ -130,7 +128,7 @@ def _keeping(width: int) -> Function:
     return four if width == 4 else one
 
 
-def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy: Function, out: Function) -> ByteRows:
+def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy: int, out: Function) -> ByteRows:
     """The functions of a tile.
 
     Args:
@@ -138,7 +136,7 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
         x: x(p): memory of the bytes, and the number of the first.
         where: where(p, r): which row of the memory is row r of the batch.
         weight: weight(p, i): element i of the matrix.
-        dy: dy(p, r, m): the gradient in row r of the tile.
+        dy: Where the gradient of a tile's rows begins in shared memory, in numbers of 4 bytes.
         out: out(p, number, i, total): what takes element i of the product with the gradient, of the block of a number.
     """
     T, zero, none = np.float32, np.float32(0), index(0)
@@ -230,12 +228,12 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     multiply_bytes = unrolled(4, multiply_byte)
 
     @block
-    def multiply(p: Any, words: Any, thread: Any) -> None:
+    def multiply(shared: Any, words: Any, thread: Any) -> None:
         words_of_lane = cuda.local.array(EACH, index)
         # A row of the matrix is read once from shared memory for all rows of the thread.
         wide = cuda.local.array(M, T)
         sums = cuda.local.array(MINE, T)
-        shared, lane, piece = p[-3], thread % LANES, thread // LANES
+        lane, piece = thread % LANES, thread // LANES
         for k in range(MINE):
             sums[slot(k)] = zero
         for w in range(piece, WORDS, SLICES):
@@ -247,13 +245,6 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
             for k in range(EACH):
                 for m in range(M):
                     shared[slot(start + k * LANES * M + m)] = sums[slot(k * M + m)]
-
-    @device
-    def product(p: Any, e: Any) -> Any:
-        total = zero
-        for k in range(PARTS):
-            total += p[-3][slot(SUMS + k * SUMS_PITCH + e)]
-        return total
 
     # The gradient -------------------------------------------------------------------------------
 
@@ -272,24 +263,29 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
     @device
     # The gradient of a row is read once for all words of the thread.
     def add_row(u: Any, s: Any) -> None:
-        p, words, totals, wide, thread, r = s
+        shared, words, totals, wide, thread, r = s
         for m in range(M):
-            wide[slot(m)] = dy(p, index(r + u), index(m))
+            wide[slot(m)] = shared[slot(dy + (r + u) * M + m)]
         add_words((words, totals, wide, thread, index(r + u)))
 
     add_rows = unrolled(TOGETHER, add_row)
 
     @block
-    def accumulate(p: Any, words: Any, totals: Any, thread: Any, rows: Any) -> None:
+    def accumulate(shared: Any, words: Any, totals: Any, thread: Any, rows: Any) -> None:
         wide = cuda.local.array(M, T)
         if thread < WORDS:
             r = index(0)
             while r + TOGETHER <= rows:
-                add_rows((p, words, totals, wide, thread, r))
+                add_rows((shared, words, totals, wide, thread, r))
                 r = index(r + TOGETHER)
             while r < rows:
-                add_row(index(0), (p, words, totals, wide, thread, r))
+                add_row(index(0), (shared, words, totals, wide, thread, r))
                 r = index(r + 1)
+
+    @device
+    def clear(totals: Any) -> None:
+        for k in range(TOTALS):
+            totals[slot(k)] = zero
 
     @device
     def finish_one(u: Any, s: Any) -> None:
@@ -301,4 +297,4 @@ def byte_rows(tile: ByteTile, x: Function, where: Function, weight: Function, dy
                     out(p, number, index((w * 4 + j) * M + m), totals[slot((u * 4 + j) * M + m)])
 
     finish = unrolled(OWN, finish_one, "p, totals, thread, number")
-    return ByteRows(begin, load, store, multiply, product, clearing(T, TOTALS), accumulate, finish)
+    return ByteRows(begin, load, store, multiply, clear, accumulate, finish)

@@ -10,7 +10,7 @@ import numpy as np
 from minicnn.backends.numba_cuda.kernels import elementary, scalars
 from minicnn.backends.numba_cuda.shim import types
 
-_MODULES = ("decorators", "bytes_product", "matmul", "regions", "sorting")
+_MODULES = ("decorators", "bytes_product", "matmul", "sorting")
 
 NAMES: dict[str, Any] = {
     **{
