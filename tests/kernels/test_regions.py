@@ -14,11 +14,12 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
 from minicnn.backends._gpu.region_layout import Layout
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends.cupy.cpp import Cpp
 from minicnn.kernels import words
-from minicnn.kernels.expressions import PLACE, Array, Expr, Name, Number
+from minicnn.kernels.expressions import PLACE, Array, Expr, Name, Number, Select
 from minicnn.kernels.interpreter import Interpreter, KernelError
 from minicnn.kernels.lanes import exchanged
-from minicnn.kernels.statements import If, Join, Kernel, Part, Shared, Statement, Store, Variable
+from minicnn.kernels.statements import If, Join, Kernel, Loop, Part, Shared, Statement, Store, Variable
 from support.interpreted import interpreted
 from support.numerics import assert_close
 from support.plans import plan_of
@@ -88,3 +89,9 @@ def test_all_threads_join() -> None:
     whole, arrays = kernel(If(few, (Join(X, "sum", 4),)))
     with pytest.raises(KernelError, match="All threads of a block"):
         Interpreter(whole, arrays).run()
+
+
+def test_the_end_of_a_loop_may_be_one_of_two_in_cpp() -> None:
+    end = Select(Number(4, PLACE) > THREAD, Number(2, PLACE), Number(1, PLACE))
+    text = Cpp().lines([Loop(Name("u", PLACE), end, ())], 0)
+    assert "u < (4u > threadIdx.x ? 2u : 1u); u++" in text
