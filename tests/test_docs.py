@@ -10,6 +10,7 @@ where that library is missing.
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
 import tomllib
@@ -97,6 +98,8 @@ def test_examples_of_docstrings_print_what_they_show(
         module = import_module(name)
     except ImportError as error:
         pytest.skip(str(error))
+    for library in re.findall(r">>> import (\w+)", inspect.getsource(module)):
+        pytest.importorskip(library)
     assert doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
 
 

@@ -65,8 +65,8 @@ def save_model(model: Model, path: Path) -> None:
     Example:
         >>> from minicnn.layers import Dense, Input
         >>> model = Sequential([Input((4,)), Dense(2)])
-        >>> save_model(model, "/tmp/model.safetensors")
-        >>> load_model("/tmp/model.safetensors").count_params()
+        >>> save_model(model, "model.safetensors")
+        >>> load_model("model.safetensors").count_params()
         10
     """
     check_ending(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minicnn.measure import Page, Store
+from minicnn.measure import Page, ResultStore
 from minicnn.measure.page import CLAIMS
 from minicnn.measure.report import Chapter, to_html_page
 from minicnn.measure.study import recall
@@ -34,7 +34,7 @@ return {wider: Math.max(table.getBoundingClientRect().right, box.scrollWidth + b
 def test_claims_lie_within_a_screen_of_1280_pixels(name: str, tmp_path: Path) -> None:
     study, page = get_study(name), Page()
     stored = sorted((Path(__file__).parents[2] / "docs" / "studies").glob(f"**/results/{name}"))
-    runs = [recall(study, Store(place, {})) for place in stored]
+    runs = [recall(study, ResultStore(place, {})) for place in stored]
     study.present(page, runs)
     page.blocks[:] = [table for table in page.tables if table.name == CLAIMS]
     (report := tmp_path / "report.html").write_text(to_html_page([Chapter(name, study, runs, page)]), "utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from minicnn.backends._gpu.fusion_groups import whole
-from minicnn.backends._gpu.region_layout import Layout, RowRegion
+from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tile_families import DepthwiseTile, DepthwiseWeightGradientTile, PipelinedTile, Tile
 from minicnn.backends.cupy.cpp import C_TYPES, Cpp
 from minicnn.kernels.geometry import Geometry
@@ -93,13 +93,3 @@ def rows_tile_type(region: RowRegion) -> str:
     one = region.sizes
     numbers = (region.batch, one.k, one.m, one.rows, one.threads, one.stages, one.slices, one.back)
     return f"{rows_type(region, 'Tile')}<{', '.join(map(_argument, numbers))}>"
-
-
-def sums_type(layout: Layout, node: Node) -> str:
-    """The type of a sum over the rows, other than the product with those in memory."""
-    threads, y = layout.region.threads, node.outputs[0]
-    if layout.own_sum(node):
-        return f"OwnSums<float, {y.size}, {threads}>"
-    if layout.thread_per_row and node.op.name == "matmul":
-        return f"RowProducts<float, {y.shape[0]}, {y.shape[1]}, {threads}>"
-    return f"RowSums<float, {y.size}, {threads}>"
