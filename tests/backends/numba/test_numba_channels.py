@@ -146,6 +146,20 @@ def test_donated_weights_make_room_for_later_ones(n: int) -> None:
     assert weights[3] is weights[1]
 
 
+def test_weights_that_are_outputs_too_stay() -> None:
+    program = step_of(2)
+    program.outputs["shown"] = program.updates["w"]
+    run = backend_class("numba")(strict=True).compile(program)
+    given = {"x": array(2, 6), "dy": array(2, 20), "rate": np.asarray(0.5, "float32")}
+    weights, shown = array(6, 20), []
+    for _ in range(4):
+        results = run({**given, "w": weights})
+        weights = results["w"]
+        shown.append((results["shown"], results["shown"].copy()))
+    for kept, copy in shown:
+        np.testing.assert_array_equal(kept, copy)
+
+
 def test_weights_that_cannot_be_written_or_are_given_again_stay() -> None:
     run = backend_class("numba")(strict=True).compile(step_of(2))
     given = {"x": array(2, 6), "dy": array(2, 20), "rate": np.asarray(0.5, "float32"), "w": array(6, 20)}

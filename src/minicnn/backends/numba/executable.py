@@ -47,7 +47,9 @@ class NumbaExecutable:
         self._written: dict[Key, ReferenceType[Array]] = {}  # the arrays whose addresses are in the holes
         self._new = [(key, v.shape, np.dtype(v.dtype)) for key, v in fresh.items() if key not in self._inputs]
         # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
-        self._replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
+        shown = {self._results[name][0] for name in program.outputs}  # outputs stay the caller's own
+        replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
+        self._replaced = {old: new for old, new in replaced.items() if new not in shown}
         self._spare: dict[Key, Array] = {}
 
     def _arena(self, lowering: Lowering) -> dict[Key, Array]:
