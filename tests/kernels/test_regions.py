@@ -19,7 +19,7 @@ from minicnn.kernels import words
 from minicnn.kernels.expressions import PLACE, Array, Expr, Name, Number, Select
 from minicnn.kernels.interpreter import Interpreter, KernelError
 from minicnn.kernels.lanes import exchanged
-from minicnn.kernels.statements import If, Join, Kernel, Loop, Part, Shared, Statement, Store, Variable
+from minicnn.kernels.statements import If, Join, Kernel, Loop, Part, Shared, Statement, Store, Variable, when
 from support.interpreted import interpreted
 from support.numerics import assert_close
 from support.plans import plan_of
@@ -95,3 +95,9 @@ def test_the_end_of_a_loop_may_be_one_of_two_in_cpp() -> None:
     end = Select(Number(4, PLACE) > THREAD, Number(2, PLACE), Number(1, PLACE))
     text = Cpp().lines([Loop(Name("u", PLACE), end, ())], 0)
     assert "u < (4u > threadIdx.x ? 2u : 1u); u++" in text
+
+
+def test_no_condition_is_asked_where_there_is_nothing_to_do() -> None:
+    """Python has no block without statements."""
+    assert when([X < 1], []) == ()
+    assert when([], [If(X < 1, ())]) == (If(X < 1, ()),)

@@ -275,5 +275,6 @@ def replaced(body: Sequence[Statement], pairs: Mapping[Expr, Expr]) -> tuple[Sta
 
 
 def when(conditions: Sequence[Expr], body: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Statements for the case that conditions hold, of which there may be none."""
-    return (If(reduce(both, conditions), tuple(body)),) if conditions else tuple(body)
+    """Statements for the case that conditions hold; there may be no conditions, and no statements."""
+    statements = tuple(body)
+    return (If(reduce(both, conditions), statements),) if conditions and statements else statements
