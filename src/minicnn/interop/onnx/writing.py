@@ -15,7 +15,8 @@ from minicnn.interop.onnx.tensors import HostArray, Operator, Sheet, Tensor
 from minicnn.program.graph import Program, Value
 from minicnn.program.layout import channels_first
 
-OPSET = 24  # of the standard operators
+# Of the standard operators: the newest that the lowest onnx, ONNX Runtime and the runtime of browsers all know.
+OPSET = 24
 IR_VERSION = 10
 NEXT = "next/"  # in front of the name of an input: the output that is given in its place to the next step
 MOST_BYTES = 2**31 - 1  # of a protobuf
