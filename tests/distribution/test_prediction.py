@@ -163,7 +163,7 @@ def test_latency_makes_a_tree_the_fastest_for_few_bytes_and_many_ranks() -> None
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("ethernet", "A network is one of nvlink, infiniband, .* Received: 'ethernet'"),
+        ("ethernet", "A network is one of nvlink, pcie, infiniband, .* Received: 'ethernet'"),
         ("latency=1e-6", "Received: 'latency=1e-6', without bandwidth"),
         ("nvlink,speed=3", "Received: 'speed=3'"),
         ("nvlink,within=here", "within is one of .* Received: 'within=here'"),

@@ -124,6 +124,7 @@ def test_refused_candidates_of_a_gpu_are_shown_and_count_nowhere(scripts: Any) -
 
 @pytest.mark.usefixtures("small")
 def test_losses_may_differ_by_what_rounding_makes_of_them(scripts: Any) -> None:
+    pytest.importorskip("torch")
     peers = scripts("gpu_peers")
     trainer = peers.contender(
         "minicnn cupy", "platforms", replace(peers.CASES["platforms"], batch=8, steps=2), dry=True

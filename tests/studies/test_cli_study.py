@@ -161,7 +161,7 @@ def test_platforms_goes_on_after_an_interruption(monkeypatch: pytest.MonkeyPatch
     assert "PyTorch CPU, Core Ultra 7" in Path("out/platforms/summary-synthetic_digits.csv").read_text()
     report = Path("out/report.html").read_text("utf-8")
     assert "<code>cupy</code>: Backend" in report
-    assert "accuracies of one machine differ by at most 0.00 points" in report
+    assert "accuracies of one machine differ" not in report, "there is one candidate"
     before = Path("out/platforms/summary-synthetic_digits.csv").read_bytes()
     shutil.rmtree("out/platforms")
     Path("out/report.html").unlink()

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import array_api_compat.numpy
-
 from minicnn import ops
 from minicnn.ops.checks import normalize_axes
 from minicnn.ops.groups import Group
@@ -233,6 +231,8 @@ def summed_loss(program: Program) -> Value | None:
 
 def _known(value: Value, depth: int = 4) -> Array | None:
     """Content of a value that a few nodes make of constants alone; None of others."""
+    import array_api_compat.numpy as xp  # loads much, and only who distributes needs it
+
     if value.data is not None or value.node is None or len(value.node.outputs) > 1 or not depth:
         return value.data
     operands = list[Array]()
@@ -240,7 +240,7 @@ def _known(value: Value, depth: int = 4) -> Array | None:
         if (known := _known(operand, depth - 1)) is None:
             return None
         operands.append(known)
-    return value.node.op.reference(*operands, **value.node.attrs, xp=array_api_compat.numpy) if operands else None
+    return value.node.op.reference(*operands, **value.node.attrs, xp=xp) if operands else None
 
 
 def reduce_totals(
