@@ -26,6 +26,7 @@ LEVELS = {"naive": NAIVE, "all": Options()}
 
 
 # Looking at each line makes naive kernels, which other tests run too, four times slower, as the simulator is with them.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("network", "level"),
     [
