@@ -33,27 +33,27 @@ TAP = Name("tap", INDEX)
 
 def operand(writer: Writer, value: Value) -> Operand:
     """An operand whose elements are taken by their places."""
-    name, made = writer.function(value), _Made(writer)
-    element = made.of(value)
+    name, sources = writer.function(value), _Sources(writer)
+    element = sources.of(value)
     if element is None:
         return Operand(lambda place: Apply(name, (place,)))
-    return Operand(lambda place: Apply(name, (place,)), lambda place: made.from_place(element, place, place))
+    return Operand(lambda place: Apply(name, (place,)), lambda place: sources.from_place(element, place, place))
 
 
 def matrix(writer: Writer, value: Value) -> Operand:
     """An operand whose elements are taken by row and column, as it is stored; its rows may be gathered."""
     columns, name = value.shape[1], writer.matrix(value, value.shape[1])
-    made = _Made(writer, columns)
-    element = made.of(value)
+    sources = _Sources(writer, columns)
+    element = sources.of(value)
 
     def one(r: Expr, c: Expr) -> Expr:
         return Apply(name, (r, c))
 
     def neighbours(r: Expr, c: Expr) -> Neighbours:
-        number, gather = r * columns + c, made.gather
+        number, gather = r * columns + c, sources.gather
         if element is None or gather is None:
-            return made.from_place(element or I, number, number)
-        return made.from_place(element, number, writer.resolved(gather, row_place(gather, r)) * columns + c)
+            return sources.from_place(element or I, number, number)
+        return sources.from_place(element, number, writer.resolved(gather, row_place(gather, r)) * columns + c)
 
     return Operand(one, None if element is None else neighbours)
 
@@ -63,8 +63,8 @@ def _stored(k: int) -> Name:
     return Name(f"stored element {k}")
 
 
-class _Made:
-    """How an element of a value is made of those of arrays in memory, so that neighbours are made of neighbours.
+class _Sources:
+    """Arrays in memory of whose elements an element of a value is made, so that neighbours are made of neighbours.
 
     Arrays have them at the place of the value's element, in a row that is gathered, or, of the gradient of a
     max-pooling with the channels last, at the place of the element's window.
@@ -148,9 +148,9 @@ class _ElsewhereError(Exception):
 class _Beside(NodeOperands):
     """Operands of which those at the place of the result are expressions of arrays, too."""
 
-    def __init__(self, made: _Made, node: Node) -> None:
-        super().__init__(made.writer, node)
-        self.made = made
+    def __init__(self, sources: _Sources, node: Node) -> None:
+        super().__init__(sources.writer, node)
+        self.sources = sources
 
     def at(self, k: int, place: Expr) -> Expr:
         """See `NodeOperands.at`."""
@@ -158,4 +158,4 @@ class _Beside(NodeOperands):
         number = self.writer.number(self.writer.plan.root(value))
         if isinstance(number, Number) or not self.is_beside(k):
             return super().at(k, place)
-        return self.made.expression(value)
+        return self.sources.expression(value)

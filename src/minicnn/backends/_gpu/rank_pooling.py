@@ -20,20 +20,20 @@ def remember_maxima(schedule: RankSchedule) -> None:
     and be read again.
     """
     pieces = [each for each in schedule.instructions if isinstance(each, Piece)]
-    made: dict[Slot, tuple[Piece, Node]] = {}
+    handed_on: dict[Slot, tuple[Piece, Node]] = {}
     for piece in pieces:
         slots = dict(zip(piece.results, piece.writes, strict=True))
         pooled = {id(n.outputs[0]): n for n in piece.program.nodes if n.op.name == "max_pool2d" and has_byte(n)}
-        made |= {slots[n]: (piece, pooled[id(v)]) for n, v in piece.program.outputs.items() if id(v) in pooled}
+        handed_on |= {slots[n]: (piece, pooled[id(v)]) for n, v in piece.program.outputs.items() if id(v) in pooled}
     # All shards of one size have the same Programs: each is changed once.
     indices, gradients = dict[int, Names](), dict[int, Names]()
     for piece in pieces:
         slots = dict(zip(piece.inputs, piece.reads, strict=True))
         for node in piece.program.nodes:
             y = node.inputs[2] if node.op.name == "max_pool2d_gradient" else None
-            if y is None or y.node is not None or y.data is not None or slots[y.name] not in made:
+            if y is None or y.node is not None or y.data is not None or slots[y.name] not in handed_on:
                 continue
-            maker, pooling = made[slots[y.name]]
+            maker, pooling = handed_on[slots[y.name]]
             if pooling.attrs == node.attrs:
                 gradients.setdefault(id(piece.program), {})[id(node)] = _named(y.name)
                 indices.setdefault(id(maker.program), {})[id(pooling)] = _named(y.name)

@@ -61,8 +61,8 @@ class Call:
     def waits_for(self, other: Call) -> bool:
         """True if it reads what another makes or overwrites, or overwrites what the other reads."""
         results, names = self._reads
-        made = {id(a.holder) for a in other.results.values() if isinstance(a, Result)}
-        return bool(results & made or names & other.overwrites or self.overwrites & other._reads[1])
+        written = {id(a.holder) for a in other.results.values() if isinstance(a, Result)}
+        return bool(results & written or names & other.overwrites or self.overwrites & other._reads[1])
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,19 @@ def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], ste
     return [builder.load(one) for one in kept]
 
 
+def tile_vectors(builder: Any, tile: Any, count: int) -> list[Any]:
+    """The vectors of a tile, row by row."""
+    return [builder.extract_value(tile, i) for i in range(count)]
+
+
+def tile_of(builder: Any, vectors: list[Any]) -> Any:
+    """The tile of vectors."""
+    tile = ir.Constant(ir.ArrayType(VECTOR, len(vectors)), ir.Undefined)
+    for i, vector in enumerate(vectors):
+        tile = builder.insert_value(tile, vector, i)
+    return tile
+
+
 @cache
 def operations(rows: int, columns: int) -> dict[str, Operation]:
     """Operations on tiles of that many vectors, by their names in code.
@@ -128,21 +141,12 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
     tile, address = ir.ArrayType(VECTOR, size), INT
     cells = [(r, c, r * columns + c) for r in range(rows) for c in range(columns)]
 
-    def apart(builder: Any, a: Any) -> list[Any]:
-        return [builder.extract_value(a, i) for i in range(size)]
-
-    def joined(builder: Any, vectors: list[Any]) -> Any:
-        result = ir.Constant(tile, ir.Undefined)
-        for i, vector in enumerate(vectors):
-            result = builder.insert_value(result, vector, i)
-        return result
-
     def clear(builder: Any) -> Any:
         return ir.Constant(tile, [_filled(VECTOR, 0.0)] * size)
 
     def bias(builder: Any, b: Any) -> Any:
         values = [_broadcast(builder, _plus(builder, b, 4 * c)) for c in range(columns)]
-        return joined(builder, [values[c] for _, c, _ in cells])
+        return tile_of(builder, [values[c] for _, c, _ in cells])
 
     # Rows are loaded once and meet every column: rows x columns products for rows + columns loads is all that a tile is
     # for.
@@ -160,14 +164,14 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             return multiplied(builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], 4 * c)))
 
         steps = [ir.Constant(INT, BYTES), w_step]
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, w], steps, body))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, w], steps, body))
 
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             inputs = [_load(builder, _plus(builder, at[0], r * BYTES)) for r in range(rows)]
             return multiplied(builder, sums, inputs, lambda c: _load(builder, _plus(builder, at[1], c * BYTES)))
 
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], [x_step, y_step], body))
 
     def spread(builder: Any, a: Any, x: Any, y: Any, count: Any, samples: Any, x_step: Any) -> Any:
         def sample(sums: list[Any], at: list[Any]) -> list[Any]:
@@ -185,7 +189,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         # y is a step of a whole vector of samples on, whether all of them are in the batch or not: so it lies in
         # memory.
         steps = [x_step, ir.Constant(INT, LANES * columns * BYTES)]
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], steps, position))
 
     def columns_at(builder: Any, address: Any, lanes: Any) -> list[Any]:
         """The vectors of all columns side by side; if told how many floats there are, 0 beyond those."""
@@ -210,14 +214,15 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             values = columns_at(builder, at[1], lanes)
             return spread_rows(builder, sums, values, lambda r: builder.add(starts[r], at[0]))
 
-        return joined(builder, _looped(builder, apart(builder, a), count, [at, w], [ir.Constant(INT, 4), w_step], body))
+        steps = [ir.Constant(INT, 4), w_step]
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [at, w], steps, body))
 
     def weigh(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any, lanes: Any = None) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             values = columns_at(builder, at[1], lanes)
             return spread_rows(builder, sums, values, lambda r: _plus(builder, at[0], 4 * r))
 
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], [x_step, y_step], body))
 
     def contract(builder: Any, a: Any, x: Any, at: Any, w: Any, count: Any, w_step: Any) -> Any:
         starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
@@ -231,11 +236,11 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             )  # fmt: skip
 
         steps, rounds = [ir.Constant(INT, BYTES)] * 2, builder.ashr(whole, ir.Constant(INT, 4))
-        sums = _looped(builder, apart(builder, a), rounds, [at, w], steps, body)
+        sums = _looped(builder, tile_vectors(builder, a, size), rounds, [at, w], steps, body)
         rest, behind = builder.sub(count, whole), builder.shl(whole, ir.Constant(INT, 2))
         some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(INT, 1), _ZERO)
         ends = [builder.add(at, behind), builder.add(w, behind)]
-        return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
+        return tile_of(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
     def added(*, across: bool) -> Callable[..., Any]:
         """`deposit`; or `lay` if the rows of a tile lie across."""
@@ -260,13 +265,13 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
             steps = [ir.Constant(INT, LANES * _SIZE[kind])] * rows + [ir.Constant(INT, BYTES)]
             whole = builder.ashr(count, ir.Constant(INT, 4))
-            sums = _looped(builder, apart(builder, a), whole, [*starts, w], steps, body)
+            sums = _looped(builder, tile_vectors(builder, a, size), whole, [*starts, w], steps, body)
             rest = builder.sub(count, builder.shl(whole, ir.Constant(INT, 4)))
             ends = [builder.add(s, builder.mul(whole, step)) for s, step in zip([*starts, w], steps, strict=True)]
             # The last vector is a loop of no or one round, so that it is written like the others and nothing is read
             # behind a row.
             some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(INT, 1), _ZERO)
-            return joined(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
+            return tile_of(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
         return emit
 
@@ -288,15 +293,15 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
                 )
 
             steps = [ir.Constant(INT, 8), ir.Constant(INT, 4)]
-            return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, body))
+            return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], steps, body))
 
         return emit
 
     def clip(builder: Any, a: Any, low: Any, high: Any) -> Any:
         least, most = _splat(builder, low), _splat(builder, high)
         # A plain comparison would lose a not-a-number, which every backend has to hand on.
-        bounded = [_extremum(">=")(builder, v, least) for v in apart(builder, a)]
-        return joined(builder, [_extremum("<=")(builder, v, most) for v in bounded])
+        bounded = [_extremum(">=")(builder, v, least) for v in tile_vectors(builder, a, size)]
+        return tile_of(builder, [_extremum("<=")(builder, v, most) for v in bounded])
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
         zero = _filled(VECTOR, 0.0)
@@ -305,14 +310,14 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             masks = _load(builder, _plus(builder, _at(builder, m, step, r), c * BYTES))
             positive = builder.fcmp_ordered(">", masks, zero)
             masked.append(builder.select(positive, builder.extract_value(a, i), zero))
-        return joined(builder, masked)
+        return tile_of(builder, masked)
 
     def put(builder: Any, o: Any, a: Any, step: Any) -> None:
         for r, c, i in cells:
             _store(builder, _plus(builder, _at(builder, o, step, r), c * BYTES), builder.extract_value(a, i))
 
     def take(builder: Any, o: Any, step: Any) -> Any:
-        return joined(
+        return tile_of(
             builder, [_load(builder, _plus(builder, _at(builder, o, step, r), c * BYTES)) for r, c, _ in cells]
         )
 

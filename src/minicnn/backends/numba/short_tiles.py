@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 
 from minicnn.backends.numba.operations import BYTES, INT, LANES, VECTOR, VOID, Operation, operation
-from minicnn.backends.numba.registers import _at, _looped, _plus
+from minicnn.backends.numba.registers import _at, _looped, _plus, tile_of, tile_vectors
 from minicnn.backends.numba.short import SHORT_BYTES, Pairs, _short_load, _short_store, dot
 from minicnn.backends.numba.vector import _filled, _fma
 
@@ -33,22 +33,13 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
     tile, address = ir.ArrayType(VECTOR, size), INT
     cells = [(r, c, r * columns + c) for r in range(rows) for c in range(columns)]
 
-    def apart(builder: Any, a: Any) -> list[Any]:
-        return [builder.extract_value(a, i) for i in range(size)]
-
-    def joined(builder: Any, vectors: list[Any]) -> Any:
-        result = ir.Constant(tile, ir.Undefined)
-        for i, vector in enumerate(vectors):
-            result = builder.insert_value(result, vector, i)
-        return result
-
     def pairs(builder: Any, a: Any, x: Any, w: Any, count: Any, x_step: Any, w_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             inputs = [Pairs.of_neighbours(builder, _at(builder, at[0], x_step, r)) for r in range(rows)]
             return multiplied(builder, sums, inputs, at[1])
 
         steps = [ir.Constant(INT, BYTES), w_step]
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, w], steps, body))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, w], steps, body))
 
     def multiplied(builder: Any, sums: list[Any], inputs: list[Pairs], w: Any) -> list[Any]:
         for c in range(columns):
@@ -59,7 +50,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
 
     def single(builder: Any, a: Any, x: Any, w: Any, x_step: Any) -> Any:
         inputs = [Pairs.of_one(builder, _at(builder, x, x_step, r)) for r in range(rows)]
-        return joined(builder, multiplied(builder, apart(builder, a), inputs, w))
+        return tile_of(builder, multiplied(builder, tile_vectors(builder, a, size), inputs, w))
 
     def spread_pairs(builder: Any, a: Any, x: Any, y: Any, count: Any, samples: Any, x_step: Any) -> Any:
         def pair(sums: list[Any], at: list[Any]) -> list[Any]:
@@ -75,7 +66,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             return _looped(builder, sums, samples, at, steps, pair)
 
         steps = [x_step, ir.Constant(INT, LANES // 2 * columns * BYTES)]
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], steps, position))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], steps, position))
 
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
@@ -86,7 +77,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
                     sums[r * columns + c] = _fma(builder, inputs[r], value, sums[r * columns + c])
             return sums
 
-        return joined(builder, _looped(builder, apart(builder, a), count, [x, y], [x_step, y_step], body))
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], [x_step, y_step], body))
 
     def keep(builder: Any, a: Any, m: Any, step: Any) -> Any:
         zero, masked = _filled(VECTOR, 0.0), []
@@ -94,7 +85,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             masks = _short_load(builder, _plus(builder, _at(builder, m, step, r), c * SHORT_BYTES))
             positive = builder.fcmp_ordered(">", masks, zero)
             masked.append(builder.select(positive, builder.extract_value(a, i), zero))
-        return joined(builder, masked)
+        return tile_of(builder, masked)
 
     def put(builder: Any, o: Any, a: Any, step: Any) -> None:
         for r, c, i in cells:

@@ -60,14 +60,14 @@ def widen(program: Program) -> None:
 
 def _hold_ends_in_float32(program: Program) -> None:
     """Give and hand back bfloat16 as float32, which loses nothing: NumPy has no arrays of it."""
-    given = {id(v): v for v in program.inputs if v.dtype == SHORT}
-    for value in given.values():
+    short_inputs = {id(v): v for v in program.inputs if v.dtype == SHORT}
+    for value in short_inputs.values():
         value.spec = Spec(value.shape, "float32")
     rounded: dict[int, Value] = {}
 
     def rule(node: Node) -> None:
         for value in node.inputs:
-            if id(value) in given and id(value) not in rounded:
+            if id(value) in short_inputs and id(value) not in rounded:
                 rounded[id(value)] = ops.cast(value, dtype=SHORT)
         node.inputs = tuple(rounded.get(id(v), v) for v in node.inputs)
 

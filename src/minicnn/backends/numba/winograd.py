@@ -71,7 +71,7 @@ def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
 
 
 def cost(shape: WinogradShape, threads: int) -> float:
-    """How long this takes, in multiply-adds of the direct kernel."""
+    """Time of a convolution by these tiles, in multiply-adds of the direct kernel."""
     tiles, c, f = shape.tiles, shape.channels, shape.filters
     # Constants of the estimate were measured: a product costs 1.15 of a direct one, as its sums are shorter, and a
     # transform of a pixel some 70 multiply-adds.

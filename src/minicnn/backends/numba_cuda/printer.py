@@ -158,10 +158,10 @@ class CudaPython(Python):
         return margin.join([head, *calls])
 
     def _shared(self, x: Shared) -> str:
-        array, own = x.array, x.first is None
+        array, count = x.array, x.array.size if x.first is None else 0
         self._first[array.name] = (x.first or 0) // ITEMSIZE[array.dtype]
         kind = array.dtype.replace("bool", "uint8")  # by Numba's name, from which the simulator takes the size
-        return f"{array.name} = cuda.shared.array({own * array.size}, types.{kind}, ALIGNED)"
+        return f"{array.name} = cuda.shared.array({count}, types.{kind}, ALIGNED)"
 
     def _local(self, x: Local) -> str:
         return f"{x.array.name} = cuda.local.array({x.array.size}, {STORED[x.array.dtype]})"
