@@ -20,6 +20,7 @@ TOGETHER = {
             "minicnn.models.arrays",
             "minicnn.models.model",
             "minicnn.models.sequential",
+            "minicnn.models.storage",
             "minicnn.saving",
         }
     )
@@ -37,7 +38,7 @@ LEVELS = (
 # A file of a model may name a layer of ONNX, a network of the zoo weights of PyTorch, and a model can be exported. A
 # rank's step tells when its parts run; a prediction of step times asks the engines' planners.
 UPWARDS = {
-    ("models.model", "interop.onnx.exporting"), ("saving", "interop.onnx.graph"), ("zoo", "interop"),
+    ("models.storage", "interop.onnx.exporting"), ("saving", "interop.onnx.graph"), ("zoo", "interop"),
     ("distribution.running", "backends.base"), ("distribution.prediction.devices", "backends._gpu.costs"),
     ("distribution.prediction.devices", "backends._gpu.planning"),
     ("distribution.prediction.devices", "backends.cupy.generation"),
