@@ -12,9 +12,10 @@ from typing import Any
 
 from minicnn.backends.base import Backend
 from minicnn.extras import install
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.interop.model_weights import paths_of, weights_of
 from minicnn.interop.torch_functions import FUNCTIONS, UNKNOWN, WEIGHTED, Parameter
-from minicnn.interop.torch_modules import UnknownError, applied, layer_of
+from minicnn.interop.torch_modules import applied, layer_of
 from minicnn.interop.torch_weights import _host, _layout, _used
 from minicnn.layers import Input, Layer
 from minicnn.models import Model
@@ -62,7 +63,7 @@ def from_torch(
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         try:
             values[node] = inputs if node.op == "placeholder" else reading.value(node, args, kwargs)
-        except UnknownError as error:
+        except NoCounterpartError as error:
             unknown.append(f"{node.name} ({error})")
             values[node] = UNKNOWN
     if unknown:
@@ -110,15 +111,17 @@ class _Reading:
         parameters = [a.name for a in (*args, *kwargs.values()) if isinstance(a, Parameter)]
         function = (WEIGHTED if parameters else FUNCTIONS).get(name)
         if function is None:
-            raise UnknownError(f"function {name}{' of ' if parameters else ''}{', '.join(parameters)}")
+            raise NoCounterpartError(f"function {name}{' of ' if parameters else ''}{', '.join(parameters)}")
         if _depends([args, list(kwargs.values())]):
             return UNKNOWN
         try:
             if not parameters:
                 return function(*args, **kwargs)
             layer, x, tensors = function(*args, **kwargs)
+        except NoCounterpartError:
+            raise
         except (TypeError, ValueError) as error:  # options, or axes, that are not those of the function here
-            raise UnknownError(f"{name}: {error}") from error
+            raise NoCounterpartError(f"{name}: {error}") from error
         return self._layer(parameters[0], lambda: layer, tensors)(x)
 
     def _layer(self, name: str, make: Callable[[], Layer], tensors: Iterable[Any]) -> Layer:

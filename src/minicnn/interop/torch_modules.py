@@ -7,21 +7,18 @@ from functools import partial
 from typing import Any
 
 from minicnn import layers
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.layers import Layer
 from minicnn.ops.windows import padding_behind
 
 FIRST: dict[str, Any] = {"data_format": "channels_first"}
 
 
-class UnknownError(Exception):
-    """No counterpart of a node: says of what."""
-
-
 def layer_of(module: Any, name: str | None) -> Layer:
-    """The layer that computes as a module does; an UnknownError if there is none."""
+    """The layer that computes as a module does; an NoCounterpartError if there is none."""
     make = MODULES.get(type(module).__name__) if type(module).__module__.startswith("torch.nn") else None
     if make is None:
-        raise UnknownError(f"module {type(module).__name__}")
+        raise NoCounterpartError(f"module {type(module).__name__}")
     _refuse(module)
     return make(module, name)
 
@@ -29,18 +26,18 @@ def layer_of(module: Any, name: str | None) -> Layer:
 def _refuse(module: Any) -> None:
     """Raise for options that the layers do not have."""
     if getattr(module, "padding_mode", "zeros") != "zeros":
-        raise UnknownError(f"{type(module).__name__} with padding_mode={module.padding_mode!r}")
+        raise NoCounterpartError(f"{type(module).__name__} with padding_mode={module.padding_mode!r}")
     pools = "Pool" in type(module).__name__
     if pools and (_pair(getattr(module, "dilation", 1)) != (1, 1) or getattr(module, "return_indices", False)):
-        raise UnknownError(f"{type(module).__name__} with dilation or indices")
+        raise NoCounterpartError(f"{type(module).__name__} with dilation or indices")
     if pools and getattr(module, "divisor_override", None):
-        raise UnknownError(f"{type(module).__name__} with divisor_override")
+        raise NoCounterpartError(f"{type(module).__name__} with divisor_override")
     if getattr(module, "track_running_stats", True) is False or getattr(module, "momentum", 0.1) is None:
-        raise UnknownError(f"{type(module).__name__} without running statistics of a fixed momentum")
+        raise NoCounterpartError(f"{type(module).__name__} without running statistics of a fixed momentum")
     if type(module).__name__ == "Flatten" and (module.start_dim, module.end_dim) != (1, -1):
-        raise UnknownError(f"Flatten from axis {module.start_dim} to {module.end_dim}")
+        raise NoCounterpartError(f"Flatten from axis {module.start_dim} to {module.end_dim}")
     if type(module).__name__ == "GELU" and module.approximate != "none":
-        raise UnknownError(f"GELU with approximate={module.approximate!r}")
+        raise NoCounterpartError(f"GELU with approximate={module.approximate!r}")
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -62,7 +59,7 @@ def _convolution(m: Any, name: str | None) -> Layer:
 
 def _transposed(m: Any, name: str | None) -> Layer:
     if m.groups != 1:
-        raise UnknownError("ConvTranspose2d with groups")
+        raise NoCounterpartError("ConvTranspose2d with groups")
     return layers.Conv2DTranspose(
         m.out_channels, m.kernel_size, m.stride, _pair(m.padding), _pair(m.output_padding), dilation_rate=m.dilation,
         use_bias=m.bias is not None, name=name, **FIRST,
@@ -93,7 +90,7 @@ def _pooling(kind: type[layers.MaxPooling2D] | type[layers.AveragePooling2D], m:
 def _adaptive(m: Any, name: str | None) -> Layer:
     size = _pair(m.output_size)
     if None in size:
-        raise UnknownError(f"AdaptiveAvgPool2d to {m.output_size}")
+        raise NoCounterpartError(f"AdaptiveAvgPool2d to {m.output_size}")
     if size == (1, 1):
         return layers.GlobalAveragePooling2D(keepdims=True, name=name, **FIRST)
     return layers.AdaptiveAveragePooling2D(size, name=name, **FIRST)
