@@ -122,9 +122,13 @@ def test_sums_over_shards_are_not_rounded_in_mixed_precision() -> None:
     assert {v.dtype for v in summed} == {"float32"}
 
 
-def test_accumulation_is_the_same_cut() -> None:
-    assert trained("normalized", "numpy", None, accumulate=SHARDS) == trained(
-        "normalized", "numpy", DataParallel(SHARDS)
+ON_GPUS = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "numba_cuda")]
+
+
+@pytest.mark.parametrize("backend", ["numpy", *ON_GPUS])
+def test_accumulation_is_the_same_cut(backend: str) -> None:
+    assert trained("normalized", backend, None, accumulate=SHARDS) == trained(
+        "normalized", backend, DataParallel(SHARDS)
     )
 
 
