@@ -32,6 +32,7 @@ from support.distributed import (
     targets,
     trained,
 )
+from support.launchers import gpus
 from support.ranks import ThreadRanks
 from support.tolerances import ELEMENT, LONG_SUM, LONG_TRAINING, STEP, SUM
 
@@ -122,7 +123,8 @@ def test_sums_over_shards_are_not_rounded_in_mixed_precision() -> None:
     assert {v.dtype for v in summed} == {"float32"}
 
 
-ON_GPUS = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "numba_cuda")]
+NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="needs an NVIDIA GPU")]
+ON_GPUS = [pytest.param(name, marks=NEEDS_GPU) for name in ("cupy", "numba_cuda")]
 
 
 @pytest.mark.parametrize("backend", ["numpy", *ON_GPUS])
