@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
-from dataclasses import replace
 from typing import Any
 
 import pytest
