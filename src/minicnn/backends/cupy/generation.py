@@ -7,7 +7,7 @@ from textwrap import indent
 from typing import TypeVar
 
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import LANES, FusionGroup, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
 from minicnn.backends._gpu.regions import region_statements
@@ -81,9 +81,7 @@ def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
         return group.tile.blocks, group.tile.threads
     if width > 1:
         return -(-group.size // (threads * width)), threads
-    if group.slices > 1:
-        return -(-group.size // LANES), LANES * group.slices
-    return -(-group.size // threads), threads
+    return -(-group.size // (threads // group.slices)), threads
 
 
 class CppWriter(NeighbourWriter):
