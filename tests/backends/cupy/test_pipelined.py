@@ -93,6 +93,26 @@ def test_a_step_rounds_where_the_program_says_and_sums_what_it_stores() -> None:
     assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
 
 
+@needs_gxx
+@pytest.mark.usefixtures("ahead_only")
+def test_a_convolution_that_a_pooling_reads_is_stored_in_16_bits_and_its_maxima_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TensorTiles, "pooled", lambda *_: None)  # as if storing the image cost less
+    x = layers.Input((9, 9, 8))
+    y = layers.MaxPooling2D(2)(layers.Conv2D(16, 3, padding="same", use_bias=False)(layers.ReLU()(x)))
+    y = layers.Conv2D(8, 3, padding="same")(layers.ReLU()(layers.BatchNormalization()(y)))
+    plain, short, arrays = steps(Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(y))), 12, "bfloat16")
+    expected = by_numpy(short, arrays)
+    exact = get_backend("numpy").compile(plain)(arrays)
+    emulated = Emulated(short, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    ops_of = [[n.op.name for n in u.nodes] for u in emulated.plan.groups]
+    assert ["conv2d", "cast"] in ops_of
+    assert any(names[:2] == ["max_pool2d", "max_pool2d_index"] for names in ops_of)
+    assert ["max_pool2d_scatter", "cast"] in ops_of
+    assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.usefixtures("ahead_only")
 @pytest.mark.parametrize("name", ["a100", "rtx4060", "h200", "rtx5090"])

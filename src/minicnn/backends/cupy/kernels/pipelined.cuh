@@ -106,6 +106,7 @@ struct PipelinedConvTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, false, back>
   static_assert((ROWS == 1 || S::DH == 1) && (COLUMNS == 1 || S::DW == 1), "phases see the same taps");
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
   static constexpr int FILTER_PARTS = quotient(F, BN), BLOCKS = FILTER_PARTS * quotient(POSITIONS, BM) * ROWS * COLUMNS * PARTS;
+  static constexpr bool WHOLE = ROWS * COLUMNS * PARTS == 1 && quotient(C, BK) * S::KH * S::KW == STAGES;  // all steps are there at once
 };
 
 // Taps along an axis: `count` from `first` on, every `step`-th, and the element of X that the first of them meets for position 0.
