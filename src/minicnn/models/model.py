@@ -679,14 +679,16 @@ class Model(VisualMethods, Steps):
         Returns:
             Array of the kind that x is, NumPy for lists; a list of them for several outputs.
         """
+        # A network of few samples computes for less time than it takes to check what it is given.
+        if not verbose and not callbacks and steps is None and self._training.written is None:
+            outputs = predict_alike(self._training, x, batch_size)
+            if outputs is not None:
+                return outputs[0] if self._graph.one_output else outputs
         progress(verbose)  # which refuses what is none
         (batch_size,), (steps,) = check_counts(batch_size=batch_size), check_optional(steps=steps)
         start = time.perf_counter()
-        plain = not callbacks and steps is None and not self._writes_steps()
-        outputs = predict_alike(self._training, x, batch_size) if plain else None
-        if outputs is None:
-            with self._received(x) as (x, _), Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
-                outputs = predict(self._training, x, batch_size, steps, everyone)
+        with self._received(x) as (x, _), Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
+            outputs = predict(self._training, x, batch_size, steps, everyone)
         if verbose and self._training.chief:
             print(f"{len(outputs[0])} samples predicted - {time.perf_counter() - start:.1f} s")
         return outputs[0] if self._graph.one_output else outputs
