@@ -99,23 +99,22 @@ def _winograd(
 def product(to: Lowering, node: Node) -> None:
     """Lower a product with what follows it; see `grouping`."""
     steps = node.attrs["body"].operations
-    first, ending = steps[0], Ending()
+    first, ending, names = steps[0], Ending(), []
     for step in steps[1:]:
-        value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
-        if step.op.name == "cast":
-            continue  # the sums are stored so
-        if step.op.name == "add":
+        value = next((node.inputs[i] for i in step.inputs[::-1] if i < len(node.inputs)), None)
+        names.append("bias" if step.op.name == "add" and value is not None and value.ndim == 1 else step.op.name)
+        if names[-1] == "bias":
             ending = replace(ending, bias=value)
+        elif step.op.name == "add":
+            ending = replace(ending, addend=value)
         elif step.op.name == "relu_gradient":
             ending = replace(ending, finish="mask", mask=value)
-        else:
+        elif step.op.name != "cast":  # the sums are stored so
             ending = replace(ending, finish=step.op.name)
     inputs = tuple(node.inputs[i] for i in first.inputs)
     inner = Node(first.op, inputs, node.outputs, first.attrs, node.scope, node.phase)
     (_matmul if first.op.name == "matmul" else _conv2d)(to, inner, ending)
-    to.how[id(node)] = " + ".join(
-        [to.how.pop(id(inner)), *("bias" if s.op.name == "add" else s.op.name for s in steps[1:])]
-    )
+    to.how[id(node)] = " + ".join([to.how.pop(id(inner)), *names])
 
 
 def _conv2d_weight_gradient(to: Lowering, node: Node) -> None:

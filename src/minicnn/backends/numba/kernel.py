@@ -15,6 +15,7 @@ import numpy as np
 from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends._progress import Progress
 from minicnn.backends.numba import (
+    channel_tiles,
     cpus,
     functions,
     interpreting,
@@ -268,7 +269,7 @@ def _operations(source: KernelCode) -> dict[str, Operation]:
     """The operations that the code of a kernel can name."""
     operations = dict(_ALL)
     for shape in source.tiles:
-        operations |= registers.operations(*shape) | short_tiles.operations(*shape)
+        operations |= registers.operations(*shape) | short_tiles.operations(*shape) | channel_tiles.operations(*shape)
     return operations
 
 
