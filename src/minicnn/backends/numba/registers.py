@@ -68,7 +68,7 @@ def _looped(builder: Any, sums: list[Any], count: Any, addresses: list[Any], ste
             body: Callable[[list[Any], list[Any]], list[Any]]) -> list[Any]:  # fmt: skip
     """Repeat `sums = body(sums, addresses)` count times, each address moving on by its step; returns the sums."""
     if isinstance(builder, VectorInterpreter):
-        for _ in range(count):
+        for _ in range(getattr(count, "constant", count)):
             sums = body(sums, addresses)
             addresses = [builder.add(address, step) for address, step in zip(addresses, steps, strict=True)]
         return sums
