@@ -64,6 +64,14 @@ class FusionGroup:
         return 8 if self.tile is None and self.reference is None and adds_partial_sums(self.anchor) else 1
 
     @property
+    def totals(self) -> list[Node]:
+        """The sums of partial sums that threads share: with the first others of as many numbers."""
+        if self.slices == 1:
+            return []
+        spec = self.anchor.inputs[0].spec
+        return [n for n in self.nodes if adds_partial_sums(n) and n.inputs[0].spec == spec]
+
+    @property
     def every(self) -> list[Node]:
         """All nodes that it computes, at their own element but for `sums`."""
         return [*self.before, *self.nodes, *self.sums]
@@ -83,7 +91,7 @@ class FusionGroup:
         """Bytes of shared memory that its blocks ask for."""
         if not self.shares_sums:
             return self.tile.shared if self.tile else 0
-        threads = self.tile.threads if self.tile else LANES * self.slices
+        threads = self.tile.threads if self.tile else LANES * self.slices * len(self.totals)
         return -(-threads * ITEMSIZE[self.anchor.outputs[0].dtype] // 16) * 16
 
     @property

@@ -22,7 +22,7 @@ from minicnn.kernels.elements import reduced_place
 from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, parts_of
 from minicnn.kernels.matrices import multiplied
 from minicnn.kernels.products import Product, Term, product_of
-from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
+from minicnn.kernels.reductions import RESULT, Sharing, shared_sum, total_of
 from minicnn.kernels.statements import Shared, Statement
 from minicnn.kernels.tiles import tiled
 from minicnn.kernels.weight_gradients import weight_gradient
@@ -67,7 +67,8 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
             return tiled(product, tile.shape, dtype, resolved, define, _finish(writer, group).lines)
     sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
     finish = _finish(writer, group).lines
-    return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, resolved(_term(node)), finish, threads)
+    terms = [writer.resolved(each, _term(each)) for each in group.totals or [node]]
+    return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, terms, finish, threads)
 
 
 def _define(writer: Writer, value: Value, parameters: tuple[Name, ...], result: Expr, title: str) -> str:
@@ -105,7 +106,8 @@ def _finish(writer: Writer, group: FusionGroup) -> Finish:
     if node.op.name.endswith("_partial_sums") and (parts := node.outputs[0].shape[0]) > 1:
         place = PART * (node.outputs[0].size // parts) + I
         return Finish(total, (), [(writer.array(node.outputs[0]), place, total)])
-    statements, stored = writer.compute(group.nodes, group, total)
+    totals = {id(each): total_of(n, node.outputs[0].dtype) for n, each in enumerate(group.totals)}
+    statements, stored = writer.compute(group.nodes, group, total, totals=totals)
     arrays = [(writer.array(value), I, name) for value, name in stored]
     return Finish(total, statements, arrays, in_place=bool(writer.plan.carried(group)))
 
