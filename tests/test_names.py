@@ -13,8 +13,8 @@ import minicnn
 HOME = Path(inspect.getfile(minicnn)).parent
 NO_NOUNS = {"made", "found", "given", "own", "again", "onwards"}  # they say where a thing is from, not what it is
 ELSEWHERE = ("backends/", "kernels/")
-# Names of Keras that mean two things there; twins of two readers.
-SHARED = {"Model", "Sequential", "CosineSimilarity", "_UnknownError"}
+# Names of Keras that mean two things there.
+SHARED = {"Model", "Sequential", "CosineSimilarity"}
 
 
 @cache

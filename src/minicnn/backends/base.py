@@ -151,6 +151,9 @@ class Backend:
         """For pickle: made anew from what its constructor was given."""
         return partial(type(self), **{k: getattr(self, k) for k in inspect.signature(type(self)).parameters}), ()
 
+    def enable(self, precision: str) -> None:
+        """Switch on what the library needs for a precision policy of this backend and leaves off by itself."""
+
     # Arrays -------------------------------------------------------------------------------------
 
     def asarray(self, data: Any, dtype: str | None = None) -> Array:

@@ -6,12 +6,17 @@ streams for copies are as early as those rules allow.
 
 from __future__ import annotations
 
+import atexit
+import mmap
+import os
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -90,6 +95,33 @@ class DeviceArray(np.ndarray[Any, Any]):
         return np.asarray(getattr(ufunc, method)(*plain, **rest)).view(DeviceArray)
 
 
+class SharedMemory:
+    """See `PeerMemory`: files that several processes have in their memory."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[mmap.mmap, str]] = {}
+
+    def allocate(self, nbytes: int) -> tuple[int, bytes]:
+        file, path = tempfile.mkstemp(prefix="minicnn-window-")
+        os.truncate(file, nbytes)
+        os.close(file)
+        atexit.register(Path(path).unlink, missing_ok=True)
+        return self.open(path.encode()), path.encode()
+
+    def open(self, handle: bytes) -> int:
+        with open(handle.decode(), "r+b") as file:
+            memory = mmap.mmap(file.fileno(), 0)
+        address = np.frombuffer(memory, "uint8").ctypes.data
+        self._held[address] = memory, handle.decode()
+        return address
+
+    def close(self, address: int) -> None:
+        del self._held[address]
+
+    def free(self, address: int) -> None:
+        Path(self._held.pop(address)[1]).unlink()
+
+
 class EmulatedRuntime:
     """See `Runtime`."""
 
@@ -102,7 +134,7 @@ class EmulatedRuntime:
     def __init__(self) -> None:
         self._now, self._beside = MAIN, Stream()
         self._graph: list[Callable[[], None]] | None = None  # what is captured
-        self.early = False
+        self.early, self.peers = False, SharedMemory()
 
     def _give(self, work: Callable[[], None], stream: Stream | None = None) -> None:
         """Have a stream do something."""

@@ -17,7 +17,7 @@ from minicnn.kernels.elements import reduced_place
 from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, R, parts_of
 from minicnn.kernels.matrices import multiplied
 from minicnn.kernels.products import Product, Term, product_of
-from minicnn.kernels.reductions import RESULT, Sharing, shared_sum
+from minicnn.kernels.reductions import RESULT, Sharing, shared_sum, totals
 from minicnn.kernels.statements import Shared, Statement
 from minicnn.kernels.tiles import tiled
 from minicnn.kernels.weight_gradients import weight_gradient
@@ -60,9 +60,15 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
             return tiled(product, tile.shape, dtype, resolved, define, _finish(writer, group).lines)
         case ProductTile():
             return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
-    sharing = tile.sharing if isinstance(tile, ReductionTile) else _of_partial_sums(group, threads)
-    finish = _finish(writer, group).lines
-    return shared_sum(sharing, node.attrs.get("join", "sum"), dtype, resolved(_term(node)), finish, threads)
+    if isinstance(tile, ReductionTile):
+        finish = _finish(writer, group).lines
+        return shared_sum(tile.sharing, node.attrs.get("join", "sum"), dtype, [resolved(_term(node))], finish, threads)
+    terms = [writer.resolved(one, _term(one)) for one in group.totals]
+    first, *others = totals(len(terms), dtype)
+    known = {id(one): total for one, total in zip(group.totals[1:], others, strict=True)}
+    statements, stored = writer.compute(group.nodes, group, first, known=known)
+    finish = [*statements, *(writer.store(value, name) for value, name in stored)]
+    return shared_sum(_of_partial_sums(group, threads), "sum", dtype, terms, finish, threads)
 
 
 def _define(writer: Writer, value: Value, parameters: tuple[Name, ...], result: Expr, title: str) -> str:

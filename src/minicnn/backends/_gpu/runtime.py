@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends.base import Array
 
 HostArray = np.ndarray[Any, Any]
@@ -30,6 +31,7 @@ class KernelText:
         threads: Threads of a block.
         shared: Bytes of shared memory of a block that the text does not declare.
         title: What it does, for errors.
+        cpp: Whether the text is CUDA C++, whatever the language of the runtime.
     """
 
     text: str
@@ -37,6 +39,7 @@ class KernelText:
     threads: int
     shared: int = 0
     title: str = ""
+    cpp: bool = False
 
 
 class Runtime(Protocol):
@@ -45,6 +48,7 @@ class Runtime(Protocol):
     Attributes:
         gpu: What is known of the device; None in a simulator.
         captures: Whether launches can be captured into graphs.
+        peers: Memory that kernels of other processes write; None where there is none.
         piece: Bytes of the largest piece of memory, if larger memory comes in several; no array lies in two.
         advance: Kernel that adds its second argument to the int32 that its first points to.
         collect: Kernels that copy `count` bytes, and words of four bytes, to row `cursor[0] + offset` of an array:
@@ -59,6 +63,8 @@ class Runtime(Protocol):
 
     @property
     def captures(self) -> bool: ...
+    @property
+    def peers(self) -> PeerMemory | None: ...
     @property
     def piece(self) -> int | None: ...
     @property
@@ -153,6 +159,7 @@ class OneQueue:
     """Runtime of a device with one queue: all work, copies included, has one order."""
 
     bus = ""  # such devices do not say
+    peers = None
 
     def use(self) -> None:
         """See `Runtime.use`; such a device is not a thread's."""

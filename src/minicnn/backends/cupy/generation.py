@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from minicnn.backends._gpu.depthwise_tiling import RUN
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import LANES, FusionGroup, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
 from minicnn.backends._gpu.regions import region_statements
@@ -26,6 +26,7 @@ from minicnn.kernels.windows import Image, images
 from minicnn.program.graph import Node, Value
 
 _ONE_BY_ONE = "const auto made = finish(i, sum); store(i, &made, Width<1>());"  # how results are finished
+_FEW_RUNS = 2  # of 16 bytes, of which a thread has registers for four at a time
 _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 _T = TypeVar("_T")
@@ -82,9 +83,7 @@ def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
         return group.tile.blocks, group.tile.threads
     if width > 1:
         return -(-group.size // (threads * width)), threads
-    if group.slices > 1:
-        return -(-group.size // LANES), LANES * group.slices
-    return -(-group.size // threads), threads
+    return -(-group.size // (threads // group.slices)), threads
 
 
 class CppWriter(NeighbourWriter):
@@ -274,8 +273,9 @@ class CppWriter(NeighbourWriter):
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs
         if group.tile is not None and group.tile.stages:
-            arguments = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
-            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_weight_gradient<A>({arguments});\n"
+            arguments = f"block, {self.function(x)}.p, {self.function(dy)}.p, ends"
+            ends, together = self._run_ends(group)
+            return f"{self._tile(group)}{ends}    pipelined_weight_gradient<A, {together}>({arguments});\n"
         return self._summed(group, "weight_gradient", (x, dy), [self.function(v) for v in (x, dy)])
 
     def _matmul(self, group: FusionGroup) -> str:
@@ -287,16 +287,17 @@ class CppWriter(NeighbourWriter):
     def _pipelined_convolution(self, group: FusionGroup) -> str:
         """The template for operands that are in memory in 16 bits; sums over positions are taken of what is stored."""
         x, w = (f"{self.function(v)}.p" for v in group.anchor.inputs)
-        ends = self._finish_and_store(group)
-        terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))].name}" for n in group.sums]
-        functions = "0, 0"
-        if group.sums:
-            term = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
-            functions = f"{term},\n      {self._totals_of(group)}"
+        ends, together = self._run_ends(group)
         return (
-            f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}>(\n"
-            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, finish, store, {functions});\n"
+            f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}, {together}>(\n"
+            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ends, {self._totals_of(group)});\n"
         )
+
+    def _run_ends(self, group: FusionGroup) -> tuple[str, int]:
+        """The function `ends` of a group's tile, and for how many runs a thread loads at a time what follows them."""
+        ends = self._late(lambda: self.run_ends(group, RUN))
+        # As many as registers are left for: answers of memory that are waited for together cost as much as one.
+        return ends, 4 if self.fetched_runs <= _FEW_RUNS else 2
 
     def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], functions: Sequence[str]) -> str:
         """The template `name` for the two operands of a group, of which function objects are given."""

@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from minicnn.backends._gpu.device import from_attributes
+from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number, one_by_one
@@ -40,6 +41,7 @@ class CupyRuntime:
             version = int(capability[:-1]), int(capability[-1])
             memory = int(properties["totalGlobalMem"])
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
+        self.peers = PeerMemory()
         self._beside: Stream = None  # which is made when it is needed
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
@@ -43,6 +44,7 @@ class NumbaCudaRuntime:
 
     def __init__(self, device: Device) -> None:
         self.device, self.gpu = device, device.gpu
+        self.peers = None if SIMULATED else PeerMemory()
 
     @property
     def bus(self) -> str:
@@ -135,7 +137,7 @@ class NumbaCudaRuntime:
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        kernels = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
+        kernels = [Kernel(t.text, t.signature, t.threads, t.shared, t.title, t.cpp) for t in texts]
         prepare_all(kernels, self.device)
         return kernels
 

@@ -64,7 +64,7 @@ template <class U_, class In_, class Out_, class S_, bool back, class Sizes> str
   DEVICE explicit DepthwiseTile(int tile) : n(tile / W_TILES / H_TILES * NB), h(tile / W_TILES % H_TILES * TH), w(tile % W_TILES * TW) {}
 };
 
-// Convolution or input gradient: ends(i, sums, added) gets 8 neighbouring results from i on, and adds to SUMS sums over positions, of
+// Convolution or input gradient: ends(channel)(i)(sums, added) gets 8 neighbouring results from i on, and adds to SUMS sums over positions, of
 // which each block leaves its own by total(s, i, sum), i being the element of an array with a row for each tile. weight(i): as in memory.
 template <class A, int SUMS, class F, class FW, class Ends, class Total>
 DEVICE void depthwise(int block, F x, FW weight, Ends ends, Total total) {
@@ -83,6 +83,7 @@ DEVICE void depthwise(int block, F x, FW weight, Ends ends, Total total) {
     image, at.n, A::Down::first(at.h) + LOW, Right::first(at.w) + Right::LOW, c, x);
   __syncthreads();
   let_next_begin();
+  const auto those = ends(uint32(c));
   Pack<float, 8> added[SUMS ? SUMS : 1] = {};
 #pragma unroll 1
   for (int item = threadIdx.x / A::G; item < A::ITEMS; item += A::STEP) {
@@ -112,7 +113,7 @@ DEVICE void depthwise(int block, F x, FW weight, Ends ends, Total total) {
     }
 #pragma unroll
     for (int j = 0; j < A::PX; j++)
-      if (Out::W % A::TW == 0 || at.w + j0 + j < Out::W) ends(Out::at(at.n + n, at.h + y, at.w + j0 + j, c), sums[j], added);
+      if (Out::W % A::TW == 0 || at.w + j0 + j < Out::W) those(Out::at(at.n + n, at.h + y, at.w + j0 + j, c))(sums[j], added);
   }
   if constexpr (SUMS > 0) {
     float* const shared = reinterpret_cast<float*>(dynamic_shared());
