@@ -14,10 +14,11 @@ from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_a
 from backends.cupy.short_storage import by_numpy, distance, residual, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import pipelined_tiling, writer
+from minicnn.backends._gpu import writer
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile, PipelinedWeightGradientTile
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends.cupy import compiler, nvrtc
@@ -51,7 +52,8 @@ def test_convolutions_and_their_gradients(
     with pytest.MonkeyPatch.context() as patch:
         take_only_these(patch)
         best = partial(min, key=lambda tile: (tile.splits != splits, tile.score), default=None)  # if it can be
-        patch.setattr(pipelined_tiling, "best", lambda *given: best(pipelined_tiling.candidates(*given)))
+        chosen = classmethod(lambda family, *given: best(family.candidates(*given)))
+        patch.setattr(PipelinedTile, "best", chosen)
         program = convolution(dtype, n, c, f, kernel, strides, dilation, groups, size)
         rng = np.random.default_rng(0)
         sizes = {"x": 1.0, "weight": 1 / (kernel * c**0.5)}  # results of size 1, which are cubed
@@ -70,9 +72,10 @@ def test_the_tile_that_is_taken_is_the_quickest_of_all(gpu: str) -> None:
     nodes = [n for n in convolution("bfloat16", 9, 72, 40, 3, 2, 1, 2, 8).nodes if n.op.name in NAMES]
     assert len(nodes) == 3
     for node in nodes:
-        tiles = pipelined_tiling.candidates(node, KNOWN[gpu], "bfloat16")
+        family = PipelinedWeightGradientTile if node.op.name == "conv2d_weight_gradient" else PipelinedTile
+        tiles = family.candidates(node, KNOWN[gpu], "bfloat16")
         assert len(tiles) > 100
-        assert pipelined_tiling.best(node, KNOWN[gpu], "bfloat16") == min(tiles, key=lambda tile: tile.score)
+        assert family.best(node, KNOWN[gpu], "bfloat16") == min(tiles, key=lambda tile: tile.score)
 
 
 @pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")

@@ -19,9 +19,9 @@ from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.rewriting import products_in, rewrite
 from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
-from minicnn.backends._gpu.tile_families import ConvolutionTile, WeightGradientTile
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import ConvolutionTile, WeightGradientTile
 from minicnn.backends.base import is_new_each_step
 from minicnn.kernels.statements import Kernel
 from minicnn.program.graph import Node, Program
