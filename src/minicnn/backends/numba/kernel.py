@@ -274,10 +274,10 @@ def _operations(source: KernelCode) -> dict[str, Operation]:
 
 _ALL = {
     one.name: one
-    for module in (vector, functions, panels, winograd_tiles, short)
+    for module in (vector, functions, panels, short)
     for one in vars(module).values()
     if isinstance(one, Operation)
-}
+} | winograd_tiles.OPERATIONS
 
 
 def even_tile(total: int, most: int) -> int:
