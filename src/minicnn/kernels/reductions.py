@@ -36,8 +36,13 @@ class Sharing:
     terms_first: bool = True
 
 
+def totals(count: int, dtype: str) -> list[Name]:
+    """Names of so many results that `shared_sum` makes side by side."""
+    return [Name(TOTAL if k == 0 else f"{TOTAL}{k}", dtype) for k in range(count)]
+
+
 def shared_sum(
-    sharing: Sharing, join: str, dtype: str, term: Expr, finish: Sequence[Statement], threads: int
+    sharing: Sharing, join: str, dtype: str, terms: Sequence[Expr], finish: Sequence[Statement], threads: int
 ) -> list[Statement]:
     """Statements of a block whose threads join the terms of some results.
 
@@ -45,18 +50,18 @@ def shared_sum(
         sharing: Who does what.
         join: "sum" or "max".
         dtype: Type of the results.
-        term: Term r of result `RESULT`.
-        finish: What is done with each result, called "total": element i of part `PART` of the sums.
+        terms: Term r of result `RESULT`, of each of several arrays of results that have as many terms.
+        finish: What is done with each result, of `totals`: element i of part `PART` of the sums.
         threads: Threads of the block, of which as many work as are needed.
     """
     s, columns = sharing, -(-sharing.results // sharing.side)
-    run, total, lane, beside, k = -(-s.terms // s.splits), *(
-        Name(name, kind) for name, kind in ((TOTAL, dtype), ("lane", PLACE), ("beside", PLACE), ("k", PLACE))
-    )  # fmt: skip
-    sums, here = Array("sums", dtype, threads, memory=SHARED), Name("joined", dtype)
+    run, lane, beside, k = -(-s.terms // s.splits), *(Name(name, PLACE) for name in ("lane", "beside", "k"))
+    # One array for all sums, so that one barrier is enough.
+    sums = Array("sums", dtype, threads * len(terms), memory=SHARED)
+    here = [Name(f"joined{n or ''}", dtype) for n in range(len(terms))]
+    own = [NUMBER + n * threads if n else NUMBER for n in range(len(terms))]
     # Neighbouring threads read neighbouring numbers.
     mine = (NUMBER % s.lanes, NUMBER // s.lanes) if s.terms_first else (NUMBER // s.side, NUMBER % s.side)
-    step = 1 if s.terms_first else s.side
     inside = [s.results > RESULT] * (s.results % s.side > 0 or s.side * s.lanes < threads)
     inside += [beside < s.side] * (s.terms_first and s.side * s.lanes < threads)
     inside += [lane < s.lanes] * (not s.terms_first and s.side * s.lanes < threads)
@@ -65,7 +70,10 @@ def shared_sum(
         return Call("maximum", (x, y), dtype) if join == "max" else x + y
 
     r, last, rounds = Name("r", PLACE), Name("last", PLACE), Name("rounds", PLACE)
-    add = (Let(r, PART * run + (k * s.lanes + lane)), Assign(here, joined(here, term)))
+    add = (
+        Let(r, PART * run + (k * s.lanes + lane)),
+        *(Assign(one, joined(one, term)) for one, term in zip(here, terms, strict=True)),
+    )
     # A loop without conditions, so that several loads are under way at once.
     end = PART * run + run
     ends = Select(end < s.terms, end, Number(s.terms, PLACE)) if run * s.splits > s.terms else end
@@ -74,27 +82,36 @@ def shared_sum(
     count = [] if whole else [
         Let(last, ends), Let(rounds, (last + (s.lanes - 1) - (PART * run + lane)) // s.lanes),
     ]  # fmt: skip
-    first = Variable(here, Number(_neutral(join, dtype), dtype))
+    first = [Variable(one, Number(_neutral(join, dtype), dtype)) for one in here]
+    stores = [Store(sums, place, one) for place, one in zip(own, here, strict=True)]
     statements: list[Statement] = [
         Let(PART, BLOCK // columns), Let(lane, mine[0]), Let(beside, mine[1]),
-        Let(RESULT, BLOCK % columns * s.side + beside), first,
+        Let(RESULT, BLOCK % columns * s.side + beside), *first,
         *when([*inside, *empty], (*count, Loop(k, run // s.lanes if whole else rounds, add, 8))),
-        Shared(sums), Store(sums, NUMBER, here), Barrier(),
+        Shared(sums), *stores, Barrier(),
+    ]  # fmt: skip
+
+    def others(step: int) -> list[Statement]:
+        """Statements by which a thread joins what another has, so many lanes on."""
+        far = step * (1 if s.terms_first else s.side)
+        return [Assign(one, joined(one, Load(sums, place + far))) for one, place in zip(here, own, strict=True)]
+
+    last_of_all: list[Statement] = [
+        Let(I, RESULT), *(Let(total, one) for total, one in zip(totals(len(terms), dtype), here, strict=True)), *finish
     ]  # fmt: skip
     working = [*inside, lane.equals(0)]
     if s.lanes <= _FEW_LANES:
         # Fewer barriers than rounds of halves would take.
-        others = [Assign(here, joined(here, Load(sums, NUMBER + other * step))) for other in range(1, s.lanes)]
-        return [*statements, If(reduce(both, working), (*others, Let(I, RESULT), Let(total, here), *finish))]
+        joins = [one for other in range(1, s.lanes) for one in others(other)]
+        return [*statements, If(reduce(both, working), (*joins, *last_of_all))]
     half = s.lanes // 2
     while half:
-        pair = Assign(here, joined(here, Load(sums, NUMBER + half * step)))
         final = half == 1
         upper = [*inside, lane < half]
-        statements.append(If(reduce(both, upper), (pair, *[Store(sums, NUMBER, here)] * (not final))))
+        statements.append(If(reduce(both, upper), (*others(half), *(stores if not final else ()))))
         statements += [Barrier()] * (not final)
         half //= 2
-    return [*statements, If(reduce(both, working), (Let(I, RESULT), Let(total, here), *finish))]
+    return [*statements, If(reduce(both, working), tuple(last_of_all))]
 
 
 def _neutral(join: str, dtype: str) -> float:

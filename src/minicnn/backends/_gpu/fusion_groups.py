@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minicnn import ops
-from minicnn.backends._gpu.tile_families import ReductionTile, Tile
+from minicnn.backends._gpu.base_tile import Tile
+from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.program.graph import ITEMSIZE, Node, Spec, Value
 
-LANES = 32  # results of a block whose threads share sums of partial sums
+THREADS = 256  # of a block whose threads share sums of partial sums
+_OWN_TERMS = 8  # that a thread adds up, where threads are enough
 
 # Operations whose result is partial sums, one of each block or split.
 PARTIAL_SUMS = frozenset(
@@ -61,7 +63,16 @@ class FusionGroup:
     @property
     def slices(self) -> int:
         """Threads that share the sum of the partial sums with which a group begins; 1 if it begins otherwise."""
-        return 8 if self.tile is None and self.reference is None and adds_partial_sums(self.anchor) else 1
+        if self.tile is not None or self.reference is not None or not adds_partial_sums(self.anchor):
+            return 1
+        # A thread waits for memory once for every few terms, however little each takes.
+        return next((n for n in (8, 16) if self.anchor.inputs[0].shape[0] <= n * _OWN_TERMS), 32)
+
+    @property
+    def totals(self) -> list[Node]:
+        """Sums of partial sums, as many of each, that a group's threads share: the anchor's is the first."""
+        terms = self.anchor.inputs[0].spec
+        return [n for n in self.nodes if adds_partial_sums(n, 1) and n.inputs[0].spec == terms]
 
     @property
     def every(self) -> list[Node]:
@@ -83,8 +94,8 @@ class FusionGroup:
         """Bytes of shared memory that its blocks ask for."""
         if not self.shares_sums:
             return self.tile.shared if self.tile else 0
-        threads = self.tile.threads if self.tile else LANES * self.slices
-        return -(-threads * ITEMSIZE[self.anchor.outputs[0].dtype] // 16) * 16
+        sums = self.tile.threads if self.tile else THREADS * len(self.totals)
+        return -(-sums * ITEMSIZE[self.anchor.outputs[0].dtype] // 16) * 16
 
     @property
     def on_tensor_cores(self) -> bool:

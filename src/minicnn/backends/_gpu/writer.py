@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from minicnn.backends._gpu.fusing import Plan
@@ -29,6 +30,7 @@ from minicnn.kernels.statements import If, Let, Loop, Statement, Store
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 COLUMN = Name("c")
+_NOTHING: Mapping[int, Expr] = MappingProxyType({})
 _FEW_SUMS = 32  # partial sums that one thread adds up
 _THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
 BLOCK, THREAD, QUEUE_ROW = Name("block"), Name("thread"), Name("row")
@@ -238,8 +240,9 @@ class Writer:
         return [*statements, *(self.store(value, name) for value, name in stored)]
 
     def compute(
-        self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None
-    ) -> tuple[list[Statement], list[tuple[Value, Name]]]:
+        self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None,
+        known: Mapping[int, Expr] = _NOTHING,
+    ) -> tuple[list[Statement], list[tuple[Value, Name]]]:  # fmt: skip
         """Statements that compute nodes at element i; values that are stored, and the variables that hold them.
 
         Args:
@@ -247,14 +250,15 @@ class Writer:
             group: Their group.
             start: The result of the first node, if that is computed already.
             tap: The result of the pooling's index node, likewise.
+            known: Results of other nodes that are, by the node's id.
         """
         statements, kept = list[Statement](), []
         stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
             names = {}
             for j, value in enumerate(node.outputs):
-                known = start if k == 0 else tap if node.op.name == "max_pool2d_index" else None
-                lines, name = self.let(value, known or self.expression(node, j))
+                made = start if k == 0 else tap if node.op.name == "max_pool2d_index" else known.get(id(node))
+                lines, name = self.let(value, made or self.expression(node, j))
                 statements += lines
                 names[id(value)] = name
                 if id(value) in stored:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from textwrap import indent
 from typing import TypeVar
 
+from minicnn.backends._gpu.depthwise_tiling import RUN
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.fusion_groups import LANES, FusionGroup, named
+from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
 from minicnn.backends._gpu.regions import region_statements
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.tile_families import RUN, ReductionTile
+from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
 from minicnn.backends.cupy.row_steps import CppRowSteps
-from minicnn.backends.cupy.tile_types import tile_type
+from minicnn.backends.cupy.tile_types import sizes_type, tile_type
 from minicnn.kernels.elements import element, widens
 from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, changed
 from minicnn.kernels.geometry import Geometry, phases
@@ -25,6 +26,7 @@ from minicnn.kernels.windows import Image, images
 from minicnn.program.graph import Node, Value
 
 _ONE_BY_ONE = "const auto made = finish(i, sum); store(i, &made, Width<1>());"  # how results are finished
+_FEW_RUNS = 2  # of 16 bytes, of which a thread has registers for four at a time
 _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 _T = TypeVar("_T")
@@ -81,9 +83,7 @@ def _blocks(group: FusionGroup, threads: int, width: int) -> tuple[int, int]:
         return group.tile.blocks, group.tile.threads
     if width > 1:
         return -(-group.size // (threads * width)), threads
-    if group.slices > 1:
-        return -(-group.size // LANES), LANES * group.slices
-    return -(-group.size // threads), threads
+    return -(-group.size // (threads // group.slices)), threads
 
 
 class CppWriter(NeighbourWriter):
@@ -248,7 +248,7 @@ class CppWriter(NeighbourWriter):
             sizes = f"{kw}, {c}, {f}, {groups}"
         filters = f"{'Flipped' * back}Filters<{kind}, {sizes}, decltype({w})>"
         head = (
-            f"    using A = {_tile_type(group)};\n    const int group = block / A::BLOCKS;\n"
+            f"{self._tile(group)}    const int group = block / A::BLOCKS;\n"
             f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
         )
         out, arguments = f"each<{kind}, A>", "filter, sum"
@@ -273,8 +273,9 @@ class CppWriter(NeighbourWriter):
     def _conv2d_weight_gradient_partial_sums(self, group: FusionGroup) -> str:
         dy, x = group.anchor.inputs
         if group.tile is not None and group.tile.stages:
-            arguments = f"block, {self.function(x)}.p, {self.function(dy)}.p, finish, store"
-            return f"{self._tile(group)}{self._finish_and_store(group)}    pipelined_weight_gradient<A>({arguments});\n"
+            arguments = f"block, {self.function(x)}.p, {self.function(dy)}.p, ends"
+            ends, together = self._run_ends(group)
+            return f"{self._tile(group)}{ends}    pipelined_weight_gradient<A, {together}>({arguments});\n"
         return self._summed(group, "weight_gradient", (x, dy), [self.function(v) for v in (x, dy)])
 
     def _matmul(self, group: FusionGroup) -> str:
@@ -286,16 +287,17 @@ class CppWriter(NeighbourWriter):
     def _pipelined_convolution(self, group: FusionGroup) -> str:
         """The template for operands that are in memory in 16 bits; sums over positions are taken of what is stored."""
         x, w = (f"{self.function(v)}.p" for v in group.anchor.inputs)
-        ends = self._finish_and_store(group)
-        terms = [f"made.{self.locals[id(self.plan.root(n.inputs[0]))].name}" for n in group.sums]
-        functions = "0, 0"
-        if group.sums:
-            term = f"[&](int s, const Made& made) {{ return {_one_of(terms)}; }}"
-            functions = f"{term},\n      {self._totals_of(group)}"
+        ends, together = self._run_ends(group)
         return (
-            f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}>(\n"
-            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, finish, store, {functions});\n"
+            f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}, {together}>(\n"
+            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ends, {self._totals_of(group)});\n"
         )
+
+    def _run_ends(self, group: FusionGroup) -> tuple[str, int]:
+        """The function `ends` of a group's tile, and for how many runs a thread loads at a time what follows them."""
+        ends = self._late(lambda: self.run_ends(group, RUN))
+        # As many as registers are left for: answers of memory that are waited for together cost as much as one.
+        return ends, 4 if self.fetched_runs <= _FEW_RUNS else 2
 
     def _summed(self, group: FusionGroup, name: str, operands: Sequence[Value], functions: Sequence[str]) -> str:
         """The template `name` for the two operands of a group, of which function objects are given."""
@@ -304,7 +306,10 @@ class CppWriter(NeighbourWriter):
         return f"{self._tile(group)}{ends}    {call}(block, {', '.join(functions)}, finish, store);\n"
 
     def _tile(self, group: FusionGroup) -> str:
-        return f"    using A = {_tile_type(group)};\n"
+        """The type of a group's tile, with that of its sizes."""
+        if group.tile is None:
+            return ""
+        return f"    {sizes_type(group.tile.sizes)}\n    using A = {tile_type(group.anchor, group.tile)};\n"
 
     def _template(self, group: FusionGroup, name: str, left: Value, right: Value) -> str:
         """The template for a group's tile on tensor cores, and its arguments."""
@@ -315,10 +320,12 @@ class CppWriter(NeighbourWriter):
 
     def _reduce_partial_sums(self, group: FusionGroup) -> str:
         """The template for sums or maxima of terms r of neighbouring results from o on."""
-        kind, tile, width = c_type(group.anchor.outputs[0]), _tile_type(group), self.lanes(group)
+        kind, width = c_type(group.anchor.outputs[0]), self.lanes(group)
         term, before = self.lane_terms(group.anchor, width)
+        join = "Largest" if group.anchor.attrs.get("join") == "max" else "Plus"
+        sizes = sizes_type(group.tile.sizes if group.tile is not None else {})
         return (
-            f"{self._finish_and_store(group)}    reduce_lanes<{kind}, {tile}, {width}>(\n"
+            f"    {sizes}\n{self._finish_and_store(group)}    reduce_lanes<{kind}, {join}, Sizes, {width}>(\n"
             f"      block, [&](uint32 o, uint32 r) {{ {before}return {term}; }},\n"
             f"      [&](uint32 i, {kind} sum) {{ {_ONE_BY_ONE} }});\n"
         )
@@ -353,7 +360,3 @@ class CppWriter(NeighbourWriter):
 def _one_of(texts: Sequence[str]) -> str:
     """Text of number s of some."""
     return " : ".join([*(f"s == {k} ? {text}" for k, text in enumerate(texts[:-1])), *texts[-1:]])
-
-
-def _tile_type(group: FusionGroup) -> str:
-    return tile_type(group.anchor, group.tile) if group.tile is not None else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.tile_families import ReductionTile
+from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.kernels.elements import element
@@ -144,19 +144,31 @@ class NeighbourWriter(Writer):
         return names, self._rows + self._loads
 
     def run_ends(self, group: FusionGroup, width: int) -> str:
-        """The function `ends` for runs of results of a group's tile; `added` are sums over positions."""
+        """The function `ends` for runs of results of a group's tile: of the first channel, of the place, of the results.
+
+        Each gives the next one, which keeps what it has loaded; `added` are sums over positions.
+        """
+        node = group.anchor
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
-        self._channels = group.anchor.outputs[0].shape[-1]
-        results, text = self._computed(group, _TOTAL)
-        self._channels = 0
-        sums = [self.locals[id(self.plan.root(n.inputs[0]))].name for n in group.sums]
-        kind = c_type(group.anchor.outputs[0])
+        if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
+            self._width, body = 1, f"      store_run({self.parameter(node.outputs[0])} + first, total);\n"
+        else:
+            self._channels = node.outputs[0].shape[-1]
+            results, text = self._computed(group, _TOTAL)
+            self._channels = 0
+            sums = [self.locals[id(self.plan.root(n.inputs[0]))].name for n in group.sums]
+            added = "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums))
+            body = self._each(text, results, width, added)
         return (
-            f"{self._rows}    const auto ends = [&](uint32 first, const Pack<{kind}, {width}>& total, auto& added) {{\n"
-            + self._loads
-            + self._each(text, results, width, "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums)))
-            + "    };\n"
+            f"    const auto ends = [&](uint32 first) {{\n{self._rows}      return [=](uint32 first) {{\n{self._loads}"
+            f"      return [=](const Pack<{c_type(node.outputs[0])}, {width}>& total, auto& added) {{\n{body}      }};\n"
+            "      };\n    };\n"
         )
+
+    @property
+    def fetched_runs(self) -> int:
+        """Runs that `ends` loads for each run of results, as it was written last."""
+        return self._loads.count("load_run<")
 
     def _each(self, text: str, results: Sequence[tuple[str, Value, str]], width: int, beside: str = "") -> str:
         """Statements that compute element e of some runs, `results` of values of names, and store these."""

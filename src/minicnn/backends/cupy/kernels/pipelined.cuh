@@ -7,47 +7,45 @@
 #include "rows.cuh"
 #include "stages.cuh"
 
-// N sums over the rows of what a block makes, for each column: of term(s, made); store(s, column, sum) gets them.
-struct NoColumnSums {
-  static constexpr int N = 0;
-};
-template <int N_, class Term, class Store> struct ColumnSums {
-  static constexpr int N = N_;
-  Term term;
-  Store store;
-};
-template <int N, class Term, class Store> DEVICE ColumnSums<N, Term, Store> column_sums(Term term, Store store) { return {term, store}; }
-
-// The sums of a warp's columns, of which lane n has eight from n * 8 on, become those of the block; the order is always the same.
-template <class A, class Columns> DEVICE void sum_columns(const float (&own)[Columns::N][8], const Columns& columns) {
+// Sums over the rows of what a block makes, of which lane n of a warp has those of eight columns from n * 8 on, become those of the
+// block; the order is always the same. total(s, column, sum) gets them.
+template <class A, int SUMS, class Total> DEVICE void sum_columns(const Pack<float, 8> (&own)[SUMS], Total total) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   __syncthreads();
   float* const shared = reinterpret_cast<float*>(dynamic_shared());
 #pragma unroll
-  for (int s = 0; s < Columns::N; s++)
-#pragma unroll
-    for (int e = 0; e < 8; e++)
-      if (lane < A::NT) shared[(s * A::WM + warp % A::WM) * A::BN + (warp / A::WM * A::NT + lane) * 8 + e] = own[s][e];
+  for (int s = 0; s < SUMS; s++)
+    if (lane < A::NT) store_run(shared + (s * A::WM + warp % A::WM) * A::BN + (warp / A::WM * A::NT + lane) * 8, own[s]);
   __syncthreads();
 #pragma unroll
-  for (int s = 0; s < Columns::N; s++)
+  for (int s = 0; s < SUMS; s++)
     for (int column = threadIdx.x; column < A::BN; column += A::THREADS) {
-      float total = shared[s * A::WM * A::BN + column];
+      float sum = shared[s * A::WM * A::BN + column];
 #pragma unroll
-      for (int w = 1; w < A::WM; w++) total += shared[(s * A::WM + w) * A::BN + column];
-      columns.store(s, column, total);
+      for (int w = 1; w < A::WM; w++) sum += shared[(s * A::WM + w) * A::BN + column];
+      total(s, column, sum);
     }
 }
 
-// The sums of a block on their way out, eight neighbours of a row at a time: place(row, column, i) says whether there are such, and
-// which element i the first of them is. A warp hands its sums around in shared memory, 16 rows of up to 64 columns at a time.
-template <class A, class Place, class Finish, class Store, class Columns>
-DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish finish, Store store, const Columns& columns) {
+// Calls finish(k, fetch(k)) for k < N once all of them are fetched: answers of memory are waited for together.
+template <int K, int N, class Fetch, class Finish> DEVICE void fetched(Fetch fetch, Finish finish) {
+  const auto one = fetch(K);
+  if constexpr (K + 1 < N) fetched<K + 1, N>(fetch, finish);
+  finish(K, one);
+}
+
+// The sums of a block on their way out, eight neighbours of a row at a time. place(row, column, i) says whether there are such, and
+// which element i the first of them is; ends(channel(column))(i) fetches what follows them, and that(sums, added) computes and stores
+// it, and adds to SUMS sums over rows, for TOGETHER runs at a time. A warp hands its sums around in shared memory, 16 rows of up to 64
+// columns at a time.
+template <class A, int SUMS, int TOGETHER, class Channel, class Place, class Ends, class Total>
+DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Channel channel, Place place, Ends ends, Total total) {
   constexpr int NT = A::NT < 8 ? A::NT : 8, ROW = NT * 8 + (40 - NT * 8 % 32) % 32, ITEMS = NT / 2;  // rows begin 8 banks apart
+  constexpr int GROUP = ITEMS < TOGETHER ? ITEMS : TOGETHER;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const own = reinterpret_cast<float*>(dynamic_shared()) + warp * 16 * ROW;
-  static_assert(32 % NT == 0 && A::NT % NT == 0, "a lane has the same columns in all rows");
-  float added[Columns::N > 0 ? Columns::N : 1][8] = {}, total[Columns::N > 0 ? Columns::N : 1][8];
+  static_assert(32 % NT == 0 && A::NT % NT == 0 && ITEMS % GROUP == 0, "a lane has the same columns in all rows");
+  Pack<float, 8> added[SUMS ? SUMS : 1] = {}, totals[SUMS ? SUMS : 1] = {};
 #pragma unroll 1
   for (int piece = 0; piece < A::NT / NT * A::MT; piece++) {
     const int m = piece % A::MT, n0 = piece / A::MT * NT;
@@ -62,57 +60,55 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Place place, Finish
             *reinterpret_cast<Pack<float, 2>*>(own + (lane / 4 + r * 4) * ROW + n * 8 + lane % 4 * 2) = {four[r], four[r + 1]};
           }
     warp_barrier();
-    const int row0 = A::row(warp, m), column0 = (warp / A::WM * A::NT + n0) * 8;
-    finish_and_store<ITEMS * 8, 8, float>(
-      [=](int k, uint32& i) {
-        const int item = lane + k / 8 * 32;
-        const bool real = place(row0 + item / NT, column0 + item % NT * 8, i);
-        i += k % 8;
-        return real;
-      },
-      [=](int k) {
-        const int item = lane + k / 8 * 32;
-        return own[item / NT * ROW + item % NT * 8 + k % 8];
-      },
-      finish,
-      [&](uint32 i, const auto* made, auto width) {
-        store(i, made, width);
+    const int row0 = A::row(warp, m) + lane / NT, column = (warp / A::WM * A::NT + n0 + lane % NT) * 8;
+    const auto those = ends(channel(column));
 #pragma unroll
-        for (int s = 0; s < Columns::N; s++)
-#pragma unroll
-          for (int e = 0; e < 8; e++)
-            if constexpr (Columns::N > 0) added[s][e] += columns.term(s, made[e]);
-      });
+    for (int first = 0; first < ITEMS; first += GROUP) {
+      bool real[GROUP];
+      fetched<0, GROUP>(
+        [&](int k) {
+          uint32 i = 0;
+          real[k] = place(row0 + (first + k) * (32 / NT), column, i);
+          return those(real[k] ? i : 0u);
+        },
+        [&](int k, const auto& one) {
+          const Pack<float, 8> run = load_run<8>(own + (lane / NT + (first + k) * (32 / NT)) * ROW + lane % NT * 8);
+          if (real[k]) one(run, added);
+        });
+    }
     warp_barrier();
-    if (m + 1 < A::MT) continue;
+    if (SUMS == 0 || m + 1 < A::MT) continue;
     // Lanes that have the same columns add up what they have; each keeps the sums of its own eight.
 #pragma unroll
-    for (int s = 0; s < Columns::N; s++)
+    for (int s = 0; s < SUMS; s++)
 #pragma unroll
       for (int e = 0; e < 8; e++) {
 #pragma unroll
-        for (int apart = NT; apart < 32; apart *= 2) added[s][e] += __shfl_xor_sync(0xffffffffu, added[s][e], apart);
-        if (lane / NT * NT == n0 || A::NT == NT) total[s][e] = added[s][e];
-        added[s][e] = 0.0f;
+        for (int apart = NT; apart < 32; apart *= 2) added[s].v[e] += __shfl_xor_sync(0xffffffffu, added[s].v[e], apart);
+        if (lane / NT * NT == n0 || A::NT == NT) totals[s].v[e] = added[s].v[e];
+        added[s].v[e] = 0.0f;
       }
   }
-  if constexpr (Columns::N > 0) sum_columns<A>(total, columns);
+  if constexpr (SUMS > 0) sum_columns<A>(totals, total);
 }
 
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
 // input gradient of strides SH x SW has as many *phases*, whose positions see the same taps: each block makes positions of one, and
 // every PARTS-th part of their sums.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
-struct PipelinedConvTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, false, back> {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, class Sizes>
+struct PipelinedTile : Pipeline<P_, Sizes, false, back> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, PARTS = PARTS_;
+  using Base = Pipeline<P_, Sizes, false, back>;
+  using Base::BM, Base::BN, Base::BK, Base::STAGES, Base::PARTS;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F;
   static constexpr bool BACK = back;
   static constexpr int ROWS = back ? S::SH : 1, COLUMNS = back ? S::SW : 1;  // of phases
   static_assert((ROWS == 1 || S::DH == 1) && (COLUMNS == 1 || S::DW == 1), "phases see the same taps");
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
   static constexpr int FILTER_PARTS = quotient(F, BN), BLOCKS = FILTER_PARTS * quotient(POSITIONS, BM) * ROWS * COLUMNS * PARTS;
+  static constexpr bool WHOLE = ROWS * COLUMNS * PARTS == 1 && quotient(C, BK) * S::KH * S::KW == STAGES;  // all steps are there at once
 };
 
 // Taps along an axis: `count` from `first` on, every `step`-th, and the element of X that the first of them meets for position 0.
@@ -125,10 +121,10 @@ template <bool back, int K, int STRIDE, int BEFORE> DEVICE Taps taps_of(int phas
   return {first, STRIDE, first < K ? (K - first + STRIDE - 1) / STRIDE : 0, (phase + BEFORE - first) / STRIDE};
 }
 
-// Of each channel, the sum of term(s, made) over the positions of a block goes to total(s, i, sum), for s < SUMS; i is the element of
-// an array with a row for each block of positions.
-template <class A, int SUMS, class U, class Finish, class Store, class Term, class Total>
-DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight, Finish finish, Store store, Term term, Total total) {
+// What follows the sums is as `store_runs` takes it. Of each channel, what is added over the positions of a block goes to total(s, i,
+// sum), for s < SUMS; i is the element of an array with a row for each block of positions.
+template <class A, int SUMS, int TOGETHER, class U, class Ends, class Total>
+DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight, Ends ends, Total total) {
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;
@@ -162,16 +158,15 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   }
   const int taps = down.count * right.count, steps = quotient(A::C, A::BK) * taps;
   const int first = A::PARTS > 1 ? quotient(steps, A::PARTS) * split : 0, own = A::PARTS > 1 ? min(quotient(steps, A::PARTS), steps - first) : steps;
-  // The channels and the tap of the step that is sent for; there are no channels from C on.
+  // The channels and the tap of the step that is sent for.
   int c0 = 0, i = 0, j = 0;
-  if (!taps) c0 = A::C;
-  else if (A::PARTS > 1) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
+  if (A::PARTS > 1 && taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
   constexpr int ROW = (A::BACK ? A::C : A::F) * A::GROUPS;  // of the filters, from one to the next
   const int column = Filters::column(), row = Filters::row(0);
   const U* const filters = weight + (A::BACK ? (f0 + row) * ROW + group * A::C + column : row * ROW + group * A::F + f0 + column);
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
     const U* const image = x + (i * DOWN * X::W + j * RIGHT) * X::C + c0;
-    const uint32 needed = 1u << i | 1u << (16 + j) | uint32((A::C % A::BK ? c0 + Image::column() : c0) >= A::C) << 15;
+    const uint32 needed = 1u << i | 1u << (16 + j) | uint32(A::C % A::BK != 0 && c0 + Image::column() >= A::C) << 15;
     Image::send(a, share, shares, [&](int k, bool& real) {
       real = (needed & ~seen[k]) == 0;
       return image + place[k];
@@ -180,7 +175,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     const U* const those = filters + tap * (A::BACK ? A::F : A::C) * ROW + c0 * (A::BACK ? 1 : ROW);
     Filters::send(b, share, shares, [&](int k, bool& real) {
       const int c = c0 + (A::BACK ? column : row + k * Filters::STEP), f = f0 + (A::BACK ? row + k * Filters::STEP : column);
-      real = (A::C % A::BK ? c : c0) < A::C && (A::F % A::BN == 0 || f < A::F);
+      real = (A::C % A::BK == 0 || c < A::C) && (A::F % A::BN == 0 || f < A::F);
       return those + k * Filters::STEP * ROW;
     });
     if (share + 1 < shares) return;
@@ -193,12 +188,8 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   float sums[A::MT][A::NT][4] = {};
   pipelined_sums<A>(sums, own, bring);
   let_next_begin();
-  const auto columns = column_sums<SUMS>(term, [=](int s, int column, float sum) {
-    if constexpr (SUMS > 0)
-      if (A::F % A::BN == 0 || f0 + column < A::F) total(s, uint32(part) * Y::C + group * A::F + f0 + column, sum);
-  });
-  store_runs<A>(
-    sums,
+  store_runs<A, SUMS, TOGETHER>(
+    sums, [=](int column) { return uint32(group * A::F + (A::F % A::BN == 0 || f0 + column < A::F ? f0 + column : 0)); },
     [=](int row, int column, uint32& to) {
       const int at = m0 + row, f = f0 + column, n = at / A::W / A::H;
       const int y = at / A::W % A::H * A::ROWS + phase_row, z = at % A::W * A::COLUMNS + phase_column;
@@ -206,23 +197,29 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
       to += uint32(split) * (Y::N * Y::H * Y::W * Y::C);
       return at < A::POSITIONS && (A::F % A::BN == 0 || f < A::F) && (Y::H % A::ROWS == 0 || y < Y::H) && (Y::W % A::COLUMNS == 0 || z < Y::W);
     },
-    finish, store, columns);
+    ends,
+    [=](int s, int column, float sum) {
+      if constexpr (SUMS > 0)
+        if (A::F % A::BN == 0 || f0 + column < A::F) total(s, uint32(part) * Y::C + group * A::F + f0 + column, sum);
+    });
 }
 
 // Weight gradient: BM elements (tap, channel) of the filters x BN filters, from every PARTS-th part of the positions of dy.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
-struct PipelinedWeightTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, true, false> {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, class Sizes>
+struct PipelinedWeightGradientTile : Pipeline<P_, Sizes, true, false> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, PARTS = PARTS_, GROUPS = Y::C / F, ELEMENTS = S::KH * S::KW * C;
+  using Base = Pipeline<P_, Sizes, true, false>;
+  using Base::BM, Base::BN, Base::BK, Base::PARTS;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, ELEMENTS = S::KH * S::KW * C;
   static constexpr int POSITIONS = Y::N * Y::H * Y::W, STEPS = quotient(quotient(POSITIONS, BK), PARTS);
   static constexpr int F_PARTS = quotient(F, BN), ROWS = quotient(ELEMENTS, BM);
   static constexpr int BLOCKS = F_PARTS * ROWS * PARTS * GROUPS;
 };
 
-template <class A, class U, class Finish, class Store>
-DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Finish finish, Store store) {
+template <class A, int TOGETHER, class U, class Ends>
+DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends ends) {
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;
@@ -267,11 +264,11 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Finish
   float sums[A::MT][A::NT][4] = {};
   pipelined_sums<A>(sums, last > first ? quotient(last - first, A::BK) : 0, bring);
   let_next_begin();
-  store_runs<A>(
-    sums,
+  store_runs<A, 0, TOGETHER>(
+    sums, [](int) { return 0u; },
     [=](int row, int column, uint32& to) {
       to = uint32(part * A::ELEMENTS + m0 + row) * Y::C + group * A::F + f0 + column;
       return (A::ELEMENTS % A::BM == 0 || m0 + row < A::ELEMENTS) && (A::F % A::BN == 0 || f0 + column < A::F);
     },
-    finish, store, NoColumnSums());
+    ends, 0);
 }
