@@ -205,6 +205,8 @@ TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, gr
     ((128, 64, 32, 2, 8, 6), "float16", 2, 24, 40, 3, 1, 1, 1, 8, 4),
     ((128, 256, 32, 1, 32, 3), "bfloat16", 1, 40, 136, 1, 1, 1, 1, 9, 1),
     ((256, 64, 32, 2, 8, 4), "bfloat16", 5, 24, 40, 3, 3, 1, 1, 7, 1),
+    ((64, 32, 64, 1, 4, 1), "bfloat16", 3, 40, 40, 1, 1, 1, 1, 7, 1),  # all steps of the sums at once, here and below
+    ((128, 64, 32, 1, 8, 2), "bfloat16", 3, 40, 72, 1, 1, 1, 2, 7, 1),
 ]
 
 

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from minicnn import ops
 from minicnn.backends import backend_class
 from minicnn.program import Program
+from support.machine_code import inner_loops
 from support.numerics import assert_close
 from support.small_training import arrays, assert_same_bits, compiled, digits
 
@@ -52,19 +52,6 @@ def kernels(convolution: str, filters: int, size: int, strides: int) -> list[Any
     program.outputs["drows"] = ops.matmul(sums, units, transpose_b=True)
     program.outputs["dunits"] = ops.matmul(rows, sums, transpose_a=True)
     return [task.source for task in lower(program, 2, convolution).tasks if task.source is not None]
-
-
-def inner_loops(text: str, jump: str) -> Iterator[list[str]]:
-    """Lines of the blocks of machine code that end by going to where they begin."""
-    label, lines = "", []
-    for line in text.splitlines():
-        if match := re.match(r"(\S+):", line):
-            label, lines = match[1], []
-        else:
-            lines.append(line)
-            to = re.search(jump, line)
-            if to and to[1] == label:
-                yield lines
 
 
 @pytest.mark.sampled(4)

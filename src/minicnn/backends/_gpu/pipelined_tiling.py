@@ -22,6 +22,7 @@ _REGISTERS = 48  # of a thread, beside its sums, the fragments that are multipli
 _COPIED = 16, 12  # runs that a thread sends for in a step at most, of convolutions and of weight gradients
 _MOST_TAPS = 15  # along an axis, which are bits of a mask
 _SIZES = (16, 32, 64, 128, 256)
+_WHOLE = 2  # stages, at most, of which each is a step of a sum that has no more
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
@@ -53,7 +54,9 @@ class PipelineWork(NamedTuple):
         busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
         multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
         alone = costs.step + np.where(self.warpgroups, np.maximum(multiplied, brought), multiplied + brought)
-        alone = np.maximum(alone, costs.latency / (self.stages - 1 - self.warpgroups))
+        # Where all steps are sent for at once, only the first is waited for.
+        ahead = np.where(self.stages > _WHOLE, self.stages - 1 - self.warpgroups, np.inf)
+        alone = np.maximum(alone, costs.latency / ahead)
         ending = self.results * costs.result
         together = each * (self.steps * busy + ending)
         apart = rounds * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
@@ -139,7 +142,7 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             continue
         loads = down * right * mt * bk // 16 * (4 + nt // 2)
         lines = sum(count * max(1, columns / 64) for count, columns in rows)
-        for stages in (4, 6, 3):  # of equals, the first is taken
+        for stages in (4, 6, 3, *range(_WHOLE, 0, -1)):  # of equals, the first is taken
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
             shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
             if resident := gpu.resident(threads, registers, shared):
@@ -196,7 +199,11 @@ class PipelinedTile(Tile):
             blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
             steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
             longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
+            if block.tile.stages <= _WHOLE and (block.tile.stages != longest or rows * columns > 1):
+                continue
             yield block, 1, block.work(blocks, steps, longest, 0.0)
+            if block.tile.stages <= _WHOLE:
+                continue
             for splits in (2, 4, 8):
                 # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
                 # beginning.
@@ -248,7 +255,8 @@ class PipelinedWeightGradientTile(PipelinedTile):
         elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
         for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
-            if (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
+            few = block.tile.stages <= _WHOLE  # blocks have many steps
+            if few or (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
                 continue
             tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
             for goal in (1, 2, 3, 4):

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.base_tile import Tile
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
@@ -59,6 +60,15 @@ class Tiles:
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient, with max-pooling by this window behind it; None if nothing fits."""
         return ConvolutionTile.best(node, pool, gpu=self.gpu, limits=self.limits)
+
+    def pooled(self, node: Node, pool: Node) -> Tile | None:
+        """Tile of conv2d that does the max-pooling behind it; None if nothing fits, or storing the image costs less."""
+        tile, alone = self.convolution(node, pool.attrs["kernel"]), self.convolution(node)
+        if tile is None or alone is None or not alone.stages:
+            return tile
+        bandwidth = self.gpu.bandwidth / self.gpu.clock  # bytes of a cycle
+        apart = costs_on(self.gpu).launches.launch + 2 * pool.inputs[0].nbytes / bandwidth
+        return tile if tile.precision and tile.score <= alone.score + apart else None
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""

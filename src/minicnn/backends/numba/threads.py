@@ -51,8 +51,8 @@ _DRIVER = KernelCode(
         "            last = aload(groups + 8 * (group - first) + 8)",
         "            while entry < last:",
         "                items = aload(entry + 16)",
-        "                begin = items * share // stop",
-        "                until = items * (share + 1) // stop",
+        "                begin = (items * share + stop - 1) // stop",  # so that one item is the caller's
+        "                until = (items * (share + 1) + stop - 1) // stop",
         "                if until > begin:",
         "                    call_kernel(aload(entry), aload(entry + 8), begin, until)",
         "                entry += 24",
@@ -176,6 +176,8 @@ class Pool:
         flags = np.frombuffer(self._asleep, np.uint8)
         self._drive, self._post, self._serve = callable_of(_DRIVER), callable_of(_POSTER), callable_of(_SERVER)
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
+        # NumPy takes longer to tell an address than a short kernel runs.
+        self._first_line, self._post_table = self._address(0), self._posted.ctypes.data
         # How long a round of waiting takes depends on the CPU: the pause instruction takes 10 to 140 cycles.
         second = self._rounds()
         rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
@@ -218,12 +220,12 @@ class Pool:
             # All is done or nothing, even if the user interrupts: that is noticed after calls, not within them.
             try:
                 try:
-                    self._post(self._posted.ctypes.data, 0, self.threads)
+                    self._post(self._post_table, 0, self.threads)
                 finally:
                     deque(waking, 0)
             finally:
                 # The caller does shares, too, and returns only when all are done, since buffers may be freed then.
-                self._drive(self._address(0), 0, self.threads)
+                self._drive(self._first_line, 0, self.threads)
 
 
 class ForkSafeLock:

@@ -101,13 +101,14 @@ struct PipelinedTile : Pipeline<P_, Sizes, false, back> {
   using Y = Y_;
   using S = S_;
   using Base = Pipeline<P_, Sizes, false, back>;
-  using Base::BM, Base::BN, Base::PARTS;
+  using Base::BM, Base::BN, Base::BK, Base::STAGES, Base::PARTS;
   static constexpr int C = C_, F = F_, GROUPS = Y::C / F;
   static constexpr bool BACK = back;
   static constexpr int ROWS = back ? S::SH : 1, COLUMNS = back ? S::SW : 1;  // of phases
   static_assert((ROWS == 1 || S::DH == 1) && (COLUMNS == 1 || S::DW == 1), "phases see the same taps");
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
   static constexpr int FILTER_PARTS = quotient(F, BN), BLOCKS = FILTER_PARTS * quotient(POSITIONS, BM) * ROWS * COLUMNS * PARTS;
+  static constexpr bool WHOLE = ROWS * COLUMNS * PARTS == 1 && quotient(C, BK) * S::KH * S::KW == STAGES;  // all steps are there at once
 };
 
 // Taps along an axis: `count` from `first` on, every `step`-th, and the element of X that the first of them meets for position 0.
