@@ -126,7 +126,7 @@ def _runs(x: Any, standardizer: Standardizer, batch_size: int, steps: int | None
 
 
 def _is_looked_at(first: Any, standardizer: Standardizer) -> bool:
-    """Whether the elements of an input must be checked each time: that floating-point numbers are whole."""
+    """True if the elements of an input must be checked each time: that floating-point numbers are whole."""
     return any("int" in declared for declared in standardizer.declared) and "float" in dtype_name(first)
 
 

@@ -20,7 +20,7 @@ from minicnn.backends._gpu.region_layout import Layout
 from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends.cupy.tile_types import rows_tile_type
+from minicnn.backends.cupy.tile_types import rows_sizes, rows_type
 from minicnn.optimizers import SGD
 from support.plans import MULTIPLY_ADDS, plan_of
 from support.tolerances import LONG_SUM, SUM
@@ -101,7 +101,7 @@ def test_rows_of_float32_go_through_blocks_where_all_blocks_have_some() -> None:
     assert region.product is not None
     assert region.product.gradient is not None
     assert region.product.index is not None
-    assert rows_tile_type(region).startswith("FloatTile<2112, 784, 10, 16,")
+    assert (rows_type(region, "Tile"), region.product.stored.shape[1], region.rows) == ("FloatTile", 784, 16)
     for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles(H200)), planned(step(network, 2112, 784, 10))):
         assert all(region.product is None for region in regions_of(made))
         assert any(n.op.name.startswith("matmul") for u in made.groups for n in u.nodes)
@@ -279,8 +279,7 @@ def test_the_last_tiles_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (region,) = regions_of(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
     sizes, used = region.sizes, Layout(region).shared
     assert sizes.shared <= used <= 227 * 1024
-    assert rows_tile_type(region) == (
-        f"ByteTile<59000, 784, 10, {sizes.rows}, {sizes.threads}, {sizes.stages}, {sizes.slices}, true>"
-    )
+    chosen = {name: getattr(sizes, name) for name in ("rows", "threads", "stages", "slices")}
+    assert rows_sizes(region) == {"batch": 59000, "terms": 784, "columns": 10, **chosen, "back": True}
     rounds = -(-region.tiles // region.blocks)
     assert region.tiles > 0.9 * rounds * region.blocks  # no round in which most blocks have nothing to do

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.plain import is_lowered, plain_tile
 from minicnn.backends._gpu.regions import region_statements
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.expressions import Expr, I, Name
 from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
@@ -94,9 +94,7 @@ class _Lowering(Writer):
 
 
 def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
-    """Choices for a tile, by name: its sizes, then what a launch with it asks for."""
-    launch = {f.name: f.default for f in fields(Tile)}
-    sizes = [(f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in launch]
-    # Only what was chosen against the default: a reader looks for what is particular about this tile.
-    asked = [(name, getattr(tile, name)) for name in launch if name not in ("blocks", "threads", "score")]
-    return *sizes, *((name, value) for name, value in asked if value != launch[name])
+    """Choices for a tile, by name."""
+    # Only what was chosen against a default: a reader looks for what is particular about this tile.
+    chosen = [(f.name, getattr(tile, f.name)) for f in fields(tile) if getattr(tile, f.name) != f.default]
+    return tuple(one for one in chosen if one[0] not in ("blocks", "threads", "score"))

@@ -8,9 +8,9 @@ from typing import Any
 
 from minicnn import ops
 from minicnn.backends._gpu import row_products
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, StoredRows, adds_product_sums
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive

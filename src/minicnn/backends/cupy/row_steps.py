@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicnn.backends._gpu.row_steps import ROWS, RowSteps
 from minicnn.backends.cupy.cpp import Cpp
-from minicnn.backends.cupy.tile_types import rows_tile_type, rows_type
+from minicnn.backends.cupy.tile_types import rows_sizes, rows_type, sizes_type
 from minicnn.kernels.expressions import Apply, Array, Expr
 from minicnn.kernels.statements import Statement, Step
 
@@ -29,7 +29,8 @@ class CppRowSteps(RowSteps):
         index = f"uint32({writer.function(product.index)}(r))" if product.index is not None else "r"
         where = f"auto where = [&](uint32 r) {{{{ return {index}; }}}};"
         stream = f"{rows_type(self.region, 'Rows')}<A> stream(dynamic_shared(), {writer.parameter(rows)}{offset});"
-        lines = [f"using A = {rows_tile_type(self.region)};", stream, where]
+        sizes = sizes_type(rows_sizes(self.region)).replace("{", "{{").replace("}", "}}")  # a step's text is a format
+        lines = [sizes, f"using A = {rows_type(self.region, 'Tile')}<Sizes>;", stream, where]
         return [self.step("declare", beside=line) for line in lines]
 
     def find(self, row: Expr) -> Step:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,6 +79,50 @@ class Costs:
 
 
 @dataclass(frozen=True)
+class MatrixTiles:
+    """Registers that hold matrices of bfloat16 and float32, as AMX has them.
+
+    Attributes:
+        rows: Rows of each.
+        row_bytes: Bytes of a row.
+        count: How many there are.
+        cycles: From one product of two of them to the next.
+    """
+
+    rows: int = 16
+    row_bytes: int = 64
+    count: int = 8
+    cycles: int = 16
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a tile."""
+        return self.rows * self.row_bytes
+
+    @property
+    def together(self) -> int:
+        """Rows and columns of a square of sums, with as many tiles of operands beside it."""
+        side = 1
+        while (side + 1) * (side + 3) <= self.count:
+            side += 1
+        return side
+
+
+AMX = MatrixTiles()
+
+# Numbers of Linux: a process asks for the state of tiles before it uses them, once for all of its threads.
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+@cache
+def tiles_permitted() -> bool:
+    """True if the system lets this process use tiles; asks for it."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
+
+
+@dataclass(frozen=True)
 class Target:
     """A CPU that code is compiled for.
 
@@ -122,6 +168,11 @@ class Target:
         """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
         return {"+avx512f", "+avx512bf16"} <= set(self.features.split(","))
 
+    @property
+    def tiles(self) -> MatrixTiles | None:
+        """Tiles that multiply bfloat16, if there are any."""
+        return AMX if {"+amx-tile", "+amx-bf16"} <= set(self.features.split(",")) else None
+
 
 @cache
 def host() -> Target:
@@ -129,4 +180,6 @@ def host() -> Target:
     cpu, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:  # the name of another CPU says all
         features = llvm.get_host_cpu_features().flatten() if cpu in (None, llvm.get_host_cpu_name()) else ""
+    if "+amx-tile" in features.split(",") and not tiles_permitted():
+        features = features.replace("+amx-tile", "-amx-tile")
     return Target(llvm.get_process_triple(), cpu or llvm.get_host_cpu_name(), features)

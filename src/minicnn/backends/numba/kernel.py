@@ -20,6 +20,7 @@ from minicnn.backends.numba import (
     functions,
     interpreting,
     machine_code,
+    matrix_tiles,
     panels,
     registers,
     short,
@@ -269,16 +270,17 @@ def _operations(source: KernelCode) -> dict[str, Operation]:
     """The operations that the code of a kernel can name."""
     operations = dict(_ALL)
     for shape in source.tiles:
-        operations |= registers.operations(*shape) | short_tiles.operations(*shape) | channel_tiles.operations(*shape)
+        for module in (registers, short_tiles, channel_tiles, matrix_tiles):
+            operations |= module.operations(*shape)
     return operations
 
 
 _ALL = {
     one.name: one
-    for module in (vector, functions, panels, winograd_tiles, short)
+    for module in (vector, functions, panels, short, matrix_tiles)
     for one in vars(module).values()
     if isinstance(one, Operation)
-}
+} | winograd_tiles.OPERATIONS
 
 
 def even_tile(total: int, most: int) -> int:

@@ -6,20 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tile_families import ProductTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, TileLimits
+from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, ProductTile, TileLimits
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
+from minicnn.kernels.tiles import TileShape
 from minicnn.program.graph import Node, Value
 
 SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
 # The simulator has a thread of the host for each of the device: small blocks, so that tests end.
-_SMALL = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
+_SHAPES = TileShape(4, 4, 2, 2, depth=4), TileShape(8, 2, 2, 1, depth=4), TileShape(2, 8, 1, 2, depth=4)
+_SMALL = TileLimits(convolution=32, weight_gradient=16, reduction=8, products=_SHAPES, depths=(4, 8))
 
 THREAD_COLUMNS = 16  # columns up to which a thread makes all of a row
 LANES = 8  # threads side by side that have different rows of bytes
@@ -79,16 +81,15 @@ class NumbaTiles(Tiles):
         if n > THREAD_COLUMNS or m * k < MANY or node.outputs[0].dtype != "float32":
             return None
         if m >= 128 * multiprocessors:
-            rows, terms, thread_rows, splits = 256, 16, 2, 1
+            shape = TileShape(rows=256, columns=n, thread_rows=2, thread_columns=n, depth=16)
         elif m <= 1024 and k >= 64 * multiprocessors:
             run = -(-k // (8 * 2 * multiprocessors)) * 8
-            rows, terms, thread_rows, splits = -(-m // 4) * 4, 8, 4, -(-k // run)
+            shape = TileShape(-(-m // 4) * 4, n, thread_rows=4, thread_columns=n, depth=8, splits=-(-k // run))
         else:
             return None
         return ProductTile(
-            rows=rows, columns=n, terms=terms, thread_rows=thread_rows, thread_columns=n,
-            blocks=-(-m // rows) * splits, threads=rows // thread_rows, splits=splits,
-            shared=terms * (rows + thread_rows + -(-n // 4) * 4 + 4) * 4,
+            shape=shape, blocks=-(-m // shape.rows) * shape.splits, threads=shape.threads, splits=shape.splits,
+            shared=shape.depth * (shape.rows + shape.thread_rows + -(-n // 4) * 4 + 4) * 4,
         )  # fmt: skip
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
