@@ -30,8 +30,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from gpu_steps import build, graphs, network, orders, seconds
 
-from minicnn.backends._gpu.options import Options
 from minicnn import plans
+from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import PlannedLaunch, planned_launch
 from minicnn.backends._gpu.source import Source
 from minicnn.loop.totals import Totals
