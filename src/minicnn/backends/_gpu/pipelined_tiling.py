@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,8 @@ _REGISTERS = 48  # of a thread, beside its sums, the fragments that are multipli
 _COPIED = 16, 12  # runs that a thread sends for in a step at most, of convolutions and of weight gradients
 _MOST_TAPS = 15  # along an axis, which are bits of a mask
 _SIZES = (16, 32, 64, 128, 256)
-_WHOLE = 2  # stages, at most, of which each is a step of a sum that has no more
+_FORWARD, _BACK, _WEIGHTS = range(3)  # convolutions, their input gradients, their weight gradients
+_STAGES = 3  # at least, of a sum with more steps than these
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
@@ -31,7 +33,7 @@ class PipelineWork(NamedTuple):
 
     blocks: Numbers  # how many
     resident: Numbers  # that a multiprocessor has at a time
-    stages: Numbers  # steps in shared memory
+    ahead: Numbers  # steps that are on their way; infinity if all of them are, so that the first alone is waited for
     steps: Numbers  # of a block, on average
     longest: Numbers  # the same of the block that has most
     products: Numbers  # of fragments, in a step
@@ -43,6 +45,7 @@ class PipelineWork(NamedTuple):
     results: Numbers  # runs of eight results of a block
     beside: Numbers  # cycles of adding up partial sums
     warpgroups: Numbers  # whether tensor cores multiply while threads go on, and the step before is still read
+    kind: Numbers  # _FORWARD, _BACK or _WEIGHTS
 
     def cycles(self, gpu: Gpu, costs: Pipelined) -> Numbers:
         """Cycles of the launch, and of what it leaves to do."""
@@ -54,12 +57,13 @@ class PipelineWork(NamedTuple):
         busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
         multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
         alone = costs.step + np.where(self.warpgroups, np.maximum(multiplied, brought), multiplied + brought)
-        # Where all steps are sent for at once, only the first is waited for.
-        ahead = np.where(self.stages > _WHOLE, self.stages - 1 - self.warpgroups, np.inf)
-        alone = np.maximum(alone, costs.latency / ahead)
-        ending = self.results * costs.result
+        latency = np.where(self.kind == _WEIGHTS, costs.far, costs.latency)
+        alone = alone + latency / self.ahead
+        result = np.choose(self.kind, (costs.forward, costs.back, costs.weights))
+        ending = self.results * result
         together = each * (self.steps * busy + ending)
-        apart = rounds * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
+        passing = np.maximum(ending, self.chain * costs.passing * result)
+        apart = rounds * (self.longest * np.maximum(busy, alone) + latency + passing)
         return np.maximum(together, apart) + costs.launch + self.beside
 
 
@@ -72,13 +76,15 @@ class _Pipeline:
     loads: int
     lines: float
 
-    def work(self, blocks: int, steps: float, longest: int, beside: float) -> PipelineWork:
+    def work(
+        self, kind: int, blocks: int, steps: float, longest: int, beside: float, *, whole: bool = False
+    ) -> PipelineWork:
         one = self.tile
         results = one.rows * one.columns
         return PipelineWork(
-            blocks, self.resident, one.stages, steps, longest, results * one.terms // 2048, self.loads,
+            blocks, self.resident, math.inf if whole else one.stages - 1 - one.warpgroups, steps, longest, results * one.terms // 2048, self.loads,
             (one.rows + one.columns) * one.terms // 8, self.lines, one.terms // 16, one.warp_rows * one.warp_columns,
-            results // 8, beside, one.warpgroups,
+            results // 8, beside, one.warpgroups, kind,
         )  # fmt: skip
 
 
@@ -130,7 +136,9 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
 def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
     """Blocks of one or two warpgroups that fit, each of which makes mt times 64 rows; arguments as for `_pipelines`."""
     # A warpgroup multiplies 64 rows at a time, and reads both operands from shared memory, in layouts of 1,024 bytes.
-    for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
+    # Of equals, the first is taken: in convolutions the one whose warps have fewer results to bring out.
+    most = (1, 2) if across[0] else (2, 1)
+    for down, right, bk, mt, nt in itertools.product(most, (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
         bm, bn, threads = 64 * down * mt, 8 * nt * right, 128 * down * right
         registers = 4 * mt * nt + _REGISTERS + 32
         if down * right > 2 or (right > 1 and nt < 16) or registers > gpu.registers_thread - 15:
@@ -142,7 +150,7 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             continue
         loads = down * right * mt * bk // 16 * (4 + nt // 2)
         lines = sum(count * max(1, columns / 64) for count, columns in rows)
-        for stages in (4, 6, 3, *range(_WHOLE, 0, -1)):  # of equals, the first is taken
+        for stages in (4, 6, 3, 2, 1):
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
             shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
             if resident := gpu.resident(threads, registers, shared):
@@ -199,10 +207,12 @@ class PipelinedTile(Tile):
             blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
             steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
             longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
-            if block.tile.stages <= _WHOLE and (block.tile.stages != longest or rows * columns > 1):
-                continue
-            yield block, 1, block.work(blocks, steps, longest, 0.0)
-            if block.tile.stages <= _WHOLE:
+            # Warpgroups multiply what is there as it arrives if a stage is a step: more stages are memory for nothing.
+            most = longest if rows * columns == 1 else math.inf
+            whole = block.tile.warpgroups and block.tile.stages == most
+            if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:
+                yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole)
+            if block.tile.stages < _STAGES:
                 continue
             for splits in (2, 4, 8):
                 # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
@@ -212,7 +222,7 @@ class PipelinedTile(Tile):
                 # A launch adds them up, and what could have followed the sums needs another.
                 beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
                 shares = quotient(steps, splits), quotient(longest, splits)
-                yield block, splits, block.work(blocks * splits, *shares, beside)
+                yield block, splits, block.work(int(back), blocks * splits, *shares, beside)
 
     @classmethod
     def candidates(cls, node: Node, gpu: Gpu, precision: str) -> list[Self]:
@@ -255,7 +265,7 @@ class PipelinedWeightGradientTile(PipelinedTile):
         elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
         for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
-            few = block.tile.stages <= _WHOLE  # blocks have many steps
+            few = block.tile.stages < _STAGES  # blocks have many steps
             if few or (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
                 continue
             tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
@@ -263,4 +273,4 @@ class PipelinedWeightGradientTile(PipelinedTile):
                 each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
                 splits = quotient(steps, each)
                 beside = splits * elements * f * groups / launches.gradients
-                yield block, splits, block.work(tiles * splits, each, each, beside)
+                yield block, splits, block.work(_WEIGHTS, tiles * splits, each, each, beside)

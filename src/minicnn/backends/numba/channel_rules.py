@@ -83,7 +83,7 @@ def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> N
     groups, kernel = node.attrs["groups"], node.attrs["kernel"]
     row, column = lines_of(node, x, kernel)
     key, frame = _framed(to, node, x, [row], [column])
-    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, *kernel, (dy.shape[1], dy.shape[2]))
+    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[0], kernel[1], (dy.shape[1], dy.shape[2]))
     _gradient(to, node, dy, key, ChannelShape(row, column, x.shape[0], *sizes, frame, to.threads), update)
 
 
@@ -181,6 +181,7 @@ def _with_samples(to: Lowering, node: Node, products: int) -> float:
     if node.op.name in ("conv2d", "conv2d_input_gradient"):
         (row, *_), (column, *_) = all_lines(node)
         sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
-        if winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads):
-            return winograd.cost(winograd.WinogradShape(row, column, *sizes, blocks), to.threads)
+        shape = winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads)
+        if shape is not None:
+            return shape.cost
     return products * blocks

@@ -23,6 +23,7 @@ from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, paired, transposed
 from minicnn.backends.numba.short import SHORT, product_name
 from minicnn.backends.numba.widening import is_short, stored
+from minicnn.backends.numba.winograd import WinogradShape
 from minicnn.program.graph import Node, Value
 
 
@@ -39,9 +40,10 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
     floats = SHORT not in _types(x, w, y, ending).values()
-    if floats and winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
-        key = transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
-        _winograd(to, node, x, key, sizes, lines, ending)
+    shape = winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads) if floats else None
+    if shape is not None:
+        key = transposed(to, node, w, kh * kw, channels, filters, 1) if back else to.need(w, PLAIN)
+        _winograd(to, node, x, key, shape, ending)
         return
     operands = Operands(
         x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
@@ -75,14 +77,10 @@ def _weights(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int
     return paired(to, node, w, shape, o)
 
 
-def _winograd(
-    to: Lowering, node: Node, x: Value, w: Key, sizes: tuple[int, ...], lines: tuple[Line, Line], ending: Ending
-) -> None:
+def _winograd(to: Lowering, node: Node, x: Value, w: Key, shape: WinogradShape, ending: Ending) -> None:
     y = node.outputs[0]
-    flipped = lines[0].weight_step < 0
-    shape = winograd.WinogradShape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
     transformed = to.scratch(node, "winograd", shape.weight_bytes)
-    to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
+    to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), shape.panels))
     parts = to.scratch(node, "parts", shape.part_bytes * to.threads)
     source = winograd.winograd(
         node.op.name, shape, to.threads, bias=ending.bias is not None, finish=ending.finish

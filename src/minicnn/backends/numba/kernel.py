@@ -277,10 +277,10 @@ def _operations(source: KernelCode) -> dict[str, Operation]:
 
 _ALL = {
     one.name: one
-    for module in (vector, functions, panels, winograd_tiles, short, matrix_tiles)
+    for module in (vector, functions, panels, short, matrix_tiles)
     for one in vars(module).values()
     if isinstance(one, Operation)
-}
+} | winograd_tiles.OPERATIONS
 
 
 def even_tile(total: int, most: int) -> int:

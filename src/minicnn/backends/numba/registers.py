@@ -110,6 +110,8 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
     - bias_R_C(b) has the float at b + 4 c in all lanes of a[r][c].
     - correlate_R_C(a, x, w, count, x_step, w_step): count times a[r][c] += x[r] * w[c], x[r] being the vector at
       x + r x_step and w[c] the float at w + 4 c; then x moves on by one vector and w by w_step.
+    - multiply_R_C(a, x, w, count): the same, with the vectors of all rows side by side at x, and the floats of all
+      columns at w; both move on by what was read.
     - outer_R_C(a, x, y, count, x_step, y_step): count times a[r][c] += x[r] * y[c], vectors side by side at x and y;
       then they move on by their steps.
     - spread_R_C(a, x, y, count, samples, x_step): for `count` positions and the samples (at most 16) of each
@@ -157,6 +159,14 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             return multiplied(builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], 4 * c)))
 
         steps = [ir.Constant(INT, BYTES), w_step]
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, w], steps, body))
+
+    def multiply(builder: Any, a: Any, x: Any, w: Any, count: Any) -> Any:
+        def body(sums: list[Any], at: list[Any]) -> list[Any]:
+            inputs = [_load(builder, _plus(builder, at[0], r * BYTES)) for r in range(rows)]
+            return multiplied(builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], 4 * c)))
+
+        steps = [ir.Constant(INT, rows * BYTES), ir.Constant(INT, 4 * columns)]
         return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, w], steps, body))
 
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
@@ -273,6 +283,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         "clear": (tile, [], clear),
         "bias": (tile, [address], bias),
         "correlate": (tile, [tile, *many], correlate),
+        "multiply": (tile, [tile, *many[:3]], multiply),
         "outer": (tile, [tile, *many], outer),
         "clip": (tile, [tile, FLOAT, FLOAT], clip),
         "keep": (tile, [tile, address, address], keep),

@@ -158,16 +158,15 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   }
   const int taps = down.count * right.count, steps = quotient(A::C, A::BK) * taps;
   const int first = A::PARTS > 1 ? quotient(steps, A::PARTS) * split : 0, own = A::PARTS > 1 ? min(quotient(steps, A::PARTS), steps - first) : steps;
-  // The channels and the tap of the step that is sent for; there are no channels from C on.
+  // The channels and the tap of the step that is sent for.
   int c0 = 0, i = 0, j = 0;
-  if (!taps) c0 = A::C;
-  else if (A::PARTS > 1) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
+  if (A::PARTS > 1 && taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
   constexpr int ROW = (A::BACK ? A::C : A::F) * A::GROUPS;  // of the filters, from one to the next
   const int column = Filters::column(), row = Filters::row(0);
   const U* const filters = weight + (A::BACK ? (f0 + row) * ROW + group * A::C + column : row * ROW + group * A::F + f0 + column);
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
     const U* const image = x + (i * DOWN * X::W + j * RIGHT) * X::C + c0;
-    const uint32 needed = 1u << i | 1u << (16 + j) | uint32((A::C % A::BK ? c0 + Image::column() : c0) >= A::C) << 15;
+    const uint32 needed = 1u << i | 1u << (16 + j) | uint32(A::C % A::BK != 0 && c0 + Image::column() >= A::C) << 15;
     Image::send(a, share, shares, [&](int k, bool& real) {
       real = (needed & ~seen[k]) == 0;
       return image + place[k];
@@ -176,7 +175,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     const U* const those = filters + tap * (A::BACK ? A::F : A::C) * ROW + c0 * (A::BACK ? 1 : ROW);
     Filters::send(b, share, shares, [&](int k, bool& real) {
       const int c = c0 + (A::BACK ? column : row + k * Filters::STEP), f = f0 + (A::BACK ? row + k * Filters::STEP : column);
-      real = (A::C % A::BK ? c : c0) < A::C && (A::F % A::BN == 0 || f < A::F);
+      real = (A::C % A::BK == 0 || c < A::C) && (A::F % A::BN == 0 || f < A::F);
       return those + k * Filters::STEP * ROW;
     });
     if (share + 1 < shares) return;

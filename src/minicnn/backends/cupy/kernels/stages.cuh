@@ -112,7 +112,7 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
   };
 #pragma unroll
   for (int s = 0; s < A::STAGES - 1; s++) {
-    send(s, 0, 1);
+    if (s < steps) send(s, 0, 1);
     close_copies();
   }
   wait_for_copies<A::STAGES - 2>();
@@ -127,7 +127,7 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
     for (int piece = 0; piece < PIECES; piece++) {
       Fragments<A>& loaded = f[(piece + 1) % 2];
       if (piece + 1 < PIECES) load(loaded, stage, piece + 1);
-      if (piece < SHARES) send(next, piece, SHARES);
+      if (piece < SHARES && step + A::STAGES - 1 < steps) send(next, piece, SHARES);
       if (piece + 1 == SHARES) close_copies();
       if (piece + 1 == PIECES) {
         wait_for_copies<A::STAGES - 2>();
@@ -162,8 +162,8 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
   const int warp = A::THREADS > 128 ? threadIdx.x / 128 * 4 : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
   const uint64 left = Left::descriptor(memory + (A::TA ? Left::start(0, wm) : Left::start(wm, 0)), A::TA);
   const uint64 right = Right::descriptor(memory + Left::SIZE + (A::TB ? Right::start(wn, 0) : Right::start(0, wn)), !A::TB);
-  const auto send = [&](int stage) {
-    bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
+  const auto send = [&](int stage, bool real) {  // even zeros would take their time
+    if (real) bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
     close_copies();
   };
   const auto multiply = [&](int stage) {
@@ -180,7 +180,7 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
     close_products();
   };
 #pragma unroll
-  for (int s = 0; s < AHEAD; s++) send(s);
+  for (int s = 0; s < AHEAD; s++) send(s, A::WHOLE || s < steps);
   hold(sums);
   if constexpr (A::WHOLE) {
     arriving<0, A::STAGES>([&](int stage) {
@@ -197,7 +197,7 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
       wait_for_products<1>();
       __syncthreads();  // this step's operands are there for all, and nobody reads those of the last but one any more
       multiply(stage);
-      send(next);
+      send(next, step + AHEAD < steps);
       stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
     }
   }
@@ -207,8 +207,8 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
   __syncthreads();
 }
 
-// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands, zeros or any others behind the
-// last. At the end, shared memory is free.
+// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands. At the end, shared memory is
+// free.
 template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
   if constexpr (A::P::WARPGROUPS) sums_by_warpgroups<A>(sums, steps, bring);
   else sums_by_warps<A>(sums, steps, bring);
