@@ -158,7 +158,9 @@ def remember_maxima(program: Program) -> Program:
             (index[key],) = program.append(POOL_INDEX, [node.inputs[0], y], [spec], node.attrs).outputs
             return node.outputs
         if node.op.name == "max_pool2d_gradient" and (key := _pooling_of(node, 1)) in index:
-            return program.append(POOL_SCATTER, [node.inputs[0], index[key]], [node.outputs[0].spec], node.attrs).outputs
+            return program.append(
+                POOL_SCATTER, [node.inputs[0], index[key]], [node.outputs[0].spec], node.attrs
+            ).outputs
         if node.op.name == "sum" and node.inputs[0].node is not None:
             return _sum_before_scatter(node)
         return None
@@ -168,7 +170,7 @@ def remember_maxima(program: Program) -> Program:
 
 
 def _pooling_of(node: Node, k: int) -> Hashable:
-    """What decides where maxima are: the image, which is input k, and the window."""
+    """The image, which is input k, and the window: they decide where maxima are."""
     return id(node.inputs[k]), tuple(sorted(node.attrs.items()))
 
 
