@@ -11,6 +11,9 @@ on request in bfloat16. Data are random bytes, which take the same time as real 
     platforms, kernels, mlp                          the reference studies' networks, time of an epoch (an iteration)
     resnet18, resnet50, mobilenet_v2, squeezenet1_1  64x64 images, 200 classes, time of a step
     channels12, kernel5, stride2, batch96, rgb32     variations of `platforms` and `kernels`, time of an epoch
+    unpooled16, unpooled32, unpooled64               three 3x3 convolutions without pooling, up to so many filters
+    kernel5_32, kernel5_64                           two 5x5 convolutions of up to so many filters
+    dense300, dense1024                              two dense layers of so many units
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ TUNED_MALLOC = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456",
 }  # fmt: skip
 SHOWN = ("platforms", "kernels", "mlp", "channels12", "kernel5", "stride2", "batch96", "rgb32", "resnet18", "resnet50",
-         "mobilenet_v2", "squeezenet1_1")  # fmt: skip
+         "mobilenet_v2", "squeezenet1_1", "unpooled16", "unpooled32", "unpooled64", "kernel5_32", "kernel5_64",
+         "dense300", "dense1024")  # fmt: skip
 # By name in the results: the trainer and its options.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicnn": ("numba", {}),

@@ -11,7 +11,8 @@ torch/vendor. The modes of a backend are
 
 - one: one rank alone with the whole batch;
 - tree, fast: all ranks with one shard each; by one rank, on GPUs, what cutting a step for NCCL costs;
-- tree-local, fast-local: likewise with statistics of batch normalisation of each shard.
+- tree-local, fast-local: likewise with statistics of batch normalisation of each shard;
+- tree-messages, fast-messages: likewise with small sums by NCCL, where kernels would take them in the peers' memory.
 
 Those of PyTorch are one, ddp, its statistics being local, and sync; each with -graph for a CUDA graph of a step. What a
 contender cannot do is left out. Medians are of rounds of so many steps; one whose loss of the first step is not that of
@@ -197,14 +198,16 @@ class Worker:
         """One rank alone, and all of them in each mode."""
         name, _, strategy = kind.partition("/")
         communicator = self.communicator
+        apart = communicator
         if name in ENGINES:
-            communicator = NcclCommunicator(communicator)
+            communicator, apart = (NcclCommunicator(communicator, peers=peers) for peers in (True, False))
         entries: list[Contender] = []
         if self.precision not in get_backend(name).precisions:
             return entries
         for mode in modes:
             sums, _, local = mode.partition("-")
-            about = {"communicator": communicator, "deterministic": sums == "tree"}
+            through = apart if local == "messages" else communicator
+            about = {"communicator": through, "deterministic": sums == "tree"}
             if sums in ("tree", "fast") and (self.ranks > 1 or name in ENGINES):
                 shared = DataParallel(self.ranks, **about)
             elif mode == "one":

@@ -180,7 +180,7 @@ def rows_of(launches: Sequence[PlannedLaunch], times: Sequence[Kernels]) -> list
             {
                 "title": source.title if source else "", "blocks": source.blocks if source else 0,
                 "threads": source.threads if source else 0,
-                "tiles": [str(g.tile.arguments) for g in launch.groups if g.tile is not None],
+                "tiles": [str(g.tile.sizes) for g in launch.groups if g.tile is not None],
                 "layer": launch.nodes[0].scope if launch.nodes else "", "shape": shape,
                 "us": statistics.median(t[1] for t in own) if own else 0.0,
                 "alone_us": statistics.median(t[2] for t in own) if own else 0.0,

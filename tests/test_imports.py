@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import minicnn
+from minicnn import backends
 
 HOME = Path(inspect.getfile(minicnn)).parent
 
@@ -20,6 +21,7 @@ TOGETHER = {
             "minicnn.models.arrays",
             "minicnn.models.model",
             "minicnn.models.sequential",
+            "minicnn.models.storage",
             "minicnn.saving",
         }
     )
@@ -37,7 +39,7 @@ LEVELS = (
 # A file of a model may name a layer of ONNX, a network of the zoo weights of PyTorch, and a model can be exported. A
 # rank's step tells when its parts run; a prediction of step times asks the engines' planners.
 UPWARDS = {
-    ("models.model", "interop.onnx.exporting"), ("saving", "interop.onnx.graph"), ("zoo", "interop"),
+    ("models.storage", "interop.onnx.exporting"), ("saving", "interop.onnx.graph"), ("zoo", "interop"),
     ("distribution.running", "backends.base"), ("distribution.prediction.devices", "backends._gpu.costs"),
     ("distribution.prediction.devices", "backends._gpu.planning"),
     ("distribution.prediction.devices", "backends.cupy.generation"),
@@ -102,6 +104,26 @@ def test_imports_run_down() -> None:
 def test_what_counts_as_upwards() -> None:
     graph = {"minicnn.ops.a": {"minicnn.program.b", "minicnn.loop.c"}, "minicnn.loop.c": {"minicnn.ops.a"}}
     assert upwards(graph) == {("ops.a", "loop.c")}
+
+
+def compared(tree: ast.AST) -> set[str]:
+    """Texts that something is compared with."""
+    sides = (side for node in ast.walk(tree) if isinstance(node, ast.Compare) for side in ast.walk(node))
+    return {side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, str)}
+
+
+def test_the_core_knows_no_backend_by_name() -> None:
+    """What differs between backends is a method of theirs; a communicator of PyTorch takes its arrays alone."""
+    core = {part for parts in LEVELS[LEVELS.index("jobs") :] for part in parts.split(", ")} - {"backends"}
+    for name, path in modules().items():
+        if name.partition(".")[2].partition(".")[0] in core and name != "minicnn.distribution.gloo":
+            # torch.utils.data's loaders are told by the package of their class
+            allowed = {"torch"} if name == "minicnn.loop.adapters" else set()
+            assert not compared(ast.parse(path.read_text("utf-8"))) & set(backends.names()) - allowed, name
+
+
+def test_what_counts_as_compared() -> None:
+    assert compared(ast.parse("a.name == 'jax' and b in ('numba', c) or f('torch')")) == {"jax", "numba"}
 
 
 def test_no_circle_of_imports() -> None:

@@ -56,7 +56,7 @@ class SavedModelError(ValueError):
 
     def __init__(self, path: Path, wrong: str, remedy: str = "Save it again, or use another copy") -> None:
         super().__init__(
-            "A saved file is one that minicnn wrote, whole and unchanged. "
+            "A file that is read is whole, unchanged and of the kind that is expected. "
             f"Received: {os.fspath(path)!r}: {wrong}. {remedy}."
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minicnn import html
 from minicnn.program.graph import Node, Program
@@ -46,11 +47,11 @@ class Explanation:
         return html.block(f"{len(rows)} nodes, {kernels} of them by kernels", html.table(header, rows))
 
 
-def summary(model: Model, batch_size: int) -> str:
+def summary(model: Model, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str | None:
     """Table of the layers: name, class and whether it is frozen, output shape, weights, FLOPs of the forward pass.
 
     Args:
-        model: The model.
+        print_fn: Takes the text; if None it is returned.
         batch_size: Samples that the FLOPs are for.
     """
     rows, foot = _layers(model, batch_size)
@@ -60,11 +61,15 @@ def summary(model: Model, batch_size: int) -> str:
         for a, b, c, d in rows
     ]
     rule = "-" * len(lines[0])
-    return "\n".join([lines[0], rule, *lines[1:], rule, foot])
+    text = "\n".join([lines[0], rule, *lines[1:], rule, foot])
+    if print_fn is None:
+        return text
+    print_fn(text)  # and nothing is returned, which a notebook would show once more
+    return None
 
 
 def page(model: Model) -> str:
-    """The same as HTML, for a batch of one; of a model that is not built its layers."""
+    """The table of the layers as HTML, for a batch of one; of a model that is not built its layers."""
     if not model.built:
         return html.block(repr(model).strip("<>"), html.table(("layer",), [(layer,) for layer in model.layers]))
     (header, *rows), foot = _layers(model, 1)

@@ -32,6 +32,7 @@ from support.distributed import (
     targets,
     trained,
 )
+from support.launchers import gpus
 from support.ranks import ThreadRanks
 from support.tolerances import ELEMENT, LONG_SUM, LONG_TRAINING, STEP, SUM
 
@@ -122,9 +123,14 @@ def test_sums_over_shards_are_not_rounded_in_mixed_precision() -> None:
     assert {v.dtype for v in summed} == {"float32"}
 
 
-def test_accumulation_is_the_same_cut() -> None:
-    assert trained("normalized", "numpy", None, accumulate=SHARDS) == trained(
-        "normalized", "numpy", DataParallel(SHARDS)
+NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="needs an NVIDIA GPU")]
+ON_GPUS = [pytest.param(name, marks=NEEDS_GPU) for name in ("cupy", "numba_cuda")]
+
+
+@pytest.mark.parametrize("backend", ["numpy", *ON_GPUS])
+def test_accumulation_is_the_same_cut(backend: str) -> None:
+    assert trained("normalized", backend, None, accumulate=SHARDS) == trained(
+        "normalized", backend, DataParallel(SHARDS)
     )
 
 

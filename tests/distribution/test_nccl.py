@@ -311,6 +311,7 @@ def two_gpus() -> None:
 SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
     ("torch:cuda", SEVERAL), ("cupy", [*SEVERAL, "mixed"]), ("cupy-eager", ["normalized"]),
+    ("cupy-messages", ["normalized"]), ("numba_cuda-messages", ["dense"]),
     ("cupy-numbered", ["plain"]), ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]),
     ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip

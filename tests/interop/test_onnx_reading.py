@@ -212,7 +212,7 @@ def test_what_is_no_file_of_onnx(tmp_path: Path) -> None:
 
 # Of the errors that a damaged file may end in.
 PARTS = (
-    "A saved file is one", "primitives cover its operators", "known lengths beside", "Weights of a model",
+    "A file that is read is whole", "primitives cover its operators", "known lengths beside", "Weights of a model",
     "first axis is the batch",
 )  # fmt: skip
 

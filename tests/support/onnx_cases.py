@@ -33,8 +33,9 @@ def cases() -> list[Any]:
 
 def outcome(case: Any) -> str:
     """ "passed", "wrong: ..." or "refused: ..."."""
+    from minicnn.interop.counterparts import NoCounterpartError
     from minicnn.interop.onnx import graph
-    from minicnn.interop.onnx.emitting import Emitter, UnsupportedError
+    from minicnn.interop.onnx.emitting import Emitter
 
     model = case.model
     unknown = {n.op_type for n in model.graph.node} - set(graph.OPERATORS)
@@ -54,7 +55,7 @@ def outcome(case: Any) -> str:
         }  # fmt: skip
         try:
             values = graph.emitted(model, emitter, given)
-        except UnsupportedError as error:
+        except NoCounterpartError as error:
             return f"refused: {error}"
         program.outputs = {o.name: values[o.name] for o in model.graph.output}
         run = get_backend("numpy").compile(program)

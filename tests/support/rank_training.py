@@ -18,6 +18,7 @@ from minicnn.callbacks import BackupAndRestore, LambdaCallback
 from minicnn.distribution import DataParallel, ModelParallel, NcclCommunicator, Pipeline, passes
 from minicnn.distribution.launchers import launched
 from minicnn.machine import local_rank
+from support import peer_sums
 from support.distributed import STAGES, data, digest, normalized, trained
 
 
@@ -40,6 +41,16 @@ def emulated() -> Any:
     return Connected()
 
 
+def connected(name: str, communicator: Any) -> tuple[Any, NcclCommunicator]:
+    """A backend by name, "emulated" among them, and what connects its GPUs; "-messages" is without peers' memory."""
+    library, _, how = name.partition("-")
+    backend: Any = emulated() if library == "emulated" else get_backend(library)
+    made = backend.connected(communicator)
+    if how == "messages":
+        made = NcclCommunicator(communicator, made._nccl, peers=False)
+    return backend, made
+
+
 def main(how: str, *arguments: str) -> None:
     shards, timeout = int(os.environ.get("SHARDS", "8")), float(os.environ.get("TIMEOUT", "60"))
     if how == "absent" and launched()[1] == 1:
@@ -47,6 +58,15 @@ def main(how: str, *arguments: str) -> None:
     distribution = DataParallel(shards, timeout=timeout)
     if how == "many":
         print(sum(DataParallel(shards).ranks for _ in range(1100)))
+        return
+    if how in ("sums", "waiting"):
+        device, communicator = connected(arguments[0], distribution.communicator)
+        if how == "sums":
+            found: Any = peer_sums.checked(device, communicator, int(arguments[1]))
+        else:
+            found = peer_sums.left_alone(device, communicator)
+        if distribution.rank == 0:
+            print(json.dumps([distribution.ranks, found]))
         return
     if how == "alone" and distribution.rank == 0:
         DataParallel(shards, timeout=timeout)
@@ -60,7 +80,10 @@ def main(how: str, *arguments: str) -> None:
             "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
         passes.BUCKET = int(os.environ.get("BUCKET", passes.BUCKET))
-        if backend == "emulated":
+        if backend.endswith("-messages"):
+            backend, communicator = connected(backend, distribution.communicator)
+            distribution = DataParallel(shards, communicator=communicator)
+        elif backend == "emulated":
             backend = emulated()
         elif backend.endswith("-eager"):
             backend = without_graphs(backend.removesuffix("-eager"))

@@ -38,6 +38,10 @@ class JaxBackend(Backend):
                 "Install the jax build for it, or use jax:cpu."
             ) from error
 
+    def enable(self, precision: str) -> None:
+        if precision == "float64":
+            jax.config.update("jax_enable_x64", True)
+
     def asarray(self, data: Any, dtype: str | None = None) -> Array:
         wanted = np.dtype(dtype) if dtype else None  # JAX has taught NumPy the name bfloat16
         if wanted == np.float64 and not jax.config.jax_enable_x64:

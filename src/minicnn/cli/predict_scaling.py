@@ -21,7 +21,7 @@ from minicnn.distribution import prediction
 from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction import side_by_side as rows
 from minicnn.files import read_json, write_file
-from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.jobs.settings import usual_batch
 from minicnn.measure import local_ranks
 
 CPU, THIS, ALL = "cpu", "this", "all"
@@ -34,37 +34,31 @@ TRIES = 3  # to measure a network, where other programs keep the cores busy
 CALIBRATED = {"network": "platforms", "image": (28, 28, 1), "classes": 10, "batch": 256}
 
 
-class Counts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """Numbers of ranks."""
-
-    name = "ranks"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        """See `click.ParamType.convert`."""
-        if isinstance(value, list):
-            return value
-        parts = [p.strip() for p in str(value).split(",")]
-        numbers = [int(p) if p.isascii() and p.isdecimal() and len(p) < 10 else 0 for p in parts]
-        counts: list[int] = []
-        for part, number, last in zip(parts, numbers, [*numbers[1:], 0], strict=True):
-            if part == "..." and last and len(counts) >= 2 and counts[-1] % counts[-2] == 0 and counts[-1] > counts[-2]:
-                factor = counts[-1] // counts[-2]
-                while counts[-1] * factor < last:
-                    counts.append(counts[-1] * factor)
-            elif 0 < number <= MOST_RANKS:
-                counts.append(number)
-            else:
-                self.fail(
-                    f"Ranks are numbers from 1 to {MOST_RANKS:,}, such as 1,2,4,...,1024. Received: {value!r}.",
-                    param, ctx,
-                )  # fmt: skip
-        return list(dict.fromkeys(counts))
+def rank_counts(value: Any) -> list[int]:
+    """Numbers of ranks between commas; "..." goes on by the factor of the two before it."""
+    if isinstance(value, list):
+        return value
+    parts = [p.strip() for p in str(value).split(",")]
+    numbers = [int(p) if p.isascii() and p.isdecimal() and len(p) < 10 else 0 for p in parts]
+    counts: list[int] = []
+    for part, number, last in zip(parts, numbers, [*numbers[1:], 0], strict=True):
+        if part == "..." and last and len(counts) >= 2 and counts[-1] % counts[-2] == 0 and counts[-1] > counts[-2]:
+            factor = counts[-1] // counts[-2]
+            while counts[-1] * factor < last:
+                counts.append(counts[-1] * factor)
+        elif 0 < number <= MOST_RANKS:
+            counts.append(number)
+        else:
+            raise click.BadParameter(
+                f"Ranks are numbers from 1 to {MOST_RANKS:,}, such as 1,2,4,...,1024. Received: {value!r}."
+            )
+    return list(dict.fromkeys(counts))
 
 
 @click.command("predict-scaling")
 @click.argument("network", type=NETWORK)
 @click.option(
-    "--ranks", type=Counts(), default="1,2,4,...,1024", show_default=True, metavar="A,B,..", help="Numbers of ranks."
+    "--ranks", type=rank_counts, default="1,2,4,...,1024", show_default=True, metavar="A,B,..", help="Numbers of ranks."
 )
 @click.option(
     "--network", "link", default="ethernet-10g", show_default=True, metavar="NAME[,KEY=VALUE..]",
@@ -119,7 +113,7 @@ def predict_scaling(
     known = zoo.get_network(network)
     run = {
         "network": network, "image": image or known.input_shape, "classes": classes or known.num_classes,
-        "batch": batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 64,
+        "batch": batch_size or usual_batch(network),
     }  # fmt: skip
     measured = _measured(path, run, anew=calibrate, needed=device == CPU or link == THIS)
     prediction = _predicted(run, ranks, link, device, measured, algorithm, shards, bucket, variation)
@@ -171,7 +165,7 @@ def _predicted(
         notes.append(
             f"No all-reduce was measured on {net.name}: its latency and bandwidth are those of its description."
         )
-    clock: prediction.FittedRates | prediction.PlannedGpu
+    clock: prediction.Rates | prediction.PlannedGpu
     memory = None
     if device == CPU and measured is not None:
         clock = measured.clock(run["network"])

@@ -15,6 +15,7 @@ from minicnn.extras import install
 from minicnn.ops.groups import Communicator
 
 if TYPE_CHECKING:
+    from minicnn.backends._gpu.peer_sums import PeerSums
     from minicnn.backends._gpu.runtime import Event, Runtime
 
 Array = Any
@@ -30,19 +31,21 @@ class Captured(Protocol):
 class NcclCommunicator:
     """Ranks of the backends `cupy` and `numba_cuda`: NCCL for arrays on the GPU, another communicator for all else.
 
-    Collectives go into the stream that computes, so that CUDA graphs capture them. The ranks find each other through
-    the other communicator, which also tells what fails.
+    Collectives go into the stream that computes, so that CUDA graphs capture them. Small sums are kernels that write
+    into the memory of the other GPUs, where these are reached. The ranks find each other through the other
+    communicator, which also tells what fails.
 
     Args:
         host: The other communicator, such as that of MPI. Its number of ranks may be one.
         nccl: The package `nccl` of nccl4py, or one like it.
         blocks: Multiprocessors that NCCL may take from what is computed beside; None leaves that to NCCL.
+        peers: Whether small sums go through the memory of the other GPUs, where these are reached.
 
     Raises:
         ImportError: If nccl4py or NCCL is missing.
     """
 
-    def __init__(self, host: Communicator, nccl: Any = None, blocks: int | None = None) -> None:
+    def __init__(self, host: Communicator, nccl: Any = None, blocks: int | None = None, *, peers: bool = True) -> None:
         try:
             if nccl is None:
                 import nccl.core  # type: ignore[import-not-found,no-redef]
@@ -63,21 +66,36 @@ class NcclCommunicator:
         self._nccl, self._blocks = nccl, blocks
         self._connected: dict[bool, Any] = {}  # by whether it is for what goes on beside
         self._graphs: weakref.WeakSet[Captured] = weakref.WeakSet()
+        self._peers: PeerSums | None = None
+        self._left: PeerSums | None = None  # which was connected before
+        self._reaches = peers
 
     def enqueue(self, collective: str, source: Array, target: Array, runtime: Runtime, *, beside: bool = False) -> None:
         """Put a collective into the stream that computes; can be captured.
 
         Args:
-            collective: "all_reduce", which is NCCL's own sum, "all_gather" along the first axis, or "all_to_all", which
-                gives each rank a row.
+            collective: "all_reduce", which is NCCL's own sum or one in the peers' memory, "all_gather" along the first
+                axis, or "all_to_all", which gives each rank a row.
             source: Contiguous array on the device.
             target: Likewise, for the result.
             runtime: The device.
             beside: Whether it goes on beside others, which do not wait for it: one connection does all in one order.
         """
+        connected = self._connection(runtime, beside=beside)
+        if collective == "all_reduce" and self._peers is not None and self.in_peers(source.nbytes, str(source.dtype)):
+            self._peers.launch(source, target, beside=beside)()
+        else:
+            self._enqueue(connected, collective, source, target, runtime)
+
+    def in_peers(self, nbytes: int, dtype: str) -> bool:
+        """True if kernels sum so many bytes in the peers' memory, in the order of the tree; once it is connected."""
+        return self._peers is not None and self._peers.takes(nbytes, dtype)
+
+    def _enqueue(self, connected: Any, collective: str, source: Array, target: Array, runtime: Runtime) -> None:
+        """Put a collective of NCCL into the stream."""
         # By addresses: nccl4py's own methods ask the driver for the device of an array, which may answer another, and
         # not every library exports an array without waiting for the device.
-        connected, bindings = self._connection(runtime, beside=beside), self._nccl.bindings.nccl
+        bindings = self._nccl.bindings.nccl
         dtype = int(self._nccl.core.NcclDataType.from_numpy_dtype(source.dtype))
         buffers = runtime.address(source), runtime.address(target)
         to = bindings.Comm(connected.ptr), runtime.current()
@@ -96,8 +114,9 @@ class NcclCommunicator:
             runtime: The device.
             beside: See `enqueue`.
         """
+        connected = self._connection(runtime, beside=beside)
         for collective in ("all_reduce", "all_to_all"):
-            self.enqueue(collective, arrays[0], arrays[1], runtime, beside=beside)
+            self._enqueue(connected, collective, arrays[0], arrays[1], runtime)
         self.finish(runtime)
 
     def _connection(self, runtime: Runtime, *, beside: bool = False) -> Any:
@@ -126,6 +145,10 @@ class NcclCommunicator:
                 ) from error
             if not self._connected:
                 atexit.register(_at_exit, weakref.ref(self), runtime)
+                if self._left is not None:  # by all, before they connected again
+                    self._left.free()
+                with runtime.active():
+                    self._peers = runtime.reach(self.host) if self._reaches else None
             self._connected[beside] = connected
         return self._connected[beside]
 
@@ -165,9 +188,14 @@ class NcclCommunicator:
         for each in list(self._graphs):  # NCCL waits for the last of them
             each.release()
 
+        peers = self._left = self._peers
+        self._peers = None
+
         def part() -> None:
             with runtime.active():
                 runtime.synchronize()
+                if peers is not None:
+                    peers.close()
                 for each in connected.values():
                     each.destroy()
 
@@ -192,6 +220,8 @@ class NcclCommunicator:
         try:
             self.host.wait(lambda: runtime.done(event))
         except RankError:
+            if self._peers is not None:
+                self._peers.end()
             for each in self._connected.values():
                 each.abort()
             raise

@@ -11,6 +11,7 @@ from typing import Any
 
 from minicnn import layers
 from minicnn.constraints import CONSTRAINTS
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.layers import Layer
 from minicnn.layers.serialization import MOST_LAYERS
 from minicnn.regularizers import REGULARIZERS
@@ -26,10 +27,6 @@ MODELS = ("Functional", "Model", "Sequential")
 _SETTINGS = {kind.__name__ for kind in (*REGULARIZERS.values(), *CONSTRAINTS.values())}
 # What every layer of Keras has and means nothing here: weights come from the file, and numbers drawn are minicnn's own.
 _PASSED_OVER = re.compile(r"name|trainable|dtype|seed|.*_initializer|renorm_.*")  # the last ones: if renorm is on
-
-
-class _UnknownError(Exception):
-    """No counterpart: says of what."""
 
 
 @dataclass
@@ -66,7 +63,7 @@ def graph_of(saved: Config, reading: Reading) -> Config:
         for number, node in enumerate(entry["inbound_nodes"]):
             try:
                 nodes[name, number] = _node(node)
-            except _UnknownError as error:
+            except NoCounterpartError as error:
                 reading.unknown.append(f"{entry['class_name']} {name!r} called with {error}")
     starts, several_inputs = _references(config["input_layers"])
     results, several_outputs = _references(config["output_layers"])
@@ -131,11 +128,11 @@ def _layer(entry: Config, reading: Reading) -> Config:
         return {"class": "Graph", "config": {"name": config["name"], **graph_of(entry, reading), **frozen}}
     try:
         if kind == "Lambda":
-            raise _UnknownError(", whose code is not run")
+            raise NoCounterpartError(", whose code is not run")
         if not of_keras or kind not in LAYERS:
-            raise _UnknownError
+            raise NoCounterpartError
         arguments = _arguments(LAYERS[kind], config)
-    except _UnknownError as error:
+    except NoCounterpartError as error:
         reading.unknown.append(f"{kind} {config['name']!r}{error}")
         return {}
     return {"class": LAYERS[kind].__name__, "config": {"name": config["name"], **arguments, **frozen}}
@@ -150,7 +147,7 @@ def _arguments(kind: type[Layer], config: Config) -> dict[str, Any]:
         if name in known:
             arguments[name] = _argument(name, value)
         elif value:  # None, False and 0 switch off what minicnn does not have
-            raise _UnknownError(f" with {name}={value!r:.40}")
+            raise NoCounterpartError(f" with {name}={value!r:.40}")
     return arguments
 
 
@@ -169,7 +166,7 @@ def _argument(name: str, value: Any) -> Any:
         return config["value"] if isinstance(config, dict) else None
     if kind in _SETTINGS and isinstance(config, dict):
         return {"class": kind, "config": {key: _argument(key, each) for key, each in config.items()}}
-    raise _UnknownError(f" with {name}={kind!r:.40}")
+    raise NoCounterpartError(f" with {name}={kind!r:.40}")
 
 
 def _node(node: Config) -> tuple[list[tuple[str, int, int]], bool, bool | None]:
@@ -177,13 +174,13 @@ def _node(node: Config) -> tuple[list[tuple[str, int, int]], bool, bool | None]:
     options = {name: value for name, value in node["kwargs"].items() if value is not None}
     training = options.pop("training", None)
     if options or len(node["args"]) != 1:
-        raise _UnknownError(f"{len(node['args'])} arguments, {', '.join(options)}".rstrip(", "))
+        raise NoCounterpartError(f"{len(node['args'])} arguments, {', '.join(options)}".rstrip(", "))
     (argument,) = node["args"]
     as_list = isinstance(argument, list)
     tensors = []
     for each in argument if as_list else [argument]:
         if not isinstance(each, dict) or each.get("class_name") != "__keras_tensor__":
-            raise _UnknownError(f"{each!r:.40}")
+            raise NoCounterpartError(f"{each!r:.40}")
         name, number, index = each["config"]["keras_history"]
         tensors.append((name, number, index))
     return tensors, as_list, training

@@ -166,10 +166,7 @@ def open_backend(name: str | None, precision: str) -> Backend:
         raise ValueError(
             f"The {backend.name} backend computes in {' or '.join(backend.precisions)}. Received: {precision}."
         )
-    if backend.name == "jax" and precision == "float64":
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
+    backend.enable(precision)
     return backend
 
 

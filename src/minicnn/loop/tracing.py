@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from minicnn.program.passes import lower_precision, optimize, pool_before_relu, 
 if TYPE_CHECKING:
     from minicnn.loop.step import Supervised
 
+T = TypeVar("T", bound=Trace)
 StepKind = Literal["train", "evaluate", "predict"]
 
 # Scope of the nodes that measure how good the predictions are.
@@ -125,14 +126,8 @@ def trace_step(
     """
     objective = None if kind == "predict" else step.compiled()[0]
     optimizer, precision = step.optimizer, PRECISIONS[step.precision]
-    program = Program(kind)
-    trace = Trace(
-        program, training=kind == "train" or feed.training, seed=step.seed, dtype=precision.dtype,
-        images=precision.products or precision.dtype, trainable=trainable.get(None, True), noted=trainable,
-        paths=step.paths, samples=feed.batch,
-    )  # fmt: skip
-    if shard is not None:
-        trace.batch, trace.samples = shard.batch, shard.samples
+    trace = begin_trace(Trace, step, kind, feed, shard, trainable)
+    program = trace.program
     x, y, weight = declare_data(program, feed, precision.dtype)
     outputs = step.wired().trace(trace, x)
     if shard is not None:
@@ -157,11 +152,32 @@ def trace_step(
         elif shard is not None:
             reduce_totals(program, shard, sum_of(loss), [])
             _penalize(program, shard, penalties)
+    return finish_program(program, precision), trace.declared
+
+
+def begin_trace(
+    tracing: type[T], step: Supervised, kind: StepKind, feed: Feed, shard: Shard | None,
+    trainable: Mapping[Any, bool], /, **more: Any,
+) -> T:  # fmt: skip
+    """The tracing of a step's Program, of the class `tracing`, which takes `more`: see `trace_step`."""
+    precision = PRECISIONS[step.precision]
+    trace = tracing(
+        Program(kind), training=kind == "train" or feed.training, seed=step.seed, dtype=precision.dtype,
+        images=precision.products or precision.dtype, trainable=trainable.get(None, True), noted=trainable,
+        paths=step.paths, samples=feed.batch, **more,
+    )  # fmt: skip
+    if shard is not None:
+        trace.batch, trace.samples = shard.batch, shard.samples
+    return trace
+
+
+def finish_program(program: Program, precision: Types) -> Program:
+    """The Program of a step after the passes that run for every backend."""
     write_out(program)
     if precision.products:
         shorten_images(program, precision.products)
         lower_precision(program, precision.products, keep=METRICS)  # counts stay exact
-    return optimize(program), trace.declared
+    return optimize(program)
 
 
 def declare_data(program: Program, feed: Feed, dtype: str) -> tuple[list[Value], list[Value], Value | None]:

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 import minicnn
-from minicnn.distribution.passes import Shard, write_out
+from minicnn.distribution.passes import Shard
 from minicnn.layers.weight import Weight
 from minicnn.loop.held import held_weights
 from minicnn.loop.objective import read_logs
 from minicnn.loop.step import Supervised
-from minicnn.loop.tracing import METRICS, PRECISIONS, Feed, StepKind, declare_data
+from minicnn.loop.tracing import PRECISIONS, Feed, StepKind, begin_trace, declare_data, finish_program
 from minicnn.loop.written_trace import WrittenTrace
 from minicnn.ops.random import SOURCE
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Value
-from minicnn.program.passes import lower_precision, optimize, shorten_images
 
 
 @dataclass
@@ -77,17 +76,11 @@ class WrittenStep:
             )
         supervised, precision = self.supervised, PRECISIONS[self.supervised.precision]
         supervised.compiled()
-        program = Program(kind)
-        trainable = supervised.trainable
-        trace = WrittenTrace(
-            program, training=kind == "train", seed=supervised.seed, dtype=precision.dtype,
-            images=precision.products or precision.dtype, trainable=trainable.get(None, True), noted=trainable,
-            paths=supervised.paths, samples=feed.batch, supervised=supervised, kind=kind, shard=shard,
-        )  # fmt: skip
+        more: dict[str, Any] = {"supervised": supervised, "kind": kind, "shard": shard}
+        trace = begin_trace(WrittenTrace, supervised, kind, feed, shard, supervised.trainable, **more)
+        program = trace.program
         program.tracing = trace
         program.counted = feed.batch if shard is None else shard.batch
-        if shard is not None:
-            trace.batch, trace.samples = shard.batch, shard.samples
         x, y, weight = declare_data(program, feed, precision.dtype)
         declared = {v.name for v in program.inputs}
         trace.data = frozenset({"index", "rows"} if feed.gathered else declared | {"rows"})
@@ -98,11 +91,7 @@ class WrittenStep:
         self.adopt(trace.declared)
         self.readers |= trace.finish(logs)
         program.tracing = None
-        write_out(program)
-        if precision.products:
-            shorten_images(program, precision.products)
-            lower_precision(program, precision.products, keep=METRICS)
-        return optimize(program)
+        return finish_program(program, precision)
 
     def _run(self, trace: WrittenTrace, data: Any) -> Mapping[str, Any]:
         """Logs that the author's function returns."""

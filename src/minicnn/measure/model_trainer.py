@@ -11,8 +11,7 @@ import numpy as np
 
 from minicnn.backends import get_backend
 from minicnn.backends.base import Backend
-from minicnn.callbacks import Callback, Timer
-from minicnn.callbacks.base import Logs
+from minicnn.callbacks import Callback, LambdaCallback, Timer
 from minicnn.jobs import job
 from minicnn.jobs.settings import Settings
 from minicnn.loop.tracing import PRECISIONS
@@ -94,7 +93,11 @@ class ModelTrainer(Trainer):
             row = self._whole(1) if len(rows) == count else _row(self._steps_on([self.place(rows)]))
         else:
             begun, self.epoch = self.epoch, epoch
-            row = self._fit(_StopAtOnce())
+
+            def stop(*_: Any) -> None:
+                self.model.stop_training = True
+
+            row = self._fit(LambdaCallback(on_train_batch_end=stop))
             self.epoch = begun
         after = self.model.get_weights()
         optimizer.learning_rate = rate
@@ -203,11 +206,3 @@ class ModelTrainer(Trainer):
 def _row(history: Mapping[str, Any]) -> Row:
     keys = ("loss", "accuracy", "time_s", "samples_per_s")
     return {key: float(history[key][-1]) for key in keys if key in history}
-
-
-class _StopAtOnce(Callback):
-    """Stops training after its first step."""
-
-    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """See `Callback`."""
-        self.model.stop_training = True

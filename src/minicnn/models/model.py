@@ -5,55 +5,34 @@ from __future__ import annotations
 import copy
 import math
 import os
-import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, get_args, overload
+from typing import Any, get_args
 
 import numpy as np
 
-from minicnn.arguments import plain
+from minicnn import summary as tables
 from minicnn.backends.base import Backend
-from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.data.forms import Batches, as_data, as_list, numeric
-from minicnn.data.order import LastBatch
 from minicnn.description import check_model_state
 from minicnn.distribution import DataParallel
 from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.layers.symbolic import Input, SymbolicTensor
 from minicnn.layers.weight import Weight
-from minicnn.loop.adapters import by_place, split_off
+from minicnn.loop.adapters import by_place
 from minicnn.loop.held import held_weights
-from minicnn.loop.objective import Objective
-from minicnn.loop.observation import timeline, trace
-from minicnn.loop.predictions import predict, predict_alike, predict_batch
-from minicnn.loop.sources import BatchSource
-from minicnn.loop.totals import Totals
-from minicnn.loop.tracing import PRECISIONS, Precision, StepKind
+from minicnn.loop.predictions import predict_batch
+from minicnn.loop.tracing import StepKind
 from minicnn.loop.training import Training
-from minicnn.loop.written import WrittenStep
-from minicnn.losses import Loss, LossName
+from minicnn.models import fitting, observation, storage
 from minicnn.models.called import Called
-from minicnn.models.checks import (
-    as_asked,
-    check_counts,
-    check_distribution,
-    check_optional,
-    check_seed,
-    in_order,
-    validated,
-    with_labels,
-)
+from minicnn.models.checks import check_counts, check_seed, in_order
 from minicnn.models.steps import Steps
 from minicnn.names import known_name
-from minicnn.optimizers import Optimizer, get_optimizer
+from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Value
-from minicnn.summary import Explanation, page, summary
-from minicnn.trace import StepTrace, Timeline
-from minicnn.visual.methods import VisualMethods
+from minicnn.visual import methods as visual
 
 Path = str | os.PathLike[str]
 
@@ -63,7 +42,7 @@ def _of(path: str, doc: str) -> Any:
     return property(attrgetter(f"_training.{path}"), doc=doc)
 
 
-class Model(VisualMethods, Steps):
+class Model(Steps):
     """A network between symbolic inputs and outputs, with weights, that can be trained; itself a layer.
 
     A subclass may write `call`, and then needs no symbolic tensors, and what a step does: `train_step`, `test_step`,
@@ -92,6 +71,7 @@ class Model(VisualMethods, Steps):
 
     _described_as = "Model"  # which class a file names
     _building = False
+    _class_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -191,7 +171,7 @@ class Model(VisualMethods, Steps):
             )
         if self._trace is not None or any(isinstance(v, SymbolicTensor | Value) for v in several):
             return super().__call__(inputs, training=training)
-        with self._received(inputs) as (x, _):
+        with fitting.received(self, inputs) as (x, _):
             outputs = predict_batch(self._training, x, training is True)
         return outputs[0] if self._graph.one_output else outputs
 
@@ -203,6 +183,19 @@ class Model(VisualMethods, Steps):
     precision: str = _of("step.precision", "Precision policy: see `compile`.")
     steps_taken: int = _of("executor.steps_taken", "Training steps so far.")
     samples_seen: int = _of("samples_seen", "Samples of the epoch that is under way.")
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, one for each output, such as those of a Dataset; a saved model keeps them.
+
+        Raises:
+            ValueError: On setting, if they are no names, or not as many as there are outputs.
+        """
+        return self._class_names
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str] | None) -> None:
+        self._class_names = None if names is None else visual.checked_names(names, self)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -277,31 +270,6 @@ class Model(VisualMethods, Steps):
         check_model_state(self, state)
         self._training.set_state(state)
 
-    def save(self, path: Path) -> None:
-        """Write architecture, weights and optimizer state to one safetensors file; see `minicnn.saving`.
-
-        Of several ranks the first writes it.
-        """
-        from minicnn.saving import save_model
-
-        self.join()
-        if self._training.chief:
-            save_model(self, path)
-
-    def save_weights(self, path: Path) -> None:
-        """Write the weights to one safetensors file; see `minicnn.saving`. Of several ranks the first writes it."""
-        from minicnn.saving import save_weights
-
-        self.join()
-        if self._training.chief:
-            save_weights(self, path)
-
-    def load_weights(self, path: Path, skip_mismatch: bool = False) -> None:
-        """Read weights that `save_weights` or `save` wrote; see `minicnn.saving`."""
-        from minicnn.saving import load_weights
-
-        load_weights(self, path, skip_mismatch)
-
     @classmethod
     def load(
         cls, path: Path, *, backend: str | Backend | None = None, custom_objects: Mapping[str, Any] | None = None
@@ -329,78 +297,36 @@ class Model(VisualMethods, Steps):
         (batch_size,) = check_counts(batch_size=batch_size)
         return self._training.program(kind, batch_size)
 
-    def explain(self, kind: StepKind | None = None, *, batch_size: int = 32) -> Explanation:
-        """Name for each node the kernel of the backend that runs it, or why its reference does."""
-        program = self.program(kind, batch_size=batch_size)
-        return Explanation(program, self.backend.explain(program.copy()))
+    # Methods that stand, with what they take, beside what they use.
 
-    def summary(self, print_fn: Callable[[str], Any] | None = print, *, batch_size: int = 1) -> str | None:
-        """Table of the layers: output shape, weights, FLOPs of the forward pass for a batch.
+    compile = fitting.compile
+    fit = fitting.fit
+    train_on_batch = fitting.train_on_batch
+    evaluate = fitting.evaluate
+    test_on_batch = fitting.test_on_batch
+    predict = fitting.predict
+    predict_on_batch = fitting.predict_on_batch
 
-        Args:
-            print_fn: Takes the text; if None it is returned.
-            batch_size: Samples that the FLOPs are for.
-        """
-        text = summary(self, batch_size)
-        if print_fn is None:
-            return text
-        print_fn(text)  # and nothing is returned, which a notebook would show once more
-        return None
+    save = storage.save
+    save_weights = storage.save_weights
+    load_weights = storage.load_weights
+    export = storage.export
 
-    def trace(self, x: Any, y: Any = None, sample_weight: Any = None, *, kernels: bool = False) -> StepTrace:
-        """Every value of one step on one batch, by name: what the next training step would compute. Nothing changes.
+    summary = tables.summary
+    explain = observation.explain
+    trace = observation.trace
+    timeline = observation.timeline
 
-        All values are kept on the host, so the batch is better a small one. It is not cut into shards.
+    report = visual.report
+    saliency = visual.saliency
+    grad_cam = visual.grad_cam
+    filters = visual.filters
 
-        Args:
-            x: Inputs of one batch, shape (N, ...).
-            y: Labels; without them it is a prediction, but for a model without a graph.
-            sample_weight: Weight of each sample.
-            kernels: The backend's kernels compute it, with every result among those to be stored; otherwise the
-                references do, node by node on the backend's arrays, also where the backend would merge nodes. On
-                backends without kernels it is the same.
-
-        Raises:
-            RuntimeError: If there are labels and the model is not compiled.
-        """
-        with self._received(x, y) as (x, y):
-            return trace(self._training, x, y, sample_weight, kernels)
-
-    def timeline(self, x: Any, y: Any = None, sample_weight: Any = None) -> Timeline:
-        """When each part of a training step on one batch runs, on each rank; some training steps are taken for it.
-
-        On GPUs the parts are launches, which follow each other without a graph; on the CPU those between which ranks
-        compute together. All ranks call it at the same time.
-
-        Args:
-            x: Inputs of one batch, shape (N, ...).
-            y: Labels.
-            sample_weight: Weight of each sample.
-        """
-        training = self._training
-        training.step.compiled()
-        with training.together(), self._received(x, y) as (x, y):
-            return timeline(training, x, y, sample_weight)
-
-    # Training -----------------------------------------------------------------------------------
+    # What they are given -------------------------------------------------------------------------
 
     def _trainable_now(self) -> dict[Layer | None, bool]:
         """Trainability of each layer, and of the model under None."""
         return {None if layer is self else layer: layer.trainable for layer in self._with_sublayers()}
-
-    def _note_trainable(self) -> None:
-        """Warn, once after each compile, where `trainable` of a layer was set since."""
-        step, compiled = self._training.step, self._training.step.trainable
-        changed = [layer or self for layer, now in self._trainable_now().items() if now is not compiled.get(layer, now)]
-        if changed and not step.warned:
-            step.warned = True
-            warnings.warn(
-                "Training changes what was trainable when the model was compiled. Received: trainable set since then, "
-                f"on {', '.join(sorted(repr(layer.name) for layer in changed)):.200}. Call compile() again to take it "
-                "up, which begins with new optimizer state; nothing is to be done where another model is to leave "
-                "these layers alone.",
-                stacklevel=3,
-            )
 
     def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Inputs and labels by place, if they are given by name; loaders as such."""
@@ -426,304 +352,8 @@ class Model(VisualMethods, Steps):
         shapes = [(None, *numeric(a, "Inputs").shape[1:]) for a in as_list(x)]
         Model.build(self, shapes if several else shapes[0])
 
-    @contextmanager
-    def _received(self, x: Any, y: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Data by place, while the device of the backend, which they may choose, is the current one."""
-        x, y = self._placed(x, y)
-        self._build_for(x)
-        if self._writes_steps():
-            self._take_up()  # now, and not within the step, in which the locks of all its weights are held
-        self._training.choose_backend(x, y)
-        with self.backend.active():
-            yield x, y
-
-    def compile(
-        self,
-        optimizer: str | Optimizer | type[Optimizer] = "sgd",
-        loss: LossName | str | Loss | Callable[..., Any] | Sequence[Any] | Mapping[str, Any] | None = None,
-        metrics: Any = (),
-        *,
-        loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
-        precision: Precision | str = "float32",
-        distribution: DataParallel | None = None,
-        accumulate: int = 1,
-    ) -> None:
-        """Say what to train for and how.
-
-        Args:
-            optimizer: Name or Optimizer.
-            loss: Name, Loss or function of (y_true, y_pred); or a list, or a dictionary by `output_names`, of these.
-                None is "sparse_categorical_crossentropy", and no loss for a model with a step of its own. An empty list
-                is for a model whose layers add all there is to the loss.
-            metrics: Names, Metrics or functions; for several outputs a dictionary by name, or a list with an entry for
-                each, of one, a list of them, or None; any other list is of all outputs. A loss stands for its mean.
-                Sample weights weigh metrics too: Keras calls these weighted metrics.
-            loss_weights: Weight of each output's loss in the sum, as a list or a dictionary; a number for one output.
-            precision: "float32", "float64", or "mixed_bfloat16" and "mixed_float16": products of shorter operands,
-                images stored in 16 bits, weights, optimizer and sums in float32. In float16 the loss is scaled, and
-                the log "skipped_steps" counts the steps whose gradients were not finite, which change no weight.
-            distribution: How training and evaluation are shared out between processes, and cut into shards.
-            accumulate: Parts that each batch is cut into, whose gradients are summed one after the other: less memory,
-                the bits of `DataParallel(shards=accumulate)`. A distribution has shards of its own.
-
-        Raises:
-            ValueError: If a name is unknown, a number of entries is wrong, or the backend lacks the precision. The
-                model stays as it was.
-            RuntimeError: If the model is in training.
-        """
-        known_name("precision", precision, PRECISIONS)
-        distribution = check_distribution(distribution, accumulate)
-        if loss is None:
-            loss = [] if self._writes_steps() else "sparse_categorical_crossentropy"
-        objective = Objective.of(loss, metrics, loss_weights, self.output_names)
-        written = None
-        if self._writes_steps() or not objective.losses:
-            written = WrittenStep(self, self._training.step, self._training.adopt)
-        self._training.compile(
-            precision, distribution, written, objective=objective, optimizer=get_optimizer(optimizer),
-            trainable=self._trainable_now(), warned=False,
-        )  # fmt: skip
-        if self._training.step.graph is not None and objective.losses:
-            objective.check_outputs(self._graph.outputs)
-
-    def fit(
-        self,
-        x: Any,
-        y: Any = None,
-        batch_size: int = 32,
-        epochs: int = 1,
-        verbose: str | int = "auto",
-        callbacks: Callback | Sequence[Callback] | None = None,
-        validation_split: float = 0.0,
-        validation_data: Any = None,
-        shuffle: bool = True,
-        class_weight: Mapping[int, float] | None = None,
-        sample_weight: Any = None,
-        initial_epoch: int = 0,
-        steps_per_epoch: int | None = None,
-        validation_steps: int | None = None,
-        validation_batch_size: int | None = None,
-        validation_freq: int | Collection[int] = 1,
-        *,
-        last_batch: LastBatch = "keep",
-        seed: int | None = None,
-    ) -> History:
-        """Train.
-
-        Args:
-            x: Inputs, shape (N, ...), of any array library; a list for several inputs; or a loader, an iterable of
-                (x, y) or (x, y, sample_weight) batches with a length, such as a list of tuples or a
-                `minicnn.utils.PyDataset`; or a generator of such batches, with `steps_per_epoch`.
-            y: Labels; None with a loader.
-            batch_size: Samples in a step; a loader has its own.
-            epochs: Number of the last epoch, counted from 1.
-            verbose: 0 is silent, 1 shows progress bars, 2 one line an epoch; "auto" is 1 on a terminal, else 2.
-            callbacks: A callback, or several.
-            validation_split: Share of the samples, the last ones, that are kept for validation.
-            validation_data: (x, y), (x, y, sample_weight) or a loader to evaluate after each epoch.
-            shuffle: Whether the order changes from epoch to epoch: that of samples, of a PyDataset that of batches.
-            class_weight: Weight of each class number in the loss of the training; 1 for those not named.
-            sample_weight: Weight of each sample in the loss, shape (N,), or of each of its predictions, (N, ...).
-            initial_epoch: Epochs already done.
-            steps_per_epoch: Batches of an epoch; None for all of the data. Each epoch goes on where the one before has
-                ended; data that are not a generator begin anew at their end.
-            validation_steps: Batches to validate on; None for all.
-            validation_batch_size: Samples in a step of the validation; those of the training if None.
-            validation_freq: Epochs from one validation to the next; or the numbers, counted from 1, of those that end
-                with one.
-            last_batch: What happens to a last batch that is not full: "keep", "drop", or "pad" by repeating
-                samples from the start of the epoch's order.
-            seed: Seed of the shuffles; the model's if None.
-
-        Returns:
-            The logs of each epoch.
-
-        Raises:
-            RuntimeError: If the model is not compiled.
-            ValueError: If shapes, lengths, labels or arguments do not fit.
-            TypeError: If data do not hold numbers, or are on another device than the model.
-        """
-        self._training.step.compiled()
-        epochs, initial_epoch = check_counts(0, epochs=epochs, initial_epoch=initial_epoch)
-        (batch_size,) = check_counts(batch_size=batch_size)
-        steps_per_epoch, validation_steps, validation_batch_size = check_optional(
-            steps_per_epoch=steps_per_epoch, validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size,
-        )  # fmt: skip
-        validation_freq = plain(validation_freq)
-        validates = validated(validation_freq)
-        seed = check_seed(self.seed if seed is None else seed)
-        several = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        with self._training.alone(), self._training.together(), self._received(x, y) as (x, y):
-            self._note_trainable()
-            training = self._training
-            if validation_split and (isinstance(x, Batches) or validation_data is not None):
-                raise ValueError(
-                    "validation_split cuts arrays. Received: a loader, or validation_data as well. Use validation_data."
-                )
-            if validation_split and y is not None:
-                (x, y, sample_weight), validation_data = split_off(
-                    x, y, sample_weight, validation_split, *self._counts()
-                )
-            source = training.source(
-                x, y, sample_weight, batch_size, class_weight, last_batch=last_batch, steps=steps_per_epoch,
-                several_epochs=True, continues=True,
-            )  # fmt: skip
-            validation = None
-            if validation_data is not None:
-                size = batch_size if validation_batch_size is None else validation_batch_size
-                inputs, targets, weights = with_labels(validation_data)
-                validation = training.source(
-                    *self._placed(inputs, targets), weights, size, steps=validation_steps, several_epochs=True
-                )
-            history = History()
-            params: dict[str, Any] = {
-                "epochs": epochs, "steps": len(source), "verbose": verbose, "shuffle": shuffle,
-                "batch_size": None if isinstance(x, Batches) else batch_size, "last_batch": last_batch,
-                "seed": seed,
-            }  # fmt: skip
-            about = {
-                "validation_freq": repr(validation_freq),
-                "validation steps": None if validation is None else _length(validation),
-                "class_weight": repr(class_weight),
-                "sample_weight": "none" if sample_weight is None else "given",
-            }  # fmt: skip
-            display = progress(verbose if training.chief else 0)
-            with Callbacks([*several, history, *display], self, params) as everyone:
-                training.fit(
-                    source, validation, validates, everyone, shuffle, seed, range(initial_epoch, epochs), about
-                )
-        return history
-
-    def _counts(self) -> tuple[int, int]:
-        """Numbers of input and output arrays."""
-        return (1, 1) if self._training.step.graph is None else (len(self.inputs), len(self.outputs))
-
-    def train_on_batch(
-        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Mapping[int, float] | None = None, *,
-        return_dict: bool = False,
-    ) -> Any:  # fmt: skip
-        """One training step; returns loss and metrics of this batch before the step, as `evaluate` gives them."""
-        training = self._training
-        training.step.compiled()
-        self._note_trainable()
-        with training.together(), self._received(x, y) as (x, y):
-            run = training.standardizer(class_weight).batch(x, y, sample_weight)
-            return as_asked(training.logs(training.train(run, Totals())), return_dict)
-
-    @overload
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
-        steps: int | None = None, *, return_dict: Literal[True], callbacks: Sequence[Callback] = (),
-    ) -> dict[str, Any]: ...  # fmt: skip
-    @overload
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
-        steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
-    ) -> Any: ...  # fmt: skip
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
-        steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
-    ) -> Any:  # fmt: skip
-        """Loss and metrics on given data.
-
-        Args:
-            x: Inputs or a loader, as in `fit`; a loader needs no length.
-            y: Labels; None with a loader.
-            batch_size: Samples in a step.
-            verbose: 0 is silent; 1, 2 and "auto" print the result.
-            sample_weight: Weight of each sample.
-            steps: Batches to take; None for all.
-            return_dict: Whether the result is a dictionary by name, such as {"loss": 0.3, "accuracy": 0.9}.
-            callbacks: Callbacks, whose methods that begin with `on_test` are called.
-
-        Returns:
-            As in Keras: the loss, or a list [loss, metric, ...] if there are metrics, in the order in which `fit`
-            logs them, or the dictionary.
-        """
-        progress(verbose)  # which refuses what is none
-        (steps,) = check_optional(steps=steps)
-        (batch_size,) = check_counts(batch_size=batch_size)
-        training = self._training
-        training.step.compiled()
-        with training.together(), self._received(x, y) as (x, y):
-            source = training.source(x, y, sample_weight, batch_size, steps=steps)
-            with Callbacks(callbacks, self, {"steps": _length(source), "verbose": verbose}) as everyone:
-                logs = training.evaluate(source, everyone)
-        if verbose and training.chief:
-            print(" - ".join(f"{k}: {v:.4f}" for k, v in logs.items() if isinstance(v, float)))
-        return as_asked(logs, return_dict)
-
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, *, return_dict: bool = False) -> Any:
-        """Loss and metrics on one batch, as `evaluate` gives them."""
-        training = self._training
-        training.step.compiled()
-        with training.together(), self._received(x, y) as (x, y):
-            run = training.standardizer().batch(x, y, sample_weight)
-            return as_asked(training.logs(training.executor.evaluate(run, Totals())), return_dict)
-
-    def predict(
-        self, x: Any, batch_size: int = 32, verbose: str | int = 0, steps: int | None = None, *,
-        callbacks: Sequence[Callback] = (),
-    ) -> Any:  # fmt: skip
-        """Outputs for given inputs, batch by batch.
-
-        Args:
-            x: Inputs, or a loader: an iterable of inputs, or of tuples (x, y) of which y is not used. It keeps the
-                order of the data: one that is known to shuffle is refused.
-            batch_size: Samples in a step; a loader has its own.
-            verbose: 0 is silent; 1, 2 and "auto" print a line when it is done.
-            steps: Batches to take; None for all.
-            callbacks: Callbacks, whose methods that begin with `on_predict` are called.
-
-        Returns:
-            Array of the kind that x is, NumPy for lists; a list of them for several outputs.
-        """
-        progress(verbose)  # which refuses what is none
-        (batch_size,), (steps,) = check_counts(batch_size=batch_size), check_optional(steps=steps)
-        start = time.perf_counter()
-        plain = not callbacks and steps is None and not self._writes_steps()
-        outputs = predict_alike(self._training, x, batch_size) if plain else None
-        if outputs is None:
-            with self._received(x) as (x, _), Callbacks(callbacks, self, {"batch_size": batch_size}) as everyone:
-                outputs = predict(self._training, x, batch_size, steps, everyone)
-        if verbose and self._training.chief:
-            print(f"{len(outputs[0])} samples predicted - {time.perf_counter() - start:.1f} s")
-        return outputs[0] if self._graph.one_output else outputs
-
-    def predict_on_batch(self, x: Any) -> Any:
-        """Outputs for given inputs in one step, as `predict` gives them."""
-        return self(x)
-
-    def export(
-        self, path: Path, kind: Literal["predict", "evaluate", "train", "state"] = "predict", *,
-        hold_weights: bool = True,
-    ) -> None:  # fmt: skip
-        """Write a step as an ONNX file of standard operators, for any batch size, in float32.
-
-        What a step carries to the next one, such as the weights, comes in by its name, and goes out as "next/NAME";
-        outputs that begin with "metric/" are the totals of metrics over the batch. Before the file is written, ONNX
-        Runtime computes one step with it, and the results are those of NumPy.
-
-        Args:
-            path: File to write, usually with the ending ".onnx".
-            kind: "predict"; "evaluate", loss and metrics; "train", a whole training step with the backward pass and
-                the update; or "state", which takes nothing and gives what the first training step takes.
-            hold_weights: Whether the file holds the weights; else they are inputs. Those of "train" are always.
-
-        Raises:
-            ValueError: If primitives have no form in ONNX, of which all are named, the precision is not float32, or
-                there are more than 2 GB of weights.
-            RuntimeError: If the model is not compiled, where the kind takes it, or the file does not agree with NumPy.
-            OSError: If the file cannot be written; names the path and a remedy.
-            ImportError: If onnx or onnxruntime is missing.
-        """
-        from minicnn.interop.onnx.exporting import export
-
-        export(self, path, kind, hold_weights=hold_weights)
-
     def _repr_html_(self) -> str:
-        return page(self)
+        return tables.page(self)
 
     def __repr__(self) -> str:
         known = f"{len(self.layers)} layers, {self.count_params():,} weights" if self.built else "not built yet"
@@ -741,11 +371,3 @@ def clone_model(model: Model) -> Model:
     clone = copy.deepcopy(model)
     clone._training.forget()
     return clone
-
-
-def _length(source: BatchSource) -> int | None:
-    """Batches of a source; None for a loader that does not know it."""
-    try:
-        return len(source)
-    except TypeError:
-        return None

@@ -1,107 +1,81 @@
-"""The methods of a model that show what it makes of images."""
+"""Methods of a model that show what it makes of images: `Model` names them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minicnn.layers import Layer
 from minicnn.pictures import Picture, picture
+from minicnn.visual.attribution import Attribution, attributed, channels_first
+from minicnn.visual.report import ClassificationReport
 
 if TYPE_CHECKING:
     from minicnn.models import Model
-    from minicnn.visual.attribution import Attribution
-    from minicnn.visual.report import ClassificationReport
-
 MOST_NAMES = 100_000  # of classes, in a file
 
 
-class VisualMethods:
-    """A model as far as one looks at what it does; see `Model`."""
+def report(model: Model, x: Any, y: Any, *, batch_size: int = 32) -> ClassificationReport:
+    """Report of the model class by class: precision, recall and F1, confusion, and the mistakes to look at.
 
-    _class_names: tuple[str, ...] | None = None
+    Args:
+        x: Inputs (N, ...).
+        y: Class numbers (N,), or one-hot rows (N, classes).
+        batch_size: Samples in a step.
 
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, one for each output, such as those of a Dataset; a saved model keeps them.
+    Raises:
+        ValueError: If the model does not give one score for each class, or labels do not fit.
+    """
+    inputs, outputs = np.asarray(x), model.predict(np.asarray(x), batch_size)
+    return ClassificationReport(inputs, y, outputs, model._class_names, channels_first=channels_first(model))
 
-        Raises:
-            ValueError: On setting, if they are no names, or not as many as there are outputs.
-        """
-        return self._class_names
 
-    @class_names.setter
-    def class_names(self, names: Sequence[str] | None) -> None:
-        self._class_names = None if names is None else checked_names(names, cast("Model", self))
+def saliency(model: Model, x: Any, target: Any = None) -> Attribution:
+    """Maps of how much each pixel changes the score of a class: the absolute derivative, largest of the channels.
 
-    def report(self, x: Any, y: Any, *, batch_size: int = 32) -> ClassificationReport:
-        """Report of the model class by class: precision, recall and F1, confusion, and the mistakes to look at.
+    Args:
+        x: Images, shape (N, H, W, C).
+        target: Class number, or one for each image; the predicted one if None.
 
-        Args:
-            x: Inputs (N, ...).
-            y: Class numbers (N,), or one-hot rows (N, classes).
-            batch_size: Samples in a step.
+    Raises:
+        ValueError: If the model has several inputs or outputs, or the input are no images.
+    """
+    return attributed(model, x, target, None, "saliency", model._class_names)
 
-        Raises:
-            ValueError: If the model does not give one score for each class, or labels do not fit.
-        """
-        from minicnn.visual.attribution import channels_first
-        from minicnn.visual.report import ClassificationReport
 
-        model = cast("Model", self)
-        inputs, outputs = np.asarray(x), model.predict(np.asarray(x), batch_size)
-        return ClassificationReport(inputs, y, outputs, self._class_names, channels_first=channels_first(model))
+def grad_cam(model: Model, x: Any, layer: str | Layer | None = None, target: Any = None) -> Attribution:
+    """Maps of the places whose features speak for a class, at the size of a convolution's feature maps.
 
-    def saliency(self, x: Any, target: Any = None) -> Attribution:
-        """Maps of how much each pixel changes the score of a class: the absolute derivative, largest of the channels.
+    Args:
+        x: Images, shape (N, H, W, C).
+        layer: A convolution or its name; the last one if None.
+        target: Class number, or one for each image; the predicted one if None.
 
-        Args:
-            x: Images, shape (N, H, W, C).
-            target: Class number, or one for each image; the predicted one if None.
+    Raises:
+        ValueError: As `saliency`, or if there is no such convolution.
+    """
+    return attributed(model, x, target, layer, "Grad-CAM", model._class_names)
 
-        Raises:
-            ValueError: If the model has several inputs or outputs, or the input are no images.
-        """
-        from minicnn.visual.attribution import attributed
 
-        return attributed(cast("Model", self), x, target, None, "saliency", self._class_names)
+def filters(model: Model, layer: str | Layer | None = None) -> Picture:
+    """The kernel of a convolution as a picture: the taps of each pair of channels.
 
-    def grad_cam(self, x: Any, layer: str | Layer | None = None, target: Any = None) -> Attribution:
-        """Maps of the places whose features speak for a class, at the size of a convolution's feature maps.
+    Args:
+        layer: The layer or its name; the first with a kernel of four axes if None.
 
-        Args:
-            x: Images, shape (N, H, W, C).
-            layer: A convolution or its name; the last one if None.
-            target: Class number, or one for each image; the predicted one if None.
-
-        Raises:
-            ValueError: As `saliency`, or if there is no such convolution.
-        """
-        from minicnn.visual.attribution import attributed
-
-        return attributed(cast("Model", self), x, target, layer, "Grad-CAM", self._class_names)
-
-    def filters(self, layer: str | Layer | None = None) -> Picture:
-        """The kernel of a convolution as a picture: the taps of each pair of channels.
-
-        Args:
-            layer: The layer or its name; the first with a kernel of four axes if None.
-
-        Raises:
-            ValueError: If there is no such layer.
-        """
-        model = cast("Model", self)
-        kernels = {path.rpartition("/")[0]: a for path, a in model.get_weights().items() if a.ndim == 4}
-        name = model.layer_name(layer) if isinstance(layer, Layer) else layer or next(iter(kernels), None)
-        if name not in kernels:
-            raise ValueError(
-                f"Filters are those of a convolution: {', '.join(kernels) or 'the model has none'}. Received: "
-                f"{layer!r}."
-            )
-        kernel = kernels[name]
-        return picture(kernel.transpose(3, 2, 0, 1).reshape(-1, *kernel.shape[:2]), f"filters of {name}")
+    Raises:
+        ValueError: If there is no such layer.
+    """
+    kernels = {path.rpartition("/")[0]: a for path, a in model.get_weights().items() if a.ndim == 4}
+    name = model.layer_name(layer) if isinstance(layer, Layer) else layer or next(iter(kernels), None)
+    if name not in kernels:
+        raise ValueError(
+            f"Filters are those of a convolution: {', '.join(kernels) or 'the model has none'}. Received: {layer!r}."
+        )
+    kernel = kernels[name]
+    return picture(kernel.transpose(3, 2, 0, 1).reshape(-1, *kernel.shape[:2]), f"filters of {name}")
 
 
 def checked_names(names: Any, model: Model) -> tuple[str, ...]:

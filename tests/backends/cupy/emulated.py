@@ -6,12 +6,17 @@ streams for copies are as early as those rules allow.
 
 from __future__ import annotations
 
+import atexit
+import mmap
+import os
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -20,6 +25,8 @@ import numpy as np
 from backends.cupy import emulator
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.driver import PeerMemory
+from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one
 from minicnn.backends._gpu.tiles import Tiles
@@ -88,6 +95,33 @@ class DeviceArray(np.ndarray[Any, Any]):
         MAIN.finish()
         plain = [x.view(np.ndarray) if isinstance(x, DeviceArray) else x for x in inputs]
         return np.asarray(getattr(ufunc, method)(*plain, **rest)).view(DeviceArray)
+
+
+class SharedMemory(PeerMemory):
+    """See `PeerMemory`: files that several processes have in their memory."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[mmap.mmap, str]] = {}
+
+    def allocate(self, nbytes: int) -> tuple[int, bytes]:
+        file, path = tempfile.mkstemp(prefix="minicnn-window-")
+        os.truncate(file, nbytes)
+        os.close(file)
+        atexit.register(Path(path).unlink, missing_ok=True)
+        return self.open(path.encode()), path.encode()
+
+    def open(self, handle: bytes) -> int:
+        with open(handle.decode(), "r+b") as file:
+            memory = mmap.mmap(file.fileno(), 0)
+        address = np.frombuffer(memory, "uint8").ctypes.data
+        self._held[address] = memory, handle.decode()
+        return address
+
+    def close(self, address: int) -> None:
+        del self._held[address]
+
+    def free(self, address: int) -> None:
+        Path(self._held.pop(address)[1]).unlink()
 
 
 class EmulatedRuntime:
@@ -193,6 +227,9 @@ class EmulatedRuntime:
             self.record(after, self._beside)
 
         return begin, partial(self.wait, after)
+
+    def reach(self, host: Any) -> PeerSums | None:
+        return open_windows(self, SharedMemory(), host)
 
     def current(self) -> int:
         return id(self._now)

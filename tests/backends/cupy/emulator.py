@@ -49,6 +49,7 @@ HOST = r"""
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <sched.h>
 #include <setjmp.h>
 #include <type_traits>
 #include <utility>
@@ -158,6 +159,15 @@ template <int N> static inline void wait_for_copies() {
 }
 static inline void wait_for_previous() {}
 static inline void let_next_begin() {}
+// Memory that other processes write, too; the processor is theirs while nothing has come.
+UNCHECKED static void put_word(unsigned long long* place, unsigned long long word) {
+  __atomic_store_n(place, word, __ATOMIC_RELAXED);
+}
+UNCHECKED static unsigned long long look_at_word(const unsigned long long* place) {
+  return __atomic_load_n(place, __ATOMIC_RELAXED);
+}
+UNCHECKED static unsigned look_at_host(const unsigned* place) { return *(volatile const unsigned*)place; }
+static inline void take_a_breath() { sched_yield(); }
 static inline bool spare(int threads) {
   if (int(threadIdx.x) < threads) return false;
   everyone.leave();

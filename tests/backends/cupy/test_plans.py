@@ -12,11 +12,12 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.planning import tiles_of, tiles_on
+from minicnn.backends._gpu.planning import planned, tiles_of, tiles_on
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.cpp import Cpp
+from minicnn.backends.cupy.generation import generate
 from minicnn.kernels.elements import affine, broadcast
 from minicnn.kernels.expressions import I
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, GlobalAveragePooling2D, MaxPooling2D, ReLU
@@ -186,3 +187,12 @@ def test_squares_that_a_sum_alone_needs_are_computed_where_it_adds_them(precisio
     stored = [v.node.op.name for group in plan.groups for v in group.stored if v.node and v.shape == (128, 32, 32, 96)]
     assert "square" not in stored
     assert [n for n in plan.program.nodes if n.op.name == "square" and n.outputs[0].shape == (128, 32, 32, 96)]
+
+
+def test_a_part_of_a_step_that_casts_weights_makes_neighbours_though_it_has_no_product() -> None:
+    program = Program("casts")
+    weight = program.input("weight", (1024, 4096), kind="parameter")
+    program.outputs["short"] = ops.cast(weight * 2.0, dtype="bfloat16")
+    (launch,) = planned(program, H200, generate).launches
+    assert launch.source is not None
+    assert launch.source.blocks * launch.source.threads * 8 == weight.size

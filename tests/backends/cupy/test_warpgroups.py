@@ -13,13 +13,13 @@ from backends.cupy.emulator import Emulated
 from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_ahead
 from backends.cupy.short_storage import by_numpy, distance, rounded
 from minicnn import ops
-from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program
@@ -178,20 +178,23 @@ def test_what_is_wrong_is_found(line: str, instead: str, message: str, monkeypat
         check_product(emulated, (128, 64, False, False), "Bfloat16")
 
 
+def block_of(tile: Tile) -> tuple[int, ...]:
+    """Sizes of a block of a product and of a warp, and the steps ahead."""
+    names = ("rows", "columns", "terms", "warp_rows", "warp_columns", "stages")
+    return tuple(tile.sizes[name] for name in names)
+
+
 def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -> None:
     """Products by warpgroups of these sizes, where they fit; others and other splits where not."""
     take_only_these(patch)
 
     def preferred(tile: Tile) -> tuple[bool, bool, bool, float]:
-        return not tile.warpgroups, tile.arguments[:6] != sizes, tile.splits != splits, tile.score
+        return not tile.warpgroups, block_of(tile) != sizes, tile.splits != splits, tile.score
 
-    patch.setattr(
-        pipelined_tiling,
-        "best",
-        lambda node, gpu, precision: min(
-            pipelined_tiling.candidates(node, gpu, precision), key=preferred, default=None
-        ),
-    )
+    def best(family: type[PipelinedTile], *given: Any) -> PipelinedTile | None:
+        return min(family.candidates(*given), key=preferred, default=None)
+
+    patch.setattr(PipelinedTile, "best", classmethod(best))
 
 
 TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, groups, rows, splits
@@ -254,7 +257,7 @@ def check_convolution(
     step = compiled(program, dtype)
     by_warpgroups = [u.tile for u in step.plan.groups if u.tile is not None and u.tile.warpgroups]
     assert len(by_warpgroups) == len(NAMES)
-    assert sizes in [tile.arguments[:6] for tile in by_warpgroups]
+    assert sizes in [block_of(tile) for tile in by_warpgroups]
     found = step(arrays)
     assert distance(found, expected) < 1e-3, {
         name: np.argwhere(np.abs(found[name] - y) > 0.02 * np.abs(y).max())[:8].tolist() for name, y in expected.items()
@@ -289,9 +292,7 @@ def test_sums_of_what_is_stored(sizes: tuple[int, ...], monkeypatch: pytest.Monk
     arrays = {v.name: rounded(rng.standard_normal(v.shape).astype("float32"), "bfloat16") for v in program.inputs}
     expected = by_numpy(program, arrays)
     step = Emulated(program, tiles=tiles("bfloat16"))
-    assert [(len(u.sums), u.tile.arguments[:6]) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [
-        (2, sizes)
-    ]
+    assert [(len(u.sums), block_of(u.tile)) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [(2, sizes)]
     assert distance(step(arrays), expected) < 1e-3
 
 

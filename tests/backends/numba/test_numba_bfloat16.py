@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,27 +15,30 @@ import pytest
 from minicnn import Model, Sequential, losses, ops, zoo
 from minicnn.backends import backend_class
 from minicnn.layers import (
-    Activation,
-    Add,
-    AveragePooling2D,
     BatchNormalization,
-    Concatenate,
-    Conv2D,
     Dense,
-    DepthwiseConv2D,
-    Flatten,
-    GlobalAveragePooling2D,
     Input,
-    Layer,
-    MaxPooling2D,
 )
 from minicnn.loop.tracing import StepKind
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.tolerance import EPSILON
 from support import random_networks, rounded
+from support.bfloat16 import (
+    NETWORKS,
+    SHAPE,
+    SHORT,
+    WORD,
+    Array,
+    assert_close,
+    compiled,
+    exact,
+    nearest,
+    step_and_policy,
+    strict,
+    without_nan,
+)
 from support.campaign import NIGHT
-from support.tolerances import STEP
 
 pytest.importorskip("numba")
 
@@ -46,14 +47,7 @@ from minicnn.backends.numba.kernel import KernelCode, assembly, callable_of
 from minicnn.backends.numba.lowering import BLOCKED
 from minicnn.backends.numba.rules import lower
 
-SHAPE = (6, 5, 3)
-SHORT, WORD = "mixed_bfloat16", np.uint32
 KINDS: tuple[StepKind, ...] = ("train", "predict")
-Array = np.ndarray[Any, Any]
-
-
-def strict(threads: int = 2, **options: Any) -> Any:
-    return backend_class("numba")(strict=True, threads=threads, **options)  # type: ignore[call-arg]
 
 
 # Products --------------------------------------------------------------------------------------
@@ -87,14 +81,10 @@ def products(x: Array, w: Array, sums: Array, *, emulated: bool) -> Array:
     return result
 
 
-def without_nan(bits: Array) -> Array:
-    """Bits of float32, those of any NaN equal."""
-    return np.where(np.isnan(bits.view(np.float32)), WORD(0x7FC00000), bits)
-
-
 def describe(monkeypatch: pytest.MonkeyPatch, *, instruction: bool) -> None:
     """As if the CPU had the instruction, or had not."""
-    host, changed = cpus.host(), ("+avx512f", "+avx512bf16") if instruction else ("-avx512bf16",)
+    without_tiles = "-amx-tile", "-amx-bf16"
+    host, changed = cpus.host(), (*(("+avx512f", "+avx512bf16") if instruction else ("-avx512bf16",)), *without_tiles)
     kept = [name for name in host.features.split(",") if name[1:] not in [other[1:] for other in changed]]
     monkeypatch.setattr(cpus, "host", lambda: replace(host, features=",".join((*kept, *changed))))
 
@@ -112,23 +102,6 @@ def test_the_instruction_and_multiply_adds_give_the_same_bits(monkeypatch: pytes
     x = pairs(rng, 16 * count).reshape(count, 16)
     found, expected = both_ways(x, pairs(rng, count), hostile(rng, count), monkeypatch)
     np.testing.assert_array_equal(found, expected)
-
-
-def exact(bits: int) -> Fraction:
-    """The finite number of float32's bits; denormal numbers are 0."""
-    value = np.array(bits, WORD).view(np.float32)
-    return Fraction(0) if abs(value) < 2.0**-126 else Fraction(float(value))
-
-
-def nearest(x: Fraction) -> Fraction:
-    """A number rounded to 24 bits, to an even one from the middle; 0 below the normal numbers."""
-    if x == 0:
-        return x
-    exponent = len(bin(abs(x.numerator))) - len(bin(x.denominator))
-    exponent -= abs(x) < Fraction(2) ** exponent
-    unit = Fraction(2) ** (exponent - 23)
-    result = Fraction(round(x / unit)) * unit
-    return result if abs(result) >= Fraction(2) ** -126 else Fraction(0)
 
 
 @pytest.mark.no_cover
@@ -168,59 +141,6 @@ def test_numbers_are_rounded_as_the_policy_says(instruction: bool, monkeypatch: 
 
 
 # Networks --------------------------------------------------------------------------------------
-
-
-def plain(*layers: Layer) -> Callable[[Any], Model]:
-    """A network of layers, given the backend."""
-    return lambda backend: Sequential([Input(SHAPE), *layers], backend=backend, seed=1)
-
-
-def residual(backend: Any) -> Model:
-    x = Input(SHAPE)
-    a = Activation("relu")(BatchNormalization()(Conv2D(4, 3, padding="same", use_bias=False)(x)))
-    b = Conv2D(4, 3, padding="same")(a)
-    joined = Concatenate()([Activation("relu6")(Add()([a, b])), Conv2D(3, 1, activation="relu")(a)])
-    return Model(x, Dense(5)(GlobalAveragePooling2D()(joined)), backend=backend, seed=1)
-
-
-# Functions, because a layer belongs to one model.
-NETWORKS: dict[str, Callable[[Any], Model]] = {
-    "odd channels": lambda backend: plain(
-        Conv2D(5, 3, padding="same", activation="relu"), MaxPooling2D(), Conv2D(3, 2, strides=2), Flatten(), Dense(5)
-    )(backend),
-    "pairs": lambda backend: plain(
-        Conv2D(6, 3, padding="same", activation="relu"), MaxPooling2D(3, 2), Conv2D(18, 2, groups=2, padding="same"),
-        Conv2D(20, 2, padding="same"), Flatten(), Dense(17, activation="relu"), Dense(5),
-    )(backend),
-    "depthwise": lambda backend: plain(
-        Conv2D(4, 1, activation="relu6"), DepthwiseConv2D(3, padding="same"), BatchNormalization(),
-        AveragePooling2D(2), Conv2D(3, 2, dilation_rate=2, padding="same", activation="relu"), Flatten(), Dense(5),
-    )(backend),
-    "residual": residual,
-}  # fmt: skip
-
-
-def compiled(name: str, backend: Any) -> Model:
-    model = NETWORKS[name](backend)
-    model.compile(SGD(0.1), "mse", precision=SHORT)
-    return model
-
-
-def step_and_policy(model: Model, kind: StepKind, batch: int) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Results of a step by the backend's kernels, and by the policy in NumPy."""
-    program, rng = model.program(kind, batch_size=batch), np.random.default_rng(3)
-    inputs: dict[str, Array] = {}
-    for value in program.inputs:
-        made = rng.integers(0, 3, value.shape) if "int" in value.dtype else rng.standard_normal(value.shape)
-        inputs[value.name] = np.asarray(model.get_weights().get(value.name, made), value.dtype)
-    return model.backend.compile(program.copy())(inputs), rounded.results(program, inputs)
-
-
-def assert_close(found: dict[str, Array], expected: dict[str, Array], rtol: float = EPSILON["bfloat16"] / 8) -> None:
-    for name, array in expected.items():
-        # Sums in another order are rounded to another bfloat16 now and then.
-        off = np.linalg.norm(np.asarray(found[name], "float64") - array)
-        assert off <= rtol * np.linalg.norm(array) + STEP, name
 
 
 @pytest.mark.usefixtures("either_at_night")
@@ -264,7 +184,7 @@ def test_networks_of_the_zoo_beside_the_policy_in_numpy(name: str) -> None:
 
 def weights_after(name: str, batch: int) -> bytes:
     """The weights of a network after two steps of training."""
-    model, rng = compiled(name, strict()), np.random.default_rng(0)
+    model, rng = compiled(name, strict(convolution_kernel="direct")), np.random.default_rng(0)
     for _ in range(2):
         model.train_on_batch(rng.standard_normal((batch, *SHAPE)), rng.standard_normal((batch, 5)))
     return b"".join(w.tobytes() for w in model.get_weights().values())

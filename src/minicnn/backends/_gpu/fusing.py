@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS
+from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS, DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.inlining import TILED, Inlining
 from minicnn.backends._gpu.launches import launches
-from minicnn.backends._gpu.tile_families import DepthwiseTile, PipelinedTile
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.kernels.elements import same_index, widens
 from minicnn.program.graph import Node, Program, Spec, Value

@@ -1,19 +1,19 @@
-"""Sizes of the tiles of `pipelined.cuh`: those that take the least time, by a model fitted to times."""
+"""Tiles of `pipelined.cuh`: those that take the least time, by a model fitted to times."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tile_families import PipelinedTile
 from minicnn.backends._gpu.tile_times import Numbers, quotient
 from minicnn.kernels.geometry import Geometry, phases
 from minicnn.ops.windows import Axes
@@ -161,21 +161,6 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
                 yield _Pipeline(tile, resident, loads, lines)
 
 
-def best(node: Node, gpu: Gpu, precision: str) -> PipelinedTile | None:
-    """The tile of a convolution or of a gradient of one that takes the least time; None if there is none."""
-    if not (works := list(work_of(node, gpu))):
-        return None
-    scores = _cycles(works, gpu)
-    least = int(np.argmin(scores))
-    return _tile(*works[least], precision, scores[least])
-
-
-def candidates(node: Node, gpu: Gpu, precision: str) -> list[PipelinedTile]:
-    """Tiles that fit of a convolution or of a gradient of one, their scores the cycles that they take."""
-    works = list(work_of(node, gpu))
-    return [_tile(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
-
-
 def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> Numbers:
     """Cycles that tiles take."""
     if not works:
@@ -186,65 +171,106 @@ def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> N
     return np.where(together.warpgroups, together.cycles(gpu, costs.warpgroups), together.cycles(gpu, costs.pipelined))
 
 
-def _tile(block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> PipelinedTile:
-    return replace(block.tile, blocks=work.blocks, splits=splits, precision=precision, score=float(score))
+@dataclass(frozen=True, kw_only=True)
+class PipelinedTile(Tile):
+    """Tile of a convolution or of its input gradient, as a product whose 16-bit operands are loaded ahead.
+
+    Attributes:
+        rows: Rows of a block: positions, or weights of a filter for a weight gradient.
+        columns: Columns of a block: filters.
+        terms: Terms of a step.
+        warp_rows: Rows of fragments of a warp; of a warpgroup, rows of 64.
+        warp_columns: Columns of fragments of a warp, or of a warpgroup.
+    """
+
+    rows: int
+    columns: int
+    terms: int
+    warp_rows: int
+    warp_columns: int
+
+    @classmethod
+    def works(cls, node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
+        """Blocks, splits and work of each tile that fits."""
+        g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
+        strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
+        uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
+        if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven or max(kh, kw) > _MOST_TAPS:
+            return
+        rows, columns = phases(node)
+        positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
+        for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
+            bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
+            # More than half of such a block would be idle; a smaller one does the same.
+            if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
+                continue
+            blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
+            steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
+            longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
+            # Warpgroups multiply what is there as it arrives if a stage is a step: more stages are memory for nothing.
+            most = longest if rows * columns == 1 else math.inf
+            whole = block.tile.warpgroups and block.tile.stages == most
+            if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:
+                yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole)
+            if block.tile.stages < _STAGES:
+                continue
+            for splits in (2, 4, 8):
+                # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
+                # beginning.
+                if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
+                    break
+                # A launch adds them up, and what could have followed the sums needs another.
+                beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
+                shares = quotient(steps, splits), quotient(longest, splits)
+                yield block, splits, block.work(int(back), blocks * splits, *shares, beside)
+
+    @classmethod
+    def candidates(cls, node: Node, gpu: Gpu, precision: str) -> list[Self]:
+        """Tiles that fit of an operation, their scores the cycles that they take."""
+        works = list(cls.works(node, gpu))
+        return [cls._of(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
+
+    @classmethod
+    def best(cls, node: Node, gpu: Gpu, precision: str) -> Self | None:
+        """The tile that takes the least time; None if there is none."""
+        if not (works := list(cls.works(node, gpu))):
+            return None
+        scores = _cycles(works, gpu)
+        least = int(np.argmin(scores))
+        return cls._of(*works[least], precision, scores[least])
+
+    @classmethod
+    def _of(cls, block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Self:
+        chosen = {"blocks": work.blocks, "splits": splits, "precision": precision, "score": float(score)}
+        return cls(**{**vars(block.tile), **chosen})
+
+    def row_blocks(self, channels: int, groups: int) -> int:
+        """Blocks that make the same channels of a convolution's result."""
+        return self.blocks // (-(-channels // groups // self.columns) * groups)
 
 
-def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
-    """Blocks, splits and work of each tile that fits."""
-    return (_weight_gradient if node.op.name == "conv2d_weight_gradient" else _convolution)(node, gpu)
+@dataclass(frozen=True, kw_only=True)
+class PipelinedWeightGradientTile(PipelinedTile):
+    """Tile of a convolution's weight gradient, as such a product."""
 
-
-def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
-    g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
-    strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
-    uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
-    if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven or max(kh, kw) > _MOST_TAPS:
-        return
-    rows, columns = phases(node)
-    positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
-    for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
-        bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
-        # More than half of such a block would be idle; a smaller one does the same.
-        if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
-            continue
-        blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
-        steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
-        longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
-        # Warpgroups multiply what is there as it arrives if a stage is a step: more stages are memory for nothing.
-        most = longest if rows * columns == 1 else math.inf
-        whole = block.tile.warpgroups and block.tile.stages == most
-        if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:
-            yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole)
-        if block.tile.stages < _STAGES:
-            continue
-        for splits in (2, 4, 8):
-            # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
-            # beginning.
-            if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
-                break
-            # A launch adds them up, and what could have followed the sums needs another.
-            beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
-            parts = quotient(steps, splits), quotient(longest, splits)
-            yield block, splits, block.work(int(back), blocks * splits, *parts, beside)
-
-
-def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
-    attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
-    (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
-    f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
-    if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
-        return
-    # A weight gradient is a product whose terms are the positions: long sums of few results, which blocks share.
-    elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
-    for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
-        bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
-        few = block.tile.stages < _STAGES  # blocks have many steps
-        if few or (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
-            continue
-        tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
-        for goal in (1, 2, 3, 4):
-            each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
-            splits = quotient(steps, each)
-            beside = splits * elements * f * groups / launches.gradients
-            yield block, splits, block.work(_WEIGHTS, tiles * splits, each, each, beside)
+    @classmethod
+    def works(cls, node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
+        """See `PipelinedTile.works`."""
+        attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
+        (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
+        f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
+        if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
+            return
+        # A weight gradient is a product whose terms are the positions: long sums of few results, which blocks share.
+        elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
+        for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
+            bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
+            few = block.tile.stages < _STAGES  # blocks have many steps
+            if few or (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
+                continue
+            tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
+            for goal in (1, 2, 3, 4):
+                each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
+                splits = quotient(steps, each)
+                beside = splits * elements * f * groups / launches.gradients
+                yield block, splits, block.work(_WEIGHTS, tiles * splits, each, each, beside)

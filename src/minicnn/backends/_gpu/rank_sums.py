@@ -50,12 +50,12 @@ class Sum:
     """The sum over all ranks of one array, as an Executable that is a part of something longer.
 
     In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
-    all; of a small array everybody gets everything. In the fast mode NCCL adds.
+    all; of a small array everybody gets everything. What the communicator adds, in one of its own orders, is one call.
 
     Args:
         group: Who has which shards; each rank has one sum.
         spec: The array, with one axis, of which each rank has as large a share.
-        add: Adds what the ranks give: see `tree`; None if NCCL does.
+        add: Adds what the ranks give: see `tree`; None if the communicator does.
         runtime: The device.
     """
 
@@ -112,13 +112,24 @@ def at_once(group: Group, spec: Spec, gpu: Gpu | None) -> bool:
     """
     if gpu is None:
         return True
-    links, ranks, nbytes = known()[gpu.links], group.ranks, spec.nbytes
+    return messages(gpu, group.ranks, spec.nbytes, once=True) <= messages(gpu, group.ranks, spec.nbytes, once=False)
 
-    def seconds(messages: int, each: float) -> float:
-        added = (ranks + 1) * each / gpu.bandwidth
-        return messages * (links.latency + (ranks - 1) * each / links.bandwidth) + added
 
-    return seconds(1, nbytes) <= seconds(2, nbytes / ranks)
+def messages(gpu: Gpu, ranks: int, nbytes: float, *, once: bool) -> float:
+    """Seconds of a sum by NCCL's messages and a kernel that adds: one of everything to everybody, or two of shares."""
+    links = known()[gpu.links]
+    count, each = (1, nbytes) if once else (2, nbytes / ranks)
+    return count * (links.latency + (ranks - 1) * each / links.bandwidth) + (ranks + 1) * each / gpu.bandwidth
+
+
+def in_peers(group: Group, spec: Spec) -> bool:
+    """True if the communicator adds such arrays in the peers' memory, and in the order of the group's tree."""
+    order, of_ranks = (
+        each.total({each.spans(r)[0]: str(r) for r in range(group.ranks)}, lambda a, b: f"({a} + {b})")
+        for each in (group, Group(group.ranks, 0, group.ranks))
+    )
+    communicator: Any = group.communicator
+    return order == of_ranks and bool(communicator.in_peers(spec.nbytes, spec.dtype))
 
 
 def tree(group: Group, spec: Spec, gpu: Gpu | None) -> Program:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn.backends._gpu.executable import BINDINGS
 from minicnn.backends._gpu.rank_pooling import remember_maxima
-from minicnn.backends._gpu.rank_sums import Sum, additions_of, finite, side_by_side, sums_of, tree
+from minicnn.backends._gpu.rank_sums import Sum, additions_of, finite, in_peers, side_by_side, sums_of, tree
 from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, updates_early
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
@@ -149,11 +149,12 @@ class GraphStep(DeviceStep):
         group = self._schedule.group
         whole = {each.specs: side_by_side(each)[1] for each in sums}
         distinct = list(dict.fromkeys(whole.values()))
-        # NCCL's own sum needs no additions, nor has it a choice of order where a rank is alone.
-        adds = group.deterministic and group.ranks > 1
-        trees = [tree(group, spec, self._runtime.gpu) for spec in distinct] if adds else []
-        compiled: Sequence[Any] = self._backend.compile_each(trees) or [None] * len(distinct)
-        taken = {s: Sum(group, s, add, self._runtime) for s, add in zip(distinct, compiled, strict=True)}
+        # NCCL's own sum needs no additions, nor has it a choice of order where a rank is alone; nor need those that
+        # kernels take in the peers' memory, whose order is the tree's.
+        adds = [s for s in distinct if group.deterministic and group.ranks > 1 and not in_peers(group, s)]
+        trees = self._backend.compile_each([tree(group, spec, self._runtime.gpu) for spec in adds])
+        compiled = dict(zip(adds, trees, strict=True))
+        taken = {spec: Sum(group, spec, compiled.get(spec), self._runtime) for spec in distinct}
         return {specs: taken[spec] for specs, spec in whole.items()}
 
     def __call__(self, arrays: Mapping[str, Any]) -> Arrays:

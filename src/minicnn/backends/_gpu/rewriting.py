@@ -12,7 +12,6 @@ from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.row_regions import kernel_only
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import split
 from minicnn.kernels.elements import widens
 from minicnn.kernels.expressions import SHORT
 from minicnn.ops.checks import normalize_axes
@@ -158,9 +157,8 @@ def remember_maxima(program: Program) -> Program:
             (index[key],) = program.append(POOL_INDEX, [node.inputs[0], y], [spec], node.attrs).outputs
             return node.outputs
         if node.op.name == "max_pool2d_gradient" and (key := _pooling_of(node, 1)) in index:
-            return program.append(
-                POOL_SCATTER, [node.inputs[0], index[key]], [node.outputs[0].spec], node.attrs
-            ).outputs
+            operands = [node.inputs[0], index[key]]
+            return program.append(POOL_SCATTER, operands, [node.outputs[0].spec], node.attrs).outputs
         if node.op.name == "sum" and node.inputs[0].node is not None:
             return _sum_before_scatter(node)
         return None
@@ -229,7 +227,7 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTIAL_SUMS
         # Asking for partial sums at all lets the tile that makes the image leave one for each of its blocks.
         if tile.splits == 1 and name == "sum" and summed == (0, 1, 2) and _comes_with_sums(node.inputs[0], tiles):
-            tile = split(tile, _FEW)
+            tile = tile.split(_FEW)
         spec = Spec((tile.splits, results), y.dtype)
         attrs = {"axes": summed, "splits": tile.splits, "tile": tile, "join": name}
         (sums,) = program.append(op, node.inputs, [spec], attrs).outputs

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends.base import Array
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.peer_sums import PeerSums
+    from minicnn.ops.groups import Communicator
 
 HostArray = np.ndarray[Any, Any]
 Launch = Callable[[], None]
@@ -30,6 +34,7 @@ class KernelText:
         threads: Threads of a block.
         shared: Bytes of shared memory of a block that the text does not declare.
         title: What it does, for errors.
+        cpp: Whether the text is CUDA C++, whatever the language of the runtime.
     """
 
     text: str
@@ -37,6 +42,7 @@ class KernelText:
     threads: int
     shared: int = 0
     title: str = ""
+    cpp: bool = False
 
 
 class Runtime(Protocol):
@@ -133,6 +139,11 @@ class Runtime(Protocol):
     def seconds(self, start: Event, end: Event) -> float:
         """Time between two timed events that have come."""
 
+    # Other processes ----------------------------------------------------------------------------
+
+    def reach(self, host: Communicator) -> PeerSums | None:
+        """Small sums in the memory of the devices of other processes, all of which call it; None where they cannot."""
+
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Any]:
@@ -166,6 +177,9 @@ class OneQueue:
     def done(self, event: Event) -> bool:
         """See `Runtime.done`."""
         return True
+
+    def reach(self, host: Communicator) -> None:
+        """See `Runtime.reach`."""
 
     def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
         """See `Runtime.beside`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import cupy
 
+from minicnn.backends._gpu.driver import driver
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.runtime import Launch
 
@@ -79,12 +79,6 @@ class Kernel:
         configuration.stream = cupy.cuda.get_current_stream().ptr
         with explained(f"{self._title} with {configuration.grid[0]} blocks of {self.threads} threads"):
             function = ctypes.c_void_p(self._function.ptr)
-            status = _driver().cuLaunchKernelEx(ctypes.byref(configuration), function, places, None)
+            status = driver().cuLaunchKernelEx(ctypes.byref(configuration), function, places, None)
             if status:
                 raise cupy.cuda.driver.CUDADriverError(status)
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    """NVIDIA's driver, of whose functions CuPy has no launch with attributes."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.tile_families import ReductionTile
+from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.kernels.elements import element

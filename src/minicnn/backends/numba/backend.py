@@ -17,7 +17,7 @@ from minicnn.program.graph import Node, Program
 
 __all__ = ["NumbaBackend"]
 
-CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled", "channels")
+CONVOLUTION_KERNELS = ("direct", "winograd", "unrolled", "channels", "tiles")
 
 
 class NumbaBackend(NumpyBackend):
@@ -30,8 +30,9 @@ class NumbaBackend(NumpyBackend):
         threads: How many threads share the work; MINICNN_THREADS, else the cores that the process may use if None.
             Results are the same bits every time for one number of threads.
         convolution_kernel: How convolutions and their input gradients are done: "direct", "winograd" where there is a
-            transform, "unrolled" to matrix products through BLAS, or "channels" with channels in the lanes of vectors
-            instead of samples. None chooses by a model of their cost; `explain` shows what was chosen.
+            transform, "unrolled" to matrix products through BLAS, "channels" with channels in the lanes of vectors
+            instead of samples, or, with weight gradients and products in bfloat16, by "tiles" as the instruction
+            tdpbf16ps computes them. None chooses by a model of their cost; `explain` shows what was chosen.
 
     Raises:
         ValueError: If threads is not a positive integer, or there is no such way of convolution.

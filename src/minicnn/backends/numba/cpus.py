@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
+
+from minicnn.machine import second_level_cache
 
 SYSTEM = Path("/sys")
 PROCESS = Path("/proc/self")
@@ -50,6 +54,74 @@ def _read(path: Path) -> str:
         return ""
 
 
+# Cycles that were measured on CPUs with AVX-512, and are as good as any guess for others: of threads that wait for each
+# other after a kernel, of an element that is packed, and of a cycle of multiply-adds with channels in the lanes.
+HANDOFF, PACKED, CHANNELS = 2500, 2, 1.25
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What work takes on a CPU, in the time of a multiply-add of 16 floats.
+
+    Attributes:
+        channels: One with channels in the lanes; it loads more.
+        packing: An element that moves from plain arrays to blocks of samples, or back.
+        handoff: Waiting of all threads for each other, after a kernel.
+        read_often: Positions that read a weight, up to which its way from memory takes longer than they do.
+        kept: Weights that stay in the second-level cache beside images.
+    """
+
+    channels: float
+    packing: float
+    handoff: float
+    read_often: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class MatrixTiles:
+    """Registers that hold matrices of bfloat16 and float32, as AMX has them.
+
+    Attributes:
+        rows: Rows of each.
+        row_bytes: Bytes of a row.
+        count: How many there are.
+        cycles: From one product of two of them to the next.
+    """
+
+    rows: int = 16
+    row_bytes: int = 64
+    count: int = 8
+    cycles: int = 16
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a tile."""
+        return self.rows * self.row_bytes
+
+    @property
+    def together(self) -> int:
+        """Rows and columns of a square of sums, with as many tiles of operands beside it."""
+        side = 1
+        while (side + 1) * (side + 3) <= self.count:
+            side += 1
+        return side
+
+
+AMX = MatrixTiles()
+
+# Numbers of Linux: a process asks for the state of tiles before it uses them, once for all of its threads.
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+@cache
+def tiles_permitted() -> bool:
+    """True if the system lets this process use tiles; asks for it."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
+
+
 @dataclass(frozen=True)
 class Target:
     """A CPU that code is compiled for.
@@ -84,9 +156,22 @@ class Target:
         return 3 if self.accumulators == 24 else 1
 
     @property
+    def costs(self) -> Costs:
+        """What work takes: cycles that were measured, by what the registers do in one of two multiply-add units."""
+        floats = {24: 16, 3: 4}.get(self.accumulators, 4 if self.architecture == "aarch64" else 8)  # of a register
+        rate = 2 * floats / 16  # multiply-adds of 16 floats in a cycle
+        # A cache line of 16 weights takes some 2 cycles from beyond the second level.
+        return Costs(CHANNELS, PACKED * rate, HANDOFF * rate, max(1, int(2 * rate)), second_level_cache() // 32)
+
+    @property
     def multiplies_bfloat16(self) -> bool:
         """True if there is an instruction for products of pairs of bfloat16 on vectors of 16 lanes."""
         return {"+avx512f", "+avx512bf16"} <= set(self.features.split(","))
+
+    @property
+    def tiles(self) -> MatrixTiles | None:
+        """Tiles that multiply bfloat16, if there are any."""
+        return AMX if {"+amx-tile", "+amx-bf16"} <= set(self.features.split(",")) else None
 
 
 @cache
@@ -95,4 +180,6 @@ def host() -> Target:
     cpu, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:  # the name of another CPU says all
         features = llvm.get_host_cpu_features().flatten() if cpu in (None, llvm.get_host_cpu_name()) else ""
+    if "+amx-tile" in features.split(",") and not tiles_permitted():
+        features = features.replace("+amx-tile", "-amx-tile")
     return Target(llvm.get_process_triple(), cpu or llvm.get_host_cpu_name(), features)

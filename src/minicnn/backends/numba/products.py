@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minicnn.backends.numba import movement
-from minicnn.backends.numba.correlate import Line, forward_line, gradient_lines
+from minicnn.backends.numba.correlate import Line, Operands, forward_line, gradient_lines
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
 from minicnn.backends.numba.operations import LANES
-from minicnn.backends.numba.widening import stored
+from minicnn.backends.numba.widening import rounded_from, stored
 from minicnn.ops.windows import Window
 from minicnn.program.graph import Node, Value
 
@@ -46,11 +46,13 @@ class Ending:
 
     Attributes:
         bias: Numbers of the channels that they start from.
+        addend: Image that is added.
         finish: "relu", "relu6", or "mask": 0 where a value is not positive.
         mask: That value.
     """
 
     bias: Value | None = None
+    addend: Value | None = None
     finish: str = ""
     mask: Value | None = None
 
@@ -61,7 +63,8 @@ NOTHING = Ending()
 def ends_of(to: Lowering, ending: Ending) -> list[Key]:
     """Buffers that an ending reads."""
     bias = [] if ending.bias is None else [to.need(ending.bias, PLAIN)]
-    return bias + ([] if ending.mask is None else [to.need(stored(ending.mask), to.form_of_batch)])
+    images = [stored(v) for v in (ending.addend, ending.mask) if v is not None]
+    return bias + [to.need(v, to.form_of_batch) for v in images]
 
 
 def transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, filters: int, groups: int) -> Key:
@@ -69,4 +72,14 @@ def transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, fil
     key = to.scratch(node, "weights", w.nbytes)
     source = movement.transpose_weights(channels=channels, filters=filters, groups=groups)
     to.tasks.append(Task(node, [to.need(w, PLAIN)], [key], source, taps * groups * -(-filters // LANES)))
+    return key
+
+
+def paired(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int], o: Operands) -> Key:
+    """The weights (taps, C, groups * F) as pairs along what is summed."""
+    taps, channels, filters, groups = shape
+    pack = movement.paired_filters if o.flipped else movement.paired_weights
+    source, items = pack(taps=taps, channels=channels, filters=filters, groups=groups)
+    key = to.scratch(node, "weights", taps * groups * o.terms * o.filters * 4)
+    to.tasks.append(Task(node, [to.need(rounded_from(w), PLAIN)], [key], source, items))
     return key

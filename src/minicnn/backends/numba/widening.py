@@ -22,6 +22,12 @@ def stored(value: Value) -> Value:
     return value.node.inputs[0] if value.node is not None and widens(value.node, SHORT) else value
 
 
+def rounded_from(value: Value) -> Value:
+    """The float32 that a kernel that rounds what it reads may take for a value."""
+    cast = stored(value).node
+    return value if cast is None or cast.op.name != "cast" else cast.inputs[0]
+
+
 def before_rounding(value: Value) -> Value:
     """The float32 that a widened value was rounded from, else the value itself."""
     short = stored(value)

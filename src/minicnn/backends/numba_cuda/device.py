@@ -16,6 +16,7 @@ from minicnn.backends._gpu.device import ATTRIBUTES, Gpu, from_attributes
 from minicnn.backends._gpu.errors import explained, explanation
 from minicnn.backends._gpu.loading import check
 from minicnn.backends._gpu.runtime import HostArray, KernelText, Launch, check_number
+from minicnn.backends.cupy.compiler import compile_kernel
 from minicnn.backends.numba_cuda.compiling import Signature, compile_all, machine_code, python_function
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.backends.numba_cuda.simulator import simulate
@@ -100,7 +101,7 @@ class Pointer:
 class Kernel(KernelText):
     """A kernel that is compiled for a device when it is first launched there.
 
-    Its text is Python that defines a function `kernel`; `kernels/names.py` says what it sees.
+    Its text is Python that defines a function `kernel`; `kernels/names.py` says what it sees. Or it is CUDA C++.
     """
 
     _compiled: dict[int, Any] = field(default_factory=dict)
@@ -114,7 +115,10 @@ class Kernel(KernelText):
                 from cuda.core import ObjectCode
 
                 # By way of the cache on disk: Numba takes a second for a kernel.
-                code = machine_code(self.text, self.signature, device.capability, self.threads)
+                if self.cpp and device.gpu is not None:
+                    code = compile_kernel(self.text, device.gpu.architecture)
+                else:
+                    code = machine_code(self.text, self.signature, device.capability, self.threads)
                 if device.gpu is not None:
                     check(device.gpu, self.title or "a kernel", self.threads, self.shared, code)
                 with device.active():
@@ -129,7 +133,7 @@ class Kernel(KernelText):
 def prepare_all(kernels: Sequence[Kernel], device: Device) -> None:
     """Have several kernels compiled and loaded before they are launched."""
     if not SIMULATED:
-        compile_all([(k.text, k.signature, device.capability, k.threads) for k in kernels])
+        compile_all([(k.text, k.signature, device.capability, k.threads) for k in kernels if not k.cpp])
     for one in kernels:
         one.on(device)
 

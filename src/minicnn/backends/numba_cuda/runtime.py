@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
+from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.kernels.strides import row_major
+from minicnn.ops.groups import Communicator
 
 ADVANCE = "def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n"
 COLLECT = """def kernel(made, rows, count, cursor, offset):
@@ -132,10 +135,15 @@ class NumbaCudaRuntime:
     def seconds(self, start: Event, end: Event) -> float:
         return float(end[0] - start[0] if SIMULATED else (end - start) * 1e-3)
 
+    # Other processes ----------------------------------------------------------------------------
+
+    def reach(self, host: Communicator) -> PeerSums | None:
+        return None if SIMULATED else open_windows(self, PeerMemory(), host)
+
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        kernels = [Kernel(t.text, t.signature, t.threads, t.shared, t.title) for t in texts]
+        kernels = [Kernel(t.text, t.signature, t.threads, t.shared, t.title, t.cpp) for t in texts]
         prepare_all(kernels, self.device)
         return kernels
 

@@ -26,55 +26,33 @@ class Rates:
         flops: Floating-point operations a second.
         bandwidth: Bytes a second.
         overhead: Seconds of a node beside them.
+        factors: Samples of measured steps of a network, ascending, and by what these took longer than the rates say;
+            in between factors lie on lines.
     """
 
     flops: float
     bandwidth: float
     overhead: float = 0.0
+    factors: Sequence[tuple[int, float]] = ((1, 1.0),)
 
     def __call__(self, program: Program) -> list[Timed]:
         """See `Clock`."""
+        factor = self._factor(next((v.shape[0] for v in program.inputs if v.kind == "input" and v.shape), 1))
         return [
-            Timed(n, n.cost.flops / self.flops + n.cost.bytes / self.bandwidth + self.overhead, self.overhead)
+            Timed(n, factor * self._by_rates(n.cost.flops, n.cost.bytes, 1), factor * self.overhead)
             for n in program.nodes
         ]
 
-    def seconds(self, work: Sequence[float]) -> float:
-        """Seconds of a step with so many operations, bytes and nodes."""
-        flops, nbytes, nodes = work
-        return flops / self.flops + nbytes / self.bandwidth + nodes * self.overhead
-
-    def batches(self, largest: int) -> list[int]:
-        """Batches that are to be timed: a cost is a constant plus a multiple of the batch."""
-        return [1, max(2, largest)]
-
-
-@dataclass(frozen=True)
-class FittedRates:
-    """Rates by which a network's steps take what they took, where these were measured.
-
-    Attributes:
-        rates: Of the device.
-        factors: Samples of measured steps, ascending, and by what these took longer than the rates say; in between
-            factors lie on lines.
-    """
-
-    rates: Rates
-    factors: Sequence[tuple[int, float]]
-
-    def __call__(self, program: Program) -> list[Timed]:
-        """See `Clock`."""
-        factor = self._factor(next(v.shape[0] for v in program.inputs if v.kind == "input" and v.shape))
-        return [Timed(t.node, factor * t.seconds, factor * t.least) for t in self.rates(program)]
-
-    def seconds(self, work: Sequence[float], samples: int) -> float:
+    def seconds(self, work: Sequence[float], samples: int = 1) -> float:
         """Seconds of a step with so many operations, bytes, nodes and samples."""
-        return self._factor(samples) * self.rates.seconds(work)
+        return self._factor(samples) * self._by_rates(*work)
 
     def batches(self, largest: int) -> list[int]:
-        """Batches that are to be timed: the measured ones, and what lies around them."""
-        measured = [n for n, _ in self.factors if 1 < n < largest]
-        return [1, *measured, max(2, largest)]
+        """Batches that are to be timed, as a cost is a constant plus a multiple of the batch, and the measured ones."""
+        return [1, *(n for n, _ in self.factors if 1 < n < largest), max(2, largest)]
+
+    def _by_rates(self, flops: float, nbytes: float, nodes: float) -> float:
+        return flops / self.flops + nbytes / self.bandwidth + nodes * self.overhead
 
     def _factor(self, samples: int) -> float:
         return float(np.interp(samples, [n for n, _ in self.factors], [factor for _, factor in self.factors]))

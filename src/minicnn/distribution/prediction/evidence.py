@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.distribution.passes import BUCKET
-from minicnn.distribution.prediction.devices import FittedRates, Rates, fit, work
+from minicnn.distribution.prediction.devices import Rates, fit, work
 from minicnn.distribution.prediction.jitter import relative, typical
 from minicnn.distribution.prediction.links import Interconnect, sent
 from minicnn.distribution.prediction.strategies import Conditions, predict
@@ -78,9 +78,9 @@ class Calibration:
     jitter: Sequence[float]
     points: Sequence[Point]
 
-    def clock(self, network: str) -> FittedRates:
+    def clock(self, network: str) -> Rates:
         """Clock that times the nodes of a network's steps."""
-        return FittedRates(self.rates, self.factors.get(network, ((1, 1.0),)))
+        return replace(self.rates, factors=self.factors.get(network, Rates.factors))
 
 
 def calibrate(measured: Measured, trace: Callable[[Run, int], Program]) -> Calibration:

@@ -20,7 +20,7 @@ from minicnn.ops.groups import Group
 ALGORITHMS = ("fixed", "ring", "tree")
 _KINDS: dict[str, type[float] | type[int] | type[str]] = {
     "latency": float, "bandwidth": float, "ranks_per_host": int, "links_per_host": int, "oversubscription": float,
-    "within": str, "most_ranks": int,
+    "within": str, "most_ranks": int, "peer_latency": float,
 }  # fmt: skip
 
 
@@ -38,6 +38,7 @@ class Interconnect:
         within: Name of the network between the ranks of a host; if None, they are as far from each other as from
             others, without sharing.
         most_ranks: The most ranks that it connects; 0 for any number.
+        peer_latency: Seconds of a sum of few bytes by kernels that write into each other's memory; 0 if they cannot.
         about: What it is, and where the figures are from.
     """
 
@@ -49,11 +50,12 @@ class Interconnect:
     oversubscription: float = 1.0
     within: str | None = None
     most_ranks: int = 0
+    peer_latency: float = 0.0
     about: str = ""
 
     def __post_init__(self) -> None:
         numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("name", "within", "about")}
-        least = {"latency": 0.0, "most_ranks": 0, "bandwidth": 1e-300}
+        least = {"latency": 0.0, "most_ranks": 0, "peer_latency": 0.0, "bandwidth": 1e-300}
         for name, value in numbers.items():
             if not least.get(name, 1) <= value < math.inf:
                 bound = "above 0" if name == "bandwidth" else f"of at least {least.get(name, 1):g}"
@@ -102,13 +104,21 @@ class Interconnect:
         if ranks == 1 or not nbytes:
             return 0.0
         latency, bandwidth = self.link(ranks * stride, min(stride, self.ranks_per_host))
+        steps = 2 * (ranks - 1) * latency
         if algorithm == "tree":
             # Up and down again, the whole array in each round: few latencies, many bytes.
-            return 2 * math.ceil(math.log2(ranks)) * (latency + nbytes / bandwidth)
-        steps = 2 * (ranks - 1) * latency
-        if algorithm == "ring":
-            return steps + sent(nbytes, ranks) / bandwidth
-        return steps + self.spread(sent(nbytes, ranks, sums), ranks, stride)
+            seconds = 2 * math.ceil(math.log2(ranks)) * (latency + nbytes / bandwidth)
+        elif algorithm == "ring":
+            seconds = steps + sent(nbytes, ranks) / bandwidth
+        else:
+            seconds = steps + self.spread(sent(nbytes, ranks, sums), ranks, stride)
+        here = self.within is not None and ranks * stride <= self.ranks_per_host
+        return min(seconds, (known()[str(self.within)] if here else self).in_peers(nbytes, ranks))
+
+    def in_peers(self, nbytes: float, ranks: int) -> float:
+        """Seconds of a sum for which each rank's kernel writes all bytes into the memory of every other, and adds."""
+        # Each four bytes come with as many that say which sum they are of.
+        return self.peer_latency + 2 * (ranks - 1) * nbytes / self.bandwidth if self.peer_latency else math.inf
 
     def all_gather(self, nbytes: float, ranks: int) -> float:
         """Seconds in which each of some consecutive ranks gets `nbytes`, of which it has its share; in a ring.

@@ -1,4 +1,4 @@
-"""Where operators of ONNX are emitted as primitives, and what they have in common."""
+"""Emission of ONNX's operators as primitives, and the parts that several of them share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.interop.onnx.tensors import HostArray
 from minicnn.program.graph import Program, Value
 
@@ -17,12 +18,8 @@ MOST_KNOWN = 1 << 16  # elements of an array that is computed while a graph is r
 MOST_ELEMENTS = 1 << 28  # of any array
 
 
-class UnsupportedError(ValueError):
-    """Error for what an operator is asked for and primitives cannot do."""
-
-
 class Emitter:
-    """Where operators are written, and what they can ask for.
+    """The Program that operators are written to, and the answers that they need.
 
     Attributes:
         program: The Program.
@@ -54,7 +51,7 @@ class Emitter:
             return x.data
         if id(x) not in self._known:
             if x.node is None or x.size > MOST_KNOWN:
-                raise UnsupportedError("a shape, an axis or an index that depends on the data")
+                raise NoCounterpartError("a shape, an axis or an index that depends on the data")
             import array_api_compat.numpy as xp
 
             results = x.node.op.reference(*map(self.known, x.node.inputs), xp=xp, **x.node.attrs)
@@ -74,14 +71,14 @@ class Emitter:
 def axis_at(axis: int, ndim: int) -> int:
     """An axis counted from the first."""
     if not -ndim <= axis < max(ndim, 1):
-        raise UnsupportedError(f"axis {axis} of {ndim}")
+        raise NoCounterpartError(f"axis {axis} of {ndim}")
     return axis % max(ndim, 1)
 
 
 def sized(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape, if arrays of it are no attack on the memory."""
     if math.prod(shape) > MOST_ELEMENTS or any(n < 0 for n in shape):
-        raise UnsupportedError(f"an array of shape {list(shape)}")
+        raise NoCounterpartError(f"an array of shape {list(shape)}")
     return tuple(shape)
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from minicnn.configured import register
-from minicnn.interop.onnx.emitting import Emitter, UnsupportedError, permuted
+from minicnn.interop.counterparts import NoCounterpartError
+from minicnn.interop.onnx.emitting import Emitter, permuted
 from minicnn.interop.onnx.operators import OPERATORS
 from minicnn.layers.layer import Layer
 from minicnn.program.graph import Value
@@ -70,7 +71,7 @@ class OnnxGraph(Layer):
         values = emitted(model, emitter, dict(zip(names, tensors, strict=True)) | held)
         missing = [info.name for info in model.graph.output if info.name not in values]
         if missing or not model.graph.output:
-            raise UnsupportedError(f"outputs that nothing makes: {', '.join(map(repr, missing)) or 'none is named'}")
+            raise NoCounterpartError(f"outputs that nothing makes: {', '.join(map(repr, missing)) or 'none is named'}")
         results = [values[info.name] for info in model.graph.output]
         return results if len(results) > 1 else results[0]
 
@@ -89,7 +90,7 @@ def emitted(model: Any, emitter: Emitter, inputs: Mapping[str, Value]) -> dict[s
         inputs: Values of the inputs, and of weights, by name.
 
     Raises:
-        UnsupportedError: If an operator asks for what primitives do not do; names it.
+        NoCounterpartError: If an operator asks for what primitives do not do; names it.
     """
     from minicnn.interop.onnx.files import Tensors, attributes
 
@@ -104,15 +105,15 @@ def emitted(model: Any, emitter: Emitter, inputs: Mapping[str, Value]) -> dict[s
             with emitter.program.scope(node.name.strip("/").replace("/", ".")):
                 read = [values[name] if name else None for name in node.input]
                 emission = OPERATORS[node.op_type](emitter, a, *read, **extra)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{node.op_type} {node.name!r} ({error})") from None
+        except NoCounterpartError as error:
+            raise NoCounterpartError(f"{node.op_type} {node.name!r} ({error})") from None
         except Exception as error:  # of a primitive's shape rule, or of a file that breaks a rule of its operators
-            raise UnsupportedError(f"{node.op_type} {node.name!r} ({type(error).__name__}: {error})") from error
+            raise NoCounterpartError(f"{node.op_type} {node.name!r} ({type(error).__name__}: {error})") from error
         results = emission if isinstance(emission, tuple) else (emission,)
         if any(v.dtype in ("float16", "bfloat16") for v in results):
-            raise UnsupportedError(f"{node.op_type} {node.name!r} (numbers of 16 bits)")
+            raise NoCounterpartError(f"{node.op_type} {node.name!r} (numbers of 16 bits)")
         if len(wanted) > len(results):
-            raise UnsupportedError(f"{node.op_type} {node.name!r} (its result {wanted[-1]!r})")
+            raise NoCounterpartError(f"{node.op_type} {node.name!r} (its result {wanted[-1]!r})")
         values |= dict(zip(node.output, results, strict=False))
     return values
 

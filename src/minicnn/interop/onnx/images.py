@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.interop.onnx.emitting import (
     Attributes,
     Emitter,
-    UnsupportedError,
     axis_at,
     box,
     permuted,
@@ -31,7 +31,7 @@ Pairs = tuple[tuple[int, int], tuple[int, int]]
 def _flat(x: Value) -> Value:
     """An image or a sequence (N, C, L) as an image (N, C, H, W)."""
     if x.ndim not in (3, 4):
-        raise UnsupportedError(f"windows over {x.ndim - 2} axes")
+        raise NoCounterpartError(f"windows over {x.ndim - 2} axes")
     return x if x.ndim == 4 else reshaped(x, (*x.shape[:2], 1, x.shape[2]))
 
 
@@ -55,7 +55,7 @@ def _padding(a: Attributes, x: Value, kernel: Any, strides: Any, dilation: Any, 
             pairs.append((less, more) if auto == "SAME_UPPER" else (more, less))
         return (pairs[0], pairs[1])
     if auto not in ("NOTSET", "VALID"):
-        raise UnsupportedError(f"auto_pad={auto}")
+        raise NoCounterpartError(f"auto_pad={auto}")
     pads = a.get("pads", [0, 0, 0, 0]) if auto == "NOTSET" else [0, 0, 0, 0]
     if ndim == 3:
         pads = [0, pads[0], 0, pads[1]] if len(pads) == 2 else [0, 0, 0, 0]
@@ -64,7 +64,7 @@ def _padding(a: Attributes, x: Value, kernel: Any, strides: Any, dilation: Any, 
 
 def _geometry(a: Attributes, x: Value, kernel: tuple[int, int], ndim: int) -> tuple[dict[str, Any], Pairs]:
     if min(*kernel, *_pair(a.get("strides"), ndim=ndim), *_pair(a.get("dilations"), ndim=ndim)) < 1:
-        raise UnsupportedError("a window, strides or dilations below 1")
+        raise NoCounterpartError("a window, strides or dilations below 1")
     strides, dilation = _pair(a.get("strides"), ndim=ndim), _pair(a.get("dilations"), ndim=ndim)
     padding = _padding(a, x, kernel, strides, dilation, ndim)
     sized([*x.shape[:2], *(n + sum(p) for n, p in zip(x.shape[2:], padding, strict=True))])
@@ -91,7 +91,7 @@ def _conv(e: Emitter, a: Attributes, x: Value, w: Value, b: Value | None = None)
 def _conv_transpose(e: Emitter, a: Attributes, x: Value, w: Value, b: Value | None = None) -> Value:
     ndim, x, w = x.ndim, _flat(x), _flat(w)
     if a.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in a:
-        raise UnsupportedError("padding by the shape of the output")
+        raise NoCounterpartError("padding by the shape of the output")
     geometry, padding = _geometry(a, x, (w.shape[2], w.shape[3]), ndim)
     beyond = _pair(a.get("output_padding"), 0, ndim)
     image = tuple(
@@ -122,20 +122,20 @@ def _pool(e: Emitter, a: Attributes, x: Value, average: bool) -> Value:
     geometry, padding = _geometry(a, x, kernel, ndim)
     framed = _frame(a, x, geometry, padding, kernel)
     if geometry.pop("dilation") != (1, 1) or "float" not in x.dtype:
-        raise UnsupportedError("dilated pooling, or that of integers")
+        raise NoCounterpartError("dilated pooling, or that of integers")
     if not average:
         if any(p >= k for pair, k in zip(framed, kernel, strict=True) for p in pair):
-            raise UnsupportedError("a window in the padding alone")
+            raise NoCounterpartError("a window in the padding alone")
         return _back(ops.max_pool2d(x, kernel=kernel, padding=framed, **geometry), ndim)
     counted = bool(a.get("count_include_pad", 0))
     if any(p >= k for pair, k in zip(framed, kernel, strict=True) for p in pair) or (counted and framed != padding):
-        raise UnsupportedError("a window in the padding alone, or one that counts what ceil_mode adds")
+        raise NoCounterpartError("a window in the padding alone, or one that counts what ceil_mode adds")
     return _back(ops.average_pool2d(x, kernel=kernel, padding=framed, count_padding=counted, **geometry), ndim)
 
 
 def _max_pool(e: Emitter, a: Attributes, x: Value) -> Value:
     if a.get("storage_order", 0):
-        raise UnsupportedError("column-major indices")
+        raise NoCounterpartError("column-major indices")
     return _pool(e, a, x, average=False)
 
 
@@ -153,7 +153,7 @@ def _channels(v: Value, x: Value) -> Value:
 def _batch_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> Value:
     """By the batch's own statistics in training, where the moving ones take part of these."""
     if not a.get("spatial", 1) or a.get("training_mode", 0):
-        raise UnsupportedError("the statistics of single pixels, or training that the file asks for")
+        raise NoCounterpartError("the statistics of single pixels, or training that the file asks for")
     epsilon = a.get("epsilon", 1e-5)
     if not e.training or e.assign is None:
         factor = scale / ops.sqrt(var + epsilon)
@@ -185,7 +185,7 @@ def _layer_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: V
 def _group_normalization(e: Emitter, a: Attributes, x: Value, scale: Value, b: Value) -> Value:
     groups, c = a["num_groups"], x.shape[1]
     if e.opset < 21:
-        raise UnsupportedError("scales of groups, as before version 21")
+        raise NoCounterpartError("scales of groups, as before version 21")
     split = reshaped(x, (x.shape[0], groups, c // groups, *x.shape[2:]))
     each = (groups, c // groups, *(1,) * (x.ndim - 2))
     y = _normalized(split, reshaped(scale, each), reshaped(b, each), range(2, split.ndim), a.get("epsilon", 1e-5))
@@ -207,7 +207,7 @@ def _local_response(e: Emitter, a: Attributes, x: Value) -> Value:
 def _dropout(e: Emitter, a: Attributes, x: Value, ratio: Value | None = None, mode: Value | None = None) -> Value:
     """Nothing in predictions; in training what `layers.Dropout` does, with numbers of its own."""
     if mode is not None and e.draw is None and bool(e.known(mode)):
-        raise UnsupportedError("random numbers of the runtime's own")
+        raise NoCounterpartError("random numbers of the runtime's own")
     rate = a.get("ratio", 0.5) if ratio is None else float(e.known(ratio))
     if not e.training or e.draw is None or rate == 0:
         return x
@@ -225,7 +225,7 @@ def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scale
     """To the nearest pixel, along each axis by a list of places."""
     stretched = a.get("keep_aspect_ratio_policy", "stretch") == "stretch"
     if a.get("mode", "nearest") != "nearest" or a.get("axes") or not stretched:
-        raise UnsupportedError(f"a resize by {a.get('mode')}, or of some axes")
+        raise NoCounterpartError(f"a resize by {a.get('mode')}, or of some axes")
     how = a.get("coordinate_transformation_mode", "half_pixel")
     rounding = a.get("nearest_mode", "round_prefer_floor")
     lengths = e.integers(sizes) if sizes is not None and sizes.size else None
@@ -234,7 +234,7 @@ def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scale
     else:
         factors = a.get("scales") if scales is None else [float(f) for f in e.known(scales).reshape(-1)]
         if factors is None or len(factors) != x.ndim or not all(0 < f < 1e4 for f in factors):
-            raise UnsupportedError("a resize without a scale for each axis")
+            raise NoCounterpartError("a resize without a scale for each axis")
         lengths = [math.floor(n * f) for n, f in zip(x.shape, factors, strict=True)]
     sized(lengths)
     for axis, (n, m, f) in enumerate(zip(x.shape, lengths, factors, strict=True)):
@@ -248,7 +248,7 @@ def _resize(e: Emitter, a: Attributes, x: Value, roi: Value | None = None, scale
         elif how == "align_corners":
             at = at * (n - 1) / (m - 1) if m > 1 else at * 0
         else:
-            raise UnsupportedError(f"coordinates by {how}")
+            raise NoCounterpartError(f"coordinates by {how}")
         places = ROUNDINGS[rounding](at)
         x = taken(x, axis, np.clip(places, 0, n - 1).astype(np.int64))
     return x

@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.interop.onnx.tensors import HostArray, Operator, Sheet
 
 SIZES = (13, 17)  # two primes, and no usual length of another axis
 SAMPLES = "samples/N"
-
-
-class DifferentError(ValueError):
-    """Something in a graph that follows from the batch size in another way."""
 
 
 class Merged:
@@ -35,7 +32,7 @@ class Merged:
         constants: Constants that do not depend on it, by name.
 
     Raises:
-        DifferentError: If something depends on the batch otherwise; names the operator that reads it.
+        NoCounterpartError: If something depends on the batch otherwise; names the operator that reads it.
     """
 
     def __init__(self, sheets: tuple[Sheet, Sheet], batch: str) -> None:
@@ -43,7 +40,7 @@ class Merged:
         pairs = zip_longest(first.operators, second.operators)
         other = next((o or p for o, p in pairs if o != p), None)
         if other is not None:
-            raise DifferentError(f"{other.name}, which is another operator for another batch size")
+            raise NoCounterpartError(f"{other.name}, which is another operator for another batch size")
         self.operators: list[Operator] = []
         self.constants: dict[str, HostArray] = {}
         self._batch, self._known, self._new = batch, dict[Any, str](), dict[str, str]()
@@ -53,8 +50,8 @@ class Merged:
             if name in readers:
                 try:
                     self._new[name] = self._constant(array, second.constants[name], open_ended=name in shapes)
-                except DifferentError as error:
-                    raise DifferentError(f"{readers[name]} ({error})") from None
+                except NoCounterpartError as error:
+                    raise NoCounterpartError(f"{readers[name]} ({error})") from None
         for o in first.operators:
             inputs = tuple(self._new.get(name, name) for name in o.inputs)
             self.operators.append(Operator(o.kind, o.name, inputs, o.outputs, o.attributes))
@@ -75,13 +72,15 @@ class Merged:
         if p.dtype.kind in "iu":
             per_sample = np.where(p == q, 0, p.astype(np.int64) // a)
             if not np.array_equal(np.where(p == q, q, per_sample * b), q):
-                raise DifferentError(f"the numbers {p.tolist()} for {a} samples, {q.tolist()} for {b}")
+                raise NoCounterpartError(f"the numbers {p.tolist()} for {a} samples, {q.tolist()} for {b}")
             if open_ended and np.count_nonzero(per_sample) == 1:
                 return self._fixed(np.where(per_sample != 0, -1, p))
             return self._integers(per_sample, np.where(p == q, p, 0), p.dtype.name)
         factor, inverse = _factor(p, q, [1 / a, 1 / b]), _factor(p, q, [a, b])
         if factor is None and inverse is None:
-            raise DifferentError(f"{p.reshape(-1)[:3].tolist()} for {a} samples, {q.reshape(-1)[:3].tolist()} for {b}")
+            raise NoCounterpartError(
+                f"{p.reshape(-1)[:3].tolist()} for {a} samples, {q.reshape(-1)[:3].tolist()} for {b}"
+            )
         samples = self._cast(self._samples(), p.dtype.name)
         kind, k = ("Mul", factor) if factor is not None else ("Div", inverse)
         result = self._emit(kind, self._fixed(np.asarray(k, p.dtype)), samples)
@@ -96,7 +95,7 @@ class Merged:
         if p.ndim == q.ndim == 1 and np.array_equal(p, np.arange(len(p))) and np.array_equal(q, np.arange(len(q))):
             limit = self._constant(*(np.asarray(length[0], p.dtype) for length in lengths))
             return self._emit("Range", self._fixed(np.asarray(0, p.dtype)), limit, self._fixed(np.asarray(1, p.dtype)))
-        raise DifferentError(f"an array of shape {p.shape} for {SIZES[0]} samples, {q.shape} for {SIZES[1]}")
+        raise NoCounterpartError(f"an array of shape {p.shape} for {SIZES[0]} samples, {q.shape} for {SIZES[1]}")
 
     def _integers(self, per_sample: HostArray, fixed: HostArray, dtype: str) -> str:
         """per_sample N + fixed, as shapes and counts are."""
@@ -151,5 +150,5 @@ def dims(p: Sequence[int], q: Sequence[int]) -> list[int | str]:
 def _length(m: int, n: int) -> str:
     a, b = SIZES
     if m * b != n * a:
-        raise DifferentError(f"a length of {m} for {a} samples, {n} for {b}")
+        raise NoCounterpartError(f"a length of {m} for {a} samples, {n} for {b}")
     return "N" if m == a else f"{m // a}*N"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.interop.onnx.emitting import (
     MOST_KNOWN,
     Attributes,
     Emitter,
-    UnsupportedError,
     axis_at,
     box,
     permuted,
@@ -27,7 +27,7 @@ from minicnn.program.graph import Value
 def _reshape(e: Emitter, a: Attributes, x: Value, shape: Value | None = None) -> Value:
     target = a["shape"] if "shape" in a else e.integers(shape)
     if target is None:
-        raise UnsupportedError("a reshape without a shape")
+        raise NoCounterpartError("a reshape without a shape")
     if not a.get("allowzero", 0):
         target = [x.shape[i] if n == 0 and i < x.ndim else n for i, n in enumerate(target)]
     if e.batch and target and target[0] == e.batch[0] and x.shape[:1] == (e.batch[1],) and -1 not in target[1:]:
@@ -36,7 +36,7 @@ def _reshape(e: Emitter, a: Attributes, x: Value, shape: Value | None = None) ->
         target = [e.batch[1], *target[1:]]
     known = math.prod(n for n in target if n != -1)
     if target.count(-1) > 1 or (-1 in target and (not known or x.size % known)):
-        raise UnsupportedError(f"a reshape of {x.shape} to {target}")
+        raise NoCounterpartError(f"a reshape of {x.shape} to {target}")
     return reshaped(x, sized([x.size // known if n == -1 else n for n in target]))
 
 
@@ -50,7 +50,7 @@ def _squeeze(e: Emitter, a: Attributes, x: Value, axes: Value | None = None) -> 
     over = e.axes(a, axes)
     gone = [i for i, n in enumerate(x.shape) if n == 1] if over is None else [axis_at(n, x.ndim) for n in over]
     if any(x.shape[n] != 1 for n in gone):
-        raise UnsupportedError(f"a squeeze of axes {gone} of {x.shape}")
+        raise NoCounterpartError(f"a squeeze of axes {gone} of {x.shape}")
     return reshaped(x, [n for i, n in enumerate(x.shape) if i not in gone])
 
 
@@ -74,7 +74,7 @@ def _slice(e: Emitter, a: Attributes, x: Value, *bounds: Value | None) -> Value:
     for axis, start, end, step in zip(axes, starts or [], ends or [], steps or [1] * len(axes), strict=True):
         n = x.shape[axis]
         if step == 0:
-            raise UnsupportedError("a slice of step 0")
+            raise NoCounterpartError("a slice of step 0")
         if step < 0 and end < -n:  # before the first element, which Python calls None
             first, stop, step = slice(start, None, step).indices(n)
         else:
@@ -91,7 +91,7 @@ def _split(e: Emitter, a: Attributes, x: Value, split: Value | None = None, *, o
         part = -(-x.shape[axis] // outputs)
         lengths = [min(part, x.shape[axis] - i * part) for i in range(outputs)]
     if sum(lengths) != x.shape[axis] or min(lengths, default=0) < 0 or len(lengths) != outputs:
-        raise UnsupportedError(f"a split of {x.shape[axis]} into {lengths}")
+        raise NoCounterpartError(f"a split of {x.shape[axis]} into {lengths}")
     ends = np.cumsum(lengths).tolist()
     return tuple(box(x, axis, end - n, end) for n, end in zip(lengths, ends, strict=True))
 
@@ -111,7 +111,7 @@ def _pad(e: Emitter, a: Attributes, x: Value, pads: Value | None = None, value: 
         return ops.pad(x, widths=tuple((max(0, p), max(0, q)) for p, q in both), value=fill)
     numpys = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}.get(mode)
     if numpys is None or any(min(p) < 0 for p in pairs.values()):
-        raise UnsupportedError(f"padding by {mode}")
+        raise NoCounterpartError(f"padding by {mode}")
     for i, widths_ in pairs.items():
         if any(widths_):
             x = taken(x, i, np.pad(np.arange(x.shape[i]), widths_, mode=numpys))  # type: ignore[call-overload]
@@ -135,7 +135,7 @@ def _gather(e: Emitter, a: Attributes, x: Value, index: Value) -> Value:
     axis = axis_at(a.get("axis", 0), x.ndim)
     places = e.known(index)
     if places.size and not (-x.shape[axis] <= places.min() and places.max() < x.shape[axis]):
-        raise UnsupportedError(f"an index beyond {x.shape[axis]} elements")
+        raise NoCounterpartError(f"an index beyond {x.shape[axis]} elements")
     return taken(x, axis, places % max(x.shape[axis], 1))
 
 
@@ -145,7 +145,7 @@ def _constant(e: Emitter, a: Attributes) -> Value:
         if name in a:
             return e.constant(a[name], dtype)
     if "value" not in a:
-        raise UnsupportedError("a constant that is no array of numbers")
+        raise NoCounterpartError("a constant that is no array of numbers")
     return e.constant(a["value"])
 
 
@@ -157,7 +157,7 @@ def _constant_of_shape(e: Emitter, a: Attributes, shape: Value) -> Value:
 def _range(e: Emitter, a: Attributes, start: Value, limit: Value, delta: Value) -> Value:
     first, stop, step = (e.known(v).item() for v in (start, limit, delta))
     if step == 0 or not 0 <= (stop - first) / step <= MOST_KNOWN:
-        raise UnsupportedError("a range that is long, or of step 0")
+        raise NoCounterpartError("a range that is long, or of step 0")
     return e.constant(np.arange(first, stop, step, dtype=start.dtype))
 
 
@@ -198,7 +198,7 @@ def _gemm(e: Emitter, a: Attributes, x: Value, w: Value, c: Value | None = None)
 
 def _matmul(e: Emitter, a: Attributes, x: Value, w: Value) -> Value:
     if "float" not in x.dtype:
-        raise UnsupportedError(f"a product of {x.dtype}")
+        raise NoCounterpartError(f"a product of {x.dtype}")
     if w.ndim == 2 and x.ndim >= 2:
         y = ops.matmul(reshaped(x, (math.prod(x.shape[:-1]), x.shape[-1])), w)
         return reshaped(y, (*x.shape[:-1], w.shape[1]))

@@ -1,7 +1,7 @@
 """Operators of ONNX in terms of primitives.
 
 An entry of `OPERATORS` is a function (emitter, attributes, *inputs) of Values that emits primitives and returns one, or
-several. An input that is left out is None. What it cannot do it refuses with `UnsupportedError`.
+several. An input that is left out is None. What it cannot do it refuses with `NoCounterpartError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
-from minicnn.interop.onnx.emitting import Attributes, Emitter, UnsupportedError, axis_at, reshaped
+from minicnn.interop.counterparts import NoCounterpartError
+from minicnn.interop.onnx.emitting import Attributes, Emitter, axis_at, reshaped
 from minicnn.interop.onnx.images import IMAGES
 from minicnn.interop.onnx.moving import SHAPES
 from minicnn.interop.onnx.tensors import BINARY, COMPARISONS, UNARY
@@ -23,7 +24,7 @@ from minicnn.program.graph import ITEMSIZE, Value
 
 def _cast(x: Value, dtype: str) -> Value:
     if dtype not in ITEMSIZE:
-        raise UnsupportedError(f"the type {dtype}")
+        raise NoCounterpartError(f"the type {dtype}")
     return x if x.dtype == dtype else ops.cast(x, dtype=dtype)
 
 
@@ -43,7 +44,7 @@ def _unary(op: Any, *defaults: Any, **names: str) -> Callable[..., Value]:
 def _binary(op: Any) -> Callable[..., Value]:
     def emit(e: Emitter, a: Attributes, x: Value, y: Value) -> Value:
         if a.get("broadcast") or "axis" in a:
-            raise UnsupportedError("broadcasting of version 6")
+            raise NoCounterpartError("broadcasting of version 6")
         return op(x, y)
 
     return emit
@@ -58,14 +59,14 @@ def _div(e: Emitter, a: Attributes, x: Value, y: Value) -> Value:
         return ops.divide(x, y)
     n, d = e.known(x).astype(object), e.known(y).astype(object)
     if not np.all(d != 0):
-        raise UnsupportedError("a division of integers by zero")
+        raise NoCounterpartError("a division of integers by zero")
     quotient = np.vectorize(lambda p, q: abs(p) // abs(q) * (1 if (p < 0) == (q < 0) else -1), otypes=[object])(n, d)
     return e.constant(quotient.astype(x.dtype))
 
 
 def _pow(e: Emitter, a: Attributes, x: Value, y: Value) -> Value:
     if "float" not in x.dtype:
-        raise UnsupportedError(f"powers of {x.dtype}")
+        raise NoCounterpartError(f"powers of {x.dtype}")
     return ops.power(x, _cast(y, x.dtype))
 
 
@@ -129,7 +130,7 @@ def _to(e: Emitter, a: Attributes, x: Value) -> Value:
 
     dtype = helper.tensor_dtype_to_np_dtype(a["to"]).name
     if "float" in x.dtype and "float" not in dtype and dtype != "bool":
-        raise UnsupportedError(f"a cast of {x.dtype} to {dtype}, of numbers that may be out of range")
+        raise NoCounterpartError(f"a cast of {x.dtype} to {dtype}, of numbers that may be out of range")
     return _cast(x, e.dtype if dtype == "float32" else dtype)
 
 
@@ -144,7 +145,7 @@ def _reduction(emit: Callable[..., Value]) -> Callable[..., Value]:
         if over is None and a.get("noop_with_empty_axes", 0):
             over = []
         if x.size == 0 or "float" not in x.dtype:
-            raise UnsupportedError(f"a reduction of {x.spec}")
+            raise NoCounterpartError(f"a reduction of {x.spec}")
         reduced = None if over is None else tuple(sorted({axis_at(n, x.ndim) for n in over}))
         return emit(x, {"axes": reduced, "keepdims": bool(a.get("keepdims", 1))})
 
@@ -160,7 +161,7 @@ def _log_sum_exp(x: Value, how: Any) -> Value:
 def _arg(e: Emitter, a: Attributes, x: Value, sign: float = 1.0) -> Value:
     axis = axis_at(a.get("axis", 0), x.ndim)
     if a.get("select_last_index", 0) or "float" not in x.dtype:
-        raise UnsupportedError("the last of equal elements, or integers")
+        raise NoCounterpartError("the last of equal elements, or integers")
     place = ops.cast(ops.argmax(x if sign > 0 else -x, axis=axis), dtype="int64")
     kept = a.get("keepdims", 1)
     return reshaped(place, (*x.shape[:axis], 1, *x.shape[axis + 1 :])) if kept else place

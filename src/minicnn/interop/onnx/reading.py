@@ -12,7 +12,7 @@ import onnx
 
 from minicnn.backends.base import Backend
 from minicnn.files import SavedModelError
-from minicnn.interop.onnx.emitting import UnsupportedError
+from minicnn.interop.counterparts import NoCounterpartError
 from minicnn.interop.onnx.files import Tensors, load
 from minicnn.interop.onnx.graph import OnnxGraph
 from minicnn.interop.onnx.operators import OPERATORS
@@ -39,7 +39,7 @@ def model_of(path: str | os.PathLike[str], backend: str | Backend | None, seed: 
         tensors = inputs[0] if len(inputs) == 1 else inputs
         result = Model(tensors, layer(tensors), backend=backend, seed=seed)
         result.set_weights({path: arrays[weight.name] for path, weight in result._weights.items()})
-    except UnsupportedError as error:
+    except NoCounterpartError as error:
         raise _refused(path, [str(error)]) from error
     except (ValueError, OSError):
         raise

@@ -9,7 +9,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 import minicnn
-from minicnn.interop.onnx.merging import DifferentError, Merged, dims
+from minicnn.interop.counterparts import NoCounterpartError
+from minicnn.interop.onnx.merging import Merged, dims
 from minicnn.interop.onnx.primitives import written
 from minicnn.interop.onnx.tensors import HostArray, Operator, Sheet, Tensor
 from minicnn.program.graph import Program, Value
@@ -48,7 +49,7 @@ def model_of(programs: tuple[Program, Program], held: Mapping[str, HostArray]) -
             _info(v, w, result_name(name, first))
             for (name, v), w in zip({**first.outputs, **first.updates}.items(), second.results, strict=True)
         ]
-    except DifferentError as error:
+    except NoCounterpartError as error:
         raise ValueError(
             f"A step is exported whose sizes and numbers are multiples or shares of the batch size. Received: {error}. "
             "Take means over samples, and let no shape depend on the batch in another way."
@@ -86,7 +87,7 @@ def _sheet(program: Program, held: Collection[str]) -> tuple[Sheet, set[str]]:
     for node in program.nodes:
         try:
             results: Sequence[Tensor] = written(sheet, node, [tensors[id(v)] for v in node.inputs])
-        except DifferentError:
+        except NoCounterpartError:
             raise
         except Exception as error:  # a reference of the caller's raises what it likes
             refused.add(f"{node.op.name} in {node.scope or program.name} ({type(error).__name__}: {error})")

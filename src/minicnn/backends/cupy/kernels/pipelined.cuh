@@ -95,12 +95,14 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Channel channel, Pl
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
 // input gradient of strides SH x SW has as many *phases*, whose positions see the same taps: each block makes positions of one, and
 // every PARTS-th part of their sums.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
-struct PipelinedConvTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, false, back> {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, class Sizes>
+struct PipelinedTile : Pipeline<P_, Sizes, false, back> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, PARTS = PARTS_;
+  using Base = Pipeline<P_, Sizes, false, back>;
+  using Base::BM, Base::BN, Base::BK, Base::STAGES, Base::PARTS;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F;
   static constexpr bool BACK = back;
   static constexpr int ROWS = back ? S::SH : 1, COLUMNS = back ? S::SW : 1;  // of phases
   static_assert((ROWS == 1 || S::DH == 1) && (COLUMNS == 1 || S::DW == 1), "phases see the same taps");
@@ -203,12 +205,14 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
 }
 
 // Weight gradient: BM elements (tap, channel) of the filters x BN filters, from every PARTS-th part of the positions of dy.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
-struct PipelinedWeightTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, true, false> {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, class Sizes>
+struct PipelinedWeightGradientTile : Pipeline<P_, Sizes, true, false> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, PARTS = PARTS_, GROUPS = Y::C / F, ELEMENTS = S::KH * S::KW * C;
+  using Base = Pipeline<P_, Sizes, true, false>;
+  using Base::BM, Base::BN, Base::BK, Base::PARTS;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, ELEMENTS = S::KH * S::KW * C;
   static constexpr int POSITIONS = Y::N * Y::H * Y::W, STEPS = quotient(quotient(POSITIONS, BK), PARTS);
   static constexpr int F_PARTS = quotient(F, BN), ROWS = quotient(ELEMENTS, BM);
   static constexpr int BLOCKS = F_PARTS * ROWS * PARTS * GROUPS;

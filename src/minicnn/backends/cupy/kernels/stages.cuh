@@ -50,9 +50,10 @@ template <int ROWS, int COLUMNS, int MOST> struct RowsOf<false, ROWS, COLUMNS, M
 // A product by a block: BM x BN sums, BK terms in a step, STAGES steps in shared memory at a time; a warp makes MT * 16 x NT * 8 of
 // it, MT pieces that are WM * 16 rows apart in a product by warpgroups, neighbours otherwise. TA, TB: whether operands are stored
 // transposed.
-template <class P_, int BM_, int BN_, int BK_, int MT_, int NT_, int STAGES_, bool TA_, bool TB_> struct Pipeline {
+template <class P_, class Sizes, bool TA_, bool TB_> struct Pipeline {
   using P = P_;
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, STAGES = STAGES_;
+  static constexpr int BM = Sizes::rows, BN = Sizes::columns, BK = Sizes::terms, STAGES = Sizes::stages, PARTS = Sizes::splits;
+  static constexpr int MT = Sizes::warp_rows, NT = Sizes::warp_columns;
   static constexpr bool TA = TA_, TB = TB_, WHOLE = false;
   static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, THREADS = 32 * WM * WN;
   using Left = RowsOf<P::WARPGROUPS, TA ? BK : BM, TA ? BM : BK, 64>;

@@ -1,0 +1,113 @@
+"""Small sums over ranks that kernels take in each other's memory: on emulated GPUs, and on several GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.cupy.emulated import EmulatedBackend, SharedMemory
+from backends.cupy.emulator import needs_gxx
+from minicnn.backends._gpu.device import H200, KNOWN
+from minicnn.backends._gpu.peer_sums import LANES, PeerSums, _nbytes
+from minicnn.backends._gpu.rank_sums import in_peers
+from minicnn.ops.groups import Group
+from minicnn.program.graph import Spec
+from support.campaign import size
+from support.launchers import MPIEXEC, gpus, mpiexec, patience, results, torchrun
+
+HAS_MPI = MPIEXEC is not None and importlib.util.find_spec("mpi4py") is not None
+needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
+EMULATED = {"SHARDS": "4", "BUCKET": "200", "TIMEOUT": "120"}
+
+
+@needs_gxx
+@pytest.mark.parametrize("ranks", [2, 3])
+@needs_mpi
+def test_sums_in_the_memory_of_emulated_gpus(ranks: int) -> None:
+    found = results(mpiexec(ranks, "sums", "emulated", "2", **EMULATED), ranks)
+    assert found == {"in peers' memory": 10, "wrong": 0}
+
+
+@needs_gxx
+@needs_mpi
+def test_small_sums_of_emulated_gpus_by_messages() -> None:
+    """Where the GPUs' memory is not reached, or is not asked for: the same bits."""
+    assert results(mpiexec(2, "sums", "emulated-messages", "1", **EMULATED), 2) == {"in peers' memory": 0, "wrong": 0}
+    one, two = (results(mpiexec(n, "train", name, "1", "dense", **EMULATED), n) for n, name in
+                ((1, "emulated"), (2, "emulated-messages")))  # fmt: skip
+    assert two == one
+
+
+@needs_gxx
+def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
+    """A kernel that has been told so ends without the others."""
+    backend = EmulatedBackend()
+    runtime, memory = backend.runtime, SharedMemory()
+    address, _ = memory.allocate(2 * LANES * _nbytes(H200, 2))
+    sums = PeerSums(
+        runtime, memory, H200, 0, [address, address + LANES * _nbytes(H200, 2)]
+    )  # of the other, a place to write to
+    total = runtime.empty((3,), "float32")
+    sums.end()
+    sums.launch(backend.asarray(np.ones(3, "float32")), total, beside=False)()
+    runtime.synchronize()
+    assert backend.to_numpy(total).shape == (3,)
+
+
+def test_what_sums_in_peers_memory() -> None:
+    """By what links the GPUs, and by the bytes; never where the memory cannot be reached, and in the tree's order."""
+    sums = [PeerSums.__new__(PeerSums) for _ in range(2)]
+    for each, gpu in zip(sums, (KNOWN["h100"], KNOWN["rtx4090"]), strict=True):
+        each._gpu, each._ranks = gpu, 4
+    assert [sums[0].takes(nbytes, "float32") for nbytes in (4, 4096, 1 << 22)] == [True, True, False]
+    assert not sums[0].takes(4, "uint16")
+    assert not sums[1].takes(4, "float32")
+    reached: Any = SimpleNamespace(in_peers=lambda nbytes, dtype: True)
+    assert in_peers(Group(8, 0, 4, reached), Spec((3,), "float32"))
+    assert not in_peers(Group(8, 0, 6, reached), Spec((3,), "float32"))  # whose tree joins others first
+
+
+def several(name: str, ranks: int) -> None:
+    """Skip where a backend has not so many GPUs."""
+    for library in (name, "nccl.core", "torch"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    if gpus() < ranks:
+        pytest.skip(f"needs {ranks} GPUs, found {gpus()}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_sums_in_the_memory_of_several_gpus(name: str, ranks: int) -> None:
+    several(name, ranks)
+    found = results(torchrun(ranks, "sums", name, "300", TIMEOUT=str(patience(30))), ranks)
+    assert found["in peers' memory"] > 5
+    assert found["wrong"] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_a_kernel_that_waits_for_a_rank_ends_within_the_deadline(name: str) -> None:
+    several(name, 2)
+    done = torchrun(2, "waiting", name, TIMEOUT="5")
+    assert done.returncode != 0
+    (printed,) = [line for line in done.stdout.splitlines() if line.startswith("[2, [")]
+    told, free = json.loads(printed)[1]
+    assert "no answer from rank 1" in told
+    assert free
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("start", [mpiexec, torchrun])
+def test_all_jobs_of_several_gpus_end_well(start: Any) -> None:
+    several("cupy", 2)
+    if start is mpiexec and not HAS_MPI:
+        pytest.skip("needs mpi4py and mpiexec")
+    ranks, wait = min(4, gpus()), {"SHARDS": "4", "TIMEOUT": str(patience(30))}
+    ends = [start(ranks, "train", "cupy", "1", "dense", **wait) for _ in range(size(50, 3))]
+    assert [each.stderr for each in ends if each.returncode] == []

@@ -1,0 +1,81 @@
+"""Sums in the memory of several GPUs, as each of several processes takes them, beside sums of NumPy in the tree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minicnn.backends._gpu.peer_sums import THREADS
+from minicnn.backends._gpu.ranks import connect
+from minicnn.distribution import NcclCommunicator
+from minicnn.distribution.communicators import RankError
+from minicnn.ops.groups import Group
+
+
+def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[str, Any]:
+    """Whether sums of several sizes go through the peers' memory, and how many of all have other bits than the tree.
+
+    They are captured, in both lanes, and run so often, each rank now and then late.
+    """
+    if backend.name == "emulated":  # slowly: blocks one after the other, the threads of each in turn
+        backend.runtime.gpu = replace(backend.runtime.gpu, multiprocessors=2)
+    runtime, rank, ranks, rng = backend.runtime, communicator.rank, communicator.size, np.random.default_rng(3)
+    with runtime.active():
+        connect(communicator, runtime)
+        connect(communicator, runtime, beside=True)
+        channels = runtime.gpu.multiprocessors
+        sizes = [1, THREADS - 1, 5 * THREADS + 3, THREADS * channels + 7, 2 * THREADS * channels + THREADS]
+        cases = [(size, dtype) for dtype in ("float32", "float64") for size in sizes]
+        cases = [case for case in cases if communicator.in_peers(case[0] * np.dtype(case[1]).itemsize, case[1])]
+        scales = 10.0 ** rng.integers(-3, 4, (ranks, len(cases)))
+        given = [
+            [(rng.standard_normal(n) * scale).astype(t) for (n, t), scale in zip(cases, row, strict=True)]
+            for row in scales
+        ]
+        sources = [backend.asarray(a) for a in given[rank]]
+        targets = [runtime.empty(a.shape, str(a.dtype)) for a in given[rank]]
+        launches: list[Callable[[], None]] = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            one = partial(communicator.enqueue, "all_reduce", source, target, runtime, beside=number % 3 == 2)
+            launches += runtime.beside([one]) if number % 3 == 2 else [one]
+        run = runtime.capture(launches) if backend.captures else partial(_one_by_one, launches)
+        wrong = 0
+        for number in range(rounds):
+            time.sleep(1e-3 * (number % ranks == rank))
+            for k, source in enumerate(sources):  # new numbers, the same on all ranks
+                runtime.copy(backend.asarray(given[rank][k] * (number + 1)), source)
+            run()
+            communicator.finish(runtime)
+            for k, target in enumerate(targets):
+                summands = {(r, r + 1): given[r][k] * (number + 1) for r in range(ranks)}
+                wrong += int((backend.to_numpy(target) != Group(ranks).total(summands, np.add)).sum())
+    return {"in peers' memory": len(cases), "wrong": wrong}
+
+
+def left_alone(backend: Any, communicator: NcclCommunicator) -> list[Any]:
+    """What a rank finds that waits for the last one, which does not come: the error, and whether its device is free."""
+    runtime = backend.runtime
+    with runtime.active():
+        connect(communicator, runtime)
+        array, total = backend.asarray(np.ones(300, "float32")), runtime.empty((300,), "float32")
+        if communicator.rank == communicator.size - 1:
+            time.sleep(3 * communicator.host.timeout)  # type: ignore[attr-defined]
+            return []
+        communicator.enqueue("all_reduce", array, total, runtime)
+        try:
+            communicator.finish(runtime)
+        except RankError as error:
+            runtime.synchronize()
+            communicator.fail(error)
+            return [str(error), True]
+    return []
+
+
+def _one_by_one(launches: list[Callable[[], None]]) -> None:
+    for launch in launches:
+        launch()
