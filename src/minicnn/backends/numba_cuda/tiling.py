@@ -11,7 +11,7 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, ProductTile, TileLimits
+from minicnn.backends._gpu.tiling import LIMITS, ProductTile, TileLimits
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
@@ -96,10 +96,7 @@ class NumbaTiles(Tiles):
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""
         regions = [u.tile.shared for u in groups if u.tile and u.anchor.op.name == "row_region"]
-        others = [u for u in groups if u.anchor.op.name != "row_region"]
-        sums = sum(u.shares_sums for u in others)
-        tiles = sum(u.tile.shared for u in others if u.tile)
-        return tiles + SUM_SHARED * sums, max(regions, default=0)
+        return sum(u.shared for u in groups if u.anchor.op.name != "row_region"), max(regions, default=0)
 
     # Regions -------------------------------------------------------------------------------------
 
