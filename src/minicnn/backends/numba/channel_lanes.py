@@ -25,7 +25,7 @@ from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
 
 ROUNDS = 8  # rows of weights that are read for one panel after the other, where several are side by side
-ROWS, VECTORS = 12, 16  # of a tile, at most: each row needs a register for its address, each vector one for its weights
+ROWS, VECTORS = 10, 16  # of a tile, at most: each row needs a register for its address, each vector one for its weights
 
 Frame = tuple[tuple[int, int], tuple[int, int]]  # zeros before and behind the rows of an image, and its columns
 
@@ -191,7 +191,7 @@ def _finished(out: Lines, suffix: str, some: tuple[str, str], results: str, y: s
 
 
 def packed(s: ChannelShape) -> tuple[KernelCode, int]:
-    """w (KH, KW, C, groups * F) as (groups * panels, KH, KW, C, F of a panel), filled up with 0, and number of items."""
+    """w (KH, KW, C, groups * F) as (groups * panels, KH, KW, C, F of a panel), with 0 behind; and number of items."""
     out = Lines()
     width = s.vectors * LANES
     out.all_numbers(taps=s.taps, channels=s.channels, filters=s.filters, every=s.filters * s.groups,
@@ -298,7 +298,8 @@ def forward(name: str, s: ChannelShape, ending: End) -> tuple[KernelCode, int]:
                     with out.block(f"for m in range(0, length, {ROUNDS}):"), out.block(columns):
                         at, count = f"wi + m * w_step + c * {BYTES}", f"min({ROUNDS}, length - m)"
                         out(f"a = take_{suffix}(panel + c * {BYTES}, {wide * BYTES})")
-                        out(f"a = project{some[0]}_{suffix}(a, places, x + off + m * 4, {at}, {count}, w_step{some[1]})")
+                        call = f"a = project{some[0]}_{suffix}(a, places, x + off + m * 4, {{}}, {{}}, w_step{some[1]})"
+                        out(call.format(at, count))
                         out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
                 with out.block(columns):
                     out(f"a = take_{suffix}(panel + c * {BYTES}, {wide * BYTES})")

@@ -83,7 +83,7 @@ def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> N
     groups, kernel = node.attrs["groups"], node.attrs["kernel"]
     row, column = lines_of(node, x, kernel)
     key, frame = _framed(to, node, x, [row], [column])
-    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, *kernel, (dy.shape[1], dy.shape[2]))
+    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[0], kernel[1], (dy.shape[1], dy.shape[2]))
     _gradient(to, node, dy, key, ChannelShape(row, column, x.shape[0], *sizes, frame, to.threads), update)
 
 

@@ -20,8 +20,8 @@ CHAINS = 8  # sums that a processor adds to at the same time: two units, four st
 def operations(rows: int, columns: int) -> dict[str, Operation]:
     """Operations on tiles of that many vectors, by their names in code.
 
-    For ROWS x COLUMNS vectors a[r][c], with addresses in bytes, and places of rows, which are numbers of 8 bytes side by
-    side in memory. Names that end in `some_R_C` take one more argument: how many floats there are from the first of a
+    For ROWS x COLUMNS vectors a[r][c], with addresses in bytes, and places of rows, which are numbers of 8 bytes one
+    after the other. Names that end in `some_R_C` take one more argument: how many floats there are from the first of a
     row on, beyond which nothing is read or written.
 
     - project_R_C(a, places, x, w, count, w_step): count times a[r][c] += x[r] * w[c], x[r] being the float at x +
@@ -55,7 +55,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         return [builder.add(start, address) for start in starts]
 
     def spread_rows(builder: Any, sums: list[Any], values: list[Any], of: Callable[[int], Any]) -> list[Any]:
-        """The sums, and what is at the address of each row times the vectors of all columns."""
+        """The sums, and the float at the address of each row times the vectors of all columns."""
         for r in range(rows):
             value = _broadcast(builder, of(r))
             for c in range(columns):
@@ -71,8 +71,8 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
             for k in range(chains):
                 values = vectors_at(builder, _at(builder, at[1], w_step, k), lanes)
                 part = sums[k * size : (k + 1) * size]
-                offset = _plus(builder, at[0], 4 * k)
-                results += spread_rows(builder, part, values, lambda r, offset=offset: builder.add(starts[r], offset))
+                floats = [builder.add(start, _plus(builder, at[0], 4 * k)) for start in starts]
+                results += spread_rows(builder, part, values, floats.__getitem__)
             return results
 
         sums, at = tile_vectors(builder, a, size), [_ZERO, w]
@@ -121,8 +121,9 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         """A tile of what `of(builder, vector, other)` gives for each vector and the one at its row's place."""
 
         def emit(builder: Any, a: Any, places: Any, x: Any, lanes: Any = None) -> Any:
+            vectors = tile_vectors(builder, a, size)
             others = [v for at in rows_at(builder, places, x) for v in vectors_at(builder, at, lanes)]
-            return tile_of(builder, [of(builder, *pair) for pair in zip(tile_vectors(builder, a, size), others)])
+            return tile_of(builder, [of(builder, *pair) for pair in zip(vectors, others, strict=True)])
 
         return emit
 
@@ -149,6 +150,4 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
     }
     some = {f"{name}_some": (result, [*kinds, INT], emit) for name, (result, kinds, emit) in listed.items()}
     listed |= {"contract": (tile, [tile, *[INT] * 5], contract), **some}
-    return {
-        f"{name}_{rows}_{columns}": operation(f"{name}_{rows}_{columns}", *parts) for name, parts in listed.items()
-    }
+    return {f"{name}_{rows}_{columns}": operation(f"{name}_{rows}_{columns}", *parts) for name, parts in listed.items()}

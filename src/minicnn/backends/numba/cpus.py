@@ -54,8 +54,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-# Cycles that were measured on CPUs with AVX-512, which are as good as any guess for others: for a handoff from thread to
-# thread after a kernel, for an element that is packed, and a cycle of multiply-adds with channels in the lanes.
+# Cycles that were measured on CPUs with AVX-512, and are as good as any guess for others: of threads that wait for each
+# other after a kernel, of an element that is packed, and of a cycle of multiply-adds with channels in the lanes.
 HANDOFF, PACKED, CHANNELS = 2500, 2, 1.25
 
 

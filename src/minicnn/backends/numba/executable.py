@@ -20,6 +20,7 @@ from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 Array = Any
 Table = np.ndarray[Any, Any]
+SMALL = 4096  # bytes of an output that is copied
 
 
 class NumbaExecutable:
@@ -29,10 +30,11 @@ class NumbaExecutable:
         tasks: What runs each time, in order.
         preparations: What runs before, once as long as the weights are the same ones.
         segments: Kernels of the tasks, and references in between.
+        threads: How many share the work.
     """
 
     def __init__(self, lowering: Lowering, program: Program, threads: int) -> None:
-        self._threads = lowering.threads
+        self.threads = lowering.threads
         self._lock = ForkSafeLock()  # the arena serves one call at a time
         self._inputs = {(v.name, PLAIN): v for v in program.inputs}
         results = program.outputs | program.updates
@@ -41,10 +43,14 @@ class NumbaExecutable:
         # The caller's own arrays, and those that the caller gets.
         self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
         fresh = {key: v for key, v in self._results.values() if key not in self._fixed}
-        self._outside: dict[Key, Value] = fresh | self._inputs
         weights = {(v.name, PLAIN): v for v in program.inputs if id(v) in lowering.fixed}
-        known = [*weights, *self._fixed] if weights else []
+        known = [*weights, *self._fixed]
         self.preparations, others = parted(lowering.tasks, known, fresh) if weights else ([], lowering.tasks)
+        # A copy of a few numbers takes less time than it takes NumPy to tell where others are.
+        updated = {self._results[name][0] for name in program.updates}
+        small = [k for k, v in fresh.items() if v.nbytes <= SMALL and k not in updated and k not in self._inputs]
+        self._fixed |= {key: _aligned(fresh.pop(key).nbytes) for key in small}
+        self._outside: dict[Key, Value] = fresh | self._inputs
         # Threads wait for each other after each group, so that fewer groups mean less waiting.
         prepared, groups = _side_by_side(self.preparations), _side_by_side(others)
         self.tasks = [task for group in groups for task in group]
@@ -67,6 +73,7 @@ class NumbaExecutable:
         self._replaced = {old: new for old, new in replaced.items() if new not in shown}
         self._spare: dict[Key, Array] = {}
         self._held: dict[Key, Array] = {}  # the weights
+        self._views: dict[Key, Array] = {}  # results that are copied
 
     def _arena(self, lowering: Lowering, groups: list[list[Task]], prepared: int) -> dict[Key, Array]:
         """All other buffers in one arena, those that never live together on each other.
@@ -133,26 +140,30 @@ class NumbaExecutable:
         for index, rows in self._indices:
             # Before the kernels, which read raw memory and check nothing.
             _check_index(buffers[index.name, PLAIN], rows)
-        with self._lock:
+        with self._lock.now:
             if state is None or self._state is None or self._state() is not state:
                 self._prepare(arrays if state is None else {**state, **arrays})
                 self._state = None if state is None else ref(state)
-            given = set(map(id, arrays.values())) if self._spare else ()
-            for key, shape, dtype in self._new:
-                # Results are the caller's: donated arrays, or new ones, whose pages the system has to clear first.
-                spare = self._spare.pop(key, None) if self._spare else None
-                buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
+            if self._new:
+                self._make_results(arrays, buffers)
             self._fill(buffers)
             for segment in self.segments:
                 if isinstance(segment, KernelList):
-                    pool(self._threads).run(segment)
+                    pool(self.threads).run(segment)
                 else:
                     self._reference(segment, buffers)
             # Only now: a step that is interrupted has changed nothing.
             for key, result in self._replaced.items():
                 if buffers[key] is arrays[key[0]] and buffers[key].flags.writeable:
                     self._spare[result] = buffers[key]
-        return self._handed_back(buffers)
+            return self._handed_back(buffers)
+
+    def _make_results(self, arrays: Mapping[str, Array], buffers: dict[Key, Array]) -> None:
+        """Arrays that are the caller's: donated ones, or new ones, whose pages the system has to clear first."""
+        given = set(map(id, arrays.values()))
+        for key, shape, dtype in self._new:
+            spare = self._spare.pop(key, None)
+            buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
 
     def _prepare(self, arrays: Mapping[str, Array]) -> None:
         """Take other weights, and do what depends on them alone."""
@@ -161,7 +172,7 @@ class NumbaExecutable:
         self._fill(self._held)
         for segment in self._preparing:
             if isinstance(segment, KernelList):
-                pool(self._threads).run(segment)
+                pool(self.threads).run(segment)
 
     def _fill(self, buffers: Mapping[Key, Array]) -> None:
         """Write addresses of arrays into the tables of kernels."""
@@ -189,10 +200,15 @@ class NumbaExecutable:
 
     def _handed_back(self, buffers: dict[Key, Array]) -> dict[str, Array]:
         """Results by name; what is the caller's or the Program's own array already is copied."""
-        return {
-            name: self._view(key, value, buffers).copy() if key in self._inputs or key in self._fixed else buffers[key]
-            for name, (key, value) in self._results.items()
-        }
+        results = {}
+        for name, (key, value) in self._results.items():
+            if key in self._fixed:
+                if key not in self._views:
+                    self._views[key] = self._view(key, value, buffers)
+                results[name] = self._views[key].copy()
+            else:
+                results[name] = self._view(key, value, buffers).copy() if key in self._inputs else buffers[key]
+        return results
 
 
 def _aligned(nbytes: int) -> Array:

@@ -120,7 +120,8 @@ def _ending(to: Lowering, node: Node, readers: Readers, joined: Collection[int] 
     last = (ending or [node])[-1].outputs[0]
     if joined is not None and after is not None and id(after) not in joined and _adds_image(to, last, after):
         ending.append(after)
-        after, last = readers.only(after.outputs[0]), after.outputs[0]
+        last = after.outputs[0]
+        after = readers.only(last)
     activated = after is not None and after.op.name in ACTIVATIONS
     # The gradient of the relu before a layer is a mask on that layer's input gradient.
     masked = after is not None and after.op.name == "relu_gradient" and after.inputs[0] is last

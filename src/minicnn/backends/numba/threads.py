@@ -178,6 +178,7 @@ class Pool:
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
         # NumPy takes longer to tell an address than a short kernel runs.
         self._first_line, self._post_table = self._address(0), self._posted.ctypes.data
+        self._list = memoryview(self._posted)[2:]
         # How long a round of waiting takes depends on the CPU: the pause instruction takes 10 to 140 cycles.
         second = self._rounds()
         rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
@@ -214,7 +215,7 @@ class Pool:
                 return
             first = self._done
             self._done += kernels.groups
-            self._posted[2:] = kernels.address, first, self._done
+            self._list[0], self._list[1], self._list[2] = kernels.address, first, self._done
             # Lazily, by C code alone: an exception of the interpreter cannot come in between.
             waking = map(SimpleQueue.put, compress(self._calls, self._asleep), repeat(None))  # once it is known who is
             # All is done or nothing, even if the user interrupts: that is noticed after calls, not within them.
@@ -229,21 +230,25 @@ class Pool:
 
 
 class ForkSafeLock:
-    """A lock that is free in a forked child, where the thread that held it does not exist."""
+    """A lock that is free in a forked child, where the thread that held it does not exist.
+
+    Attributes:
+        now: The lock itself, for those who enter it often.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.now = threading.Lock()
         _LOCKS.add(self)
 
     def reset(self) -> None:
         """Make it free."""
-        self._lock = threading.Lock()
+        self.now = threading.Lock()
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.now.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.now.release()
 
 
 _LOCKS: WeakSet[ForkSafeLock] = WeakSet()
@@ -255,6 +260,9 @@ def pool(threads: int) -> Pool:
     """The pool of this process with that many threads; what is interpreted runs in the caller's alone."""
     # Interpreted kernels hold the interpreter's lock, so that threads would only wait for each other.
     count = 1 if interpreting.SWITCHED_ON else threads
+    known = _POOLS.get(count)
+    if known is not None:
+        return known
     with _POOLS_LOCK:
         if count not in _POOLS:
             _POOLS[count] = Pool(count)
