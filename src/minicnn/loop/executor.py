@@ -107,16 +107,17 @@ class Executor:
         backend = self.variables.backend
         with self.variables:
             step = self._step("predict", run.feed)
-            state, arrays = self.variables.state(), run.arrays
+            state, drawn = self.variables.state(), {}
             if step.draws:  # training counts from 0 on, so that predictions count from the other end
-                state = State(state, step=backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32)))
+                drawn["step"] = backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32))
             if run.index is None or step.many is None:
                 if step.on_state is not None:
-                    results = step.on_state(arrays, state)
+                    results = step.on_state({**run.arrays, **drawn}, state)
                 else:
-                    results = step.run({**state, **arrays})
+                    results = step.run({**state, **run.arrays, **drawn})
                 return [results[name] for name in step.outputs]
-            results = step.many(arrays, {"index": run.index}, len(run.index), state)
+            whole = State(state, **drawn) if drawn else state
+            results = step.many(run.arrays, {"index": run.index}, len(run.index), whole)
         return [backend.xp.reshape(results[name], (-1, *results[name].shape[2:])) for name in step.outputs]
 
     def remember(self, x: Any, run: Run) -> None:
@@ -169,11 +170,11 @@ class Executor:
             return sums
         for k in range(count):
             new = {name: backend.asarray(row[k, ...]) for name, row in rows.items()}
-            given = {**arrays, **new, **self._begun(step, sums)}
+            inputs = {**arrays, **new, **self._begun(step, sums)}
             if kind == "evaluate" and step.on_state is not None:
-                results = step.on_state(given, state())
+                results = step.on_state(inputs, state())
             else:
-                results = step.run({**state(), **given})
+                results = step.run({**state(), **inputs})
             sums = self._keep(step, results)
             if kind == "train":
                 self.steps_taken += 1

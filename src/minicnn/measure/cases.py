@@ -137,6 +137,8 @@ CASES = {
     "mobilenet_v2": _UNDROPPED,
     "squeezenet1_1": replace(_UNDROPPED, batch=64),
     "vgg11": _UNDROPPED,
+    "alexnet": replace(_UNDROPPED, image=(224, 224, 3), batch=16),
+    "overfeat": replace(_UNDROPPED, image=(231, 231, 3), batch=16),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Sequential
+from minicnn import Sequential, ops
 from minicnn.backends import backend_class
 from minicnn.layers import (
     BatchNormalization,
@@ -16,6 +16,7 @@ from minicnn.layers import (
     DepthwiseConv2D,
     Flatten,
     Input,
+    Lambda,
     MaxPooling2D,
     ReLU,
 )  # fmt: skip
@@ -91,6 +92,25 @@ def test_what_depends_on_weights_alone_runs_once() -> None:
     step = model.backend.compile(model.program("train", batch_size=2))
     assert isinstance(step, run)
     assert not step.preparations
+
+
+def drawing(x: Any) -> Any:
+    return x + 0.0 * ops.random_uniform(x.shape)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_weights_are_looked_at_when_they_have_become_others(draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, looks = executable.NumbaExecutable._prepare, []
+    monkeypatch.setattr(executable.NumbaExecutable, "_prepare", lambda *args: (looks.append(1), prepare(*args)))
+    model = network(numba())
+    if draws:
+        model.add(Lambda(drawing))
+    x = normal((2, 8, 8, 3), 0).astype("float32")
+    for changes in (1, 2):
+        model.set_weights(weights_of(model, changes))
+        for _ in range(3):
+            model.predict(x)
+        assert len(looks) == changes
 
 
 def test_normalisations_are_folded_into_weights() -> None:

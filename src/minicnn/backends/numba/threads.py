@@ -7,6 +7,7 @@ many a kernel; then it says in the box that it is asleep, and sleeps until the c
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -207,6 +208,12 @@ class Pool:
             calls.get()
             self._serve(table.ctypes.data, number, self.threads)
 
+    def settle(self, patience: float = 1.0) -> None:
+        """Wait until all threads sleep, but no longer than so many seconds."""
+        end = time.perf_counter() + patience
+        while self.threads > 1 and (self._lines[1:-1, 0] != _ASLEEP).any() and time.perf_counter() < end:
+            time.sleep(WAIT_S)
+
     def run(self, kernels: KernelList) -> None:
         """Run kernels on all threads; one caller at a time."""
         with self._lock:
@@ -278,6 +285,13 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+@atexit.register
+def _settle() -> None:
+    """Threads look for work in code that is freed when the interpreter ends."""
+    for each in _POOLS.values():
+        each.settle()
 
 
 def default_threads() -> int:
