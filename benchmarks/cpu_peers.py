@@ -9,8 +9,12 @@ on request in bfloat16. Data are random bytes, which take the same time as real 
 `minicnn.measure.cases`.
 
     platforms, kernels, mlp                          the reference studies' networks, time of an epoch (an iteration)
-    resnet18, resnet50, mobilenet_v2, squeezenet1_1  64x64 images, 200 classes, time of a step
+    resnet18, resnet50, mobilenet_v2, squeezenet1_1  64x64 images, 200 classes, time of a step; so vgg11, and in
+                                                     their own size alexnet and overfeat, whose batches are small
     channels12, kernel5, stride2, batch96, rgb32     variations of `platforms` and `kernels`, time of an epoch
+    unpooled16, unpooled32, unpooled64               three 3x3 convolutions without pooling, up to so many filters
+    kernel5_32, kernel5_64                           two 5x5 convolutions of up to so many filters
+    dense300, dense1024                              two dense layers of so many units
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ TUNED_MALLOC = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456",
 }  # fmt: skip
 SHOWN = ("platforms", "kernels", "mlp", "channels12", "kernel5", "stride2", "batch96", "rgb32", "resnet18", "resnet50",
-         "mobilenet_v2", "squeezenet1_1")  # fmt: skip
+         "mobilenet_v2", "squeezenet1_1", "unpooled16", "unpooled32", "unpooled64", "kernel5_32", "kernel5_64",
+         "dense300", "dense1024")  # fmt: skip
 # By name in the results: the trainer and its options.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicnn": ("numba", {}),
@@ -54,9 +59,11 @@ TIMED, DEEP_TIMED = 40, 2  # steps that are timed, at most
 LOSS_RTOL = 2e-4
 
 
-def sized(name: str, batch: int) -> TrainingCase:
-    """A case, with another batch size unless that is 0."""
-    return replace(CASES[name], batch=batch or CASES[name].batch)
+def sized(name: str, batch: int, side: int = 0) -> TrainingCase:
+    """A case, with another batch size and images of another height and width unless these are 0."""
+    case = CASES[name]
+    image = (side, side, case.image[2]) if side else case.image
+    return replace(case, batch=batch or case.batch, image=image)
 
 
 def timed_steps(name: str) -> int:
@@ -65,22 +72,24 @@ def timed_steps(name: str) -> int:
     return DEEP_TIMED if case.deep else min(case.steps, TIMED)
 
 
-def samples(name: str, count: int, _: Settings) -> Samples:
+def samples(case: TrainingCase, count: int, _: Settings) -> Samples:
     """Random samples of a case."""
-    return CASES[name].samples(count)
+    return case.samples(count)
 
 
-def training(name: str, count: int = 0, batch: int = 0, *, scaled: bool = False) -> tuple[Settings, Work]:
+def training(
+    name: str, count: int = 0, batch: int = 0, side: int = 0, *, scaled: bool = False
+) -> tuple[Settings, Work]:
     """How a case is trained: on so many samples, or on those of the timed steps."""
-    case = sized(name, batch)
-    load = partial(samples, name, count or case.batch * timed_steps(name))
+    case = sized(name, batch, side)
+    load = partial(samples, case, count or case.batch * timed_steps(name))
     return case.settings(name), Work(scaled=scaled, accuracy=False, network=case.options, load=load)
 
 
-def contender(candidate: str, name: str, threads: int, count: int = 0, batch: int = 0) -> Trainer:
+def contender(candidate: str, name: str, threads: int, count: int = 0, batch: int = 0, side: int = 0) -> Trainer:
     """The trainer of a candidate; peers have images that are normalised beforehand, unless samples are counted."""
     kind, options = CANDIDATES[candidate]
-    settings, work = training(name, count, batch, scaled=kind not in OWN and not count)
+    settings, work = training(name, count, batch, side, scaled=kind not in OWN and not count)
     precision, options = options.get("precision", "float32"), {k: v for k, v in options.items() if k != "precision"}
     options |= {"threads": threads} if kind == "numba" else {}
     return trainer(kind, replace(settings, precision=precision), options, work=work)
@@ -92,12 +101,15 @@ def environment(candidate: str, threads: int) -> dict[str, str]:
     return known | (TUNED_MALLOC if "malloc" in candidate else {})
 
 
-def measure(name: str, candidates: Sequence[str], rounds: int, threads: int, batch: int = 0) -> dict[str, Any]:
+def measure(
+    name: str, candidates: Sequence[str], rounds: int, threads: int, batch: int = 0, side: int = 0
+) -> dict[str, Any]:
     """Milliseconds of an epoch of each candidate: median and quartiles; rounds are interleaved."""
-    case = sized(name, batch)
+    case = sized(name, batch, side)
     rounded = {candidate: tolerance("bfloat16")[0] for candidate in candidates if "bfloat16" in candidate}
     around = {candidate: environment(candidate, threads) for candidate in candidates}
-    with Comparison(candidates, contender, name, threads, 0, batch, environment=around, reference=None) as comparison:
+    sizes = 0, batch, side
+    with Comparison(candidates, contender, name, threads, *sizes, environment=around, reference=None) as comparison:
         if not case.deep:  # many normalisations magnify rounding in gradients, not in losses
             comparison.check(gradient_tolerance(*training(name, batch=batch)), others=rounded)
         others = {candidate: [rtol] for candidate, rtol in rounded.items()}
@@ -145,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     listed = ", ".join(f"{i} {c}" for i, c in enumerate(CANDIDATES))
     parser.add_argument("--candidates", default="0,1,2,3,4", help=f"numbers of candidates ({listed})")
     parser.add_argument("--batch", type=int, default=0, help="samples of a step, where not those of the case")
+    parser.add_argument("--side", type=int, default=0, help="height and width of images, where not those of the case")
     parser.add_argument("--table", type=Path, help="print the results of a file as a Markdown table, measure nothing")
     chosen = parser.parse_args(arguments)
     if chosen.table:
@@ -157,9 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = {"machine": machine.facts(), "threads": chosen.threads, "precision": "float32"}
     results |= {"batch": chosen.batch} if chosen.batch else {}
     wanted = [list(CANDIDATES)[int(i)] for i in chosen.candidates.split(",")]
-    for name in chosen.cases or SHOWN:
+    for name in chosen.cases or SHOWN[:12]:
         each = [c for c in wanted if c != "jax" or not CASES[name].deep]
-        rows = results[name] = measure(name, each, chosen.rounds, chosen.threads, chosen.batch)
+        rows = results[name] = measure(name, each, chosen.rounds, chosen.threads, chosen.batch, chosen.side)
         base = rows[each[0]]["median_ms"]
         print(f"{name}: ms per {'epoch' if CASES[name].steps > 1 else 'step'}, median (quartiles), ratio, loss")
         for c, row in rows.items():

@@ -32,12 +32,12 @@ import numpy as np
 from tile_cases import MOST_ELEMENTS, Case, cases, kernel_of, sampled
 from tile_fit import Timed, fit
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import KINDS, costs_on, fitted_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import KNOWN, Gpu
 from minicnn.backends._gpu.errors import FitError
 from minicnn.backends._gpu.runtime import KernelText
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends.cupy.compiler import compile_all
 from minicnn.program.graph import Value
 
@@ -121,7 +121,7 @@ def measure(kinds: Sequence[str], backend: Any, seconds: float, count: int, seed
                 stored["wrong"].append(str(error))
             if found:
                 us = [us for _, us in found]
-                stored["timed"].append(asdict(case) | {"tiles": [tile.arguments for tile, _ in found], "us": us})
+                stored["timed"].append(asdict(case) | {"tiles": [tile.sizes for tile, _ in found], "us": us})
                 said = f"{len(us)} tiles, chosen {us[0]:.2f} us, best {min(us):.2f} us"
                 print(f"{kind} {case.op} {case.precision} {case.sizes}: {said}", flush=True)
             out.write_text(json.dumps(stored), "utf-8")
@@ -162,7 +162,7 @@ def dry(kinds: Sequence[str], gpu: Gpu, count: int, seed: int) -> None:
             tiles = sampled(case, gpu, count, rng)
             print(
                 f"{kind} {case.op} {case.precision} {case.sizes}:",
-                f"{len(tiles)} tiles, {[t.arguments for t in tiles[:2]]}",
+                f"{len(tiles)} tiles, {[t.sizes for t in tiles[:2]]}",
             )
             if k == 0:
                 sources = [kernel_of(case, gpu, tile) for tile in tiles[:2]]

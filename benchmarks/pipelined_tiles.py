@@ -24,13 +24,12 @@ from fit_tiles import Timer
 from tile_cases import Case, kernel_of
 from tile_fit import NEARBY, descended
 
-from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, Gpu
-from minicnn.backends._gpu.pipelined_tiling import PipelineWork, work_of
-from minicnn.backends._gpu.tensor_tiling import convolution, weight_gradient
-from minicnn.backends._gpu.tile_families import Tile
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile, PipelinedWeightGradientTile, PipelineWork
+from minicnn.backends._gpu.tensor_families import TensorConvolutionTile, TensorWeightGradientTile
 from minicnn.backends.cupy.compiler import compile_all
 
 # Images, rows, channels, filters, taps along an axis, stride, padding, pooling: of ResNet-18 and -50, MobileNetV2,
@@ -53,17 +52,22 @@ def cases() -> Iterator[Case]:
         yield Case("weight_gradient", "conv2d_weight_gradient", "bfloat16", shape, "bfloat16")
 
 
+def ahead_of(case: Case) -> type[PipelinedTile]:
+    """The kind of pipelined tiles for a case."""
+    return PipelinedTile if case.kind == "convolution" else PipelinedWeightGradientTile
+
+
 def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
     """The tile of today, then pipelined ones: the best by the model first, and of the others the more the better.
 
     As many come of those by warps as of those by warpgroups.
     """
     node = next(n for n in case.program().nodes if n.op.name == case.op)
-    convolves = case.kind == "convolution"
-    today = convolution(node, None, gpu, "bfloat16") if convolves else weight_gradient(node, gpu, "bfloat16")
-    best: dict[tuple[bool, tuple[int, ...]], Tile] = {}
-    for tile in sorted(pipelined_tiling.candidates(node, gpu, "bfloat16"), key=lambda tile: tile.score):
-        best.setdefault((tile.warpgroups, tile.arguments), tile)
+    family = TensorConvolutionTile if case.kind == "convolution" else TensorWeightGradientTile
+    today = family.best(node, gpu, "bfloat16")
+    best: dict[tuple[bool, str], Tile] = {}
+    for tile in sorted(ahead_of(case).candidates(node, gpu, "bfloat16"), key=lambda tile: tile.score):
+        best.setdefault((tile.warpgroups, str(tile.sizes)), tile)
     made = [today] if today else []
     for kind in (False, True):
         ahead = [tile for tile in best.values() if tile.warpgroups == kind]
@@ -76,7 +80,7 @@ def tiles_of(case: Case, gpu: Gpu, count: int) -> list[Tile]:
 def said(case: Case, tiles: Sequence[Tile], us: Sequence[float], gpu: Gpu) -> str:
     """A line for people: today's, and of those by warps and by warpgroups the chosen one and the best."""
     timed = zip(tiles, us, strict=True)
-    texts = [f"{found:.1f} ({tile.score / gpu.clock * 1e6:.1f}) {tile.arguments}" for tile, found in timed]
+    texts = [f"{found:.1f} ({tile.score / gpu.clock * 1e6:.1f}) {tile.sizes}" for tile, found in timed]
     line = f"{case.op} {case.sizes}: today {texts[0]}"
     for name, kind in (("warps", False), ("warpgroups", True)):
         if own := [k for k, tile in enumerate(tiles) if tile.stages and tile.warpgroups == kind]:
@@ -98,11 +102,12 @@ def fitted(stored: Sequence[dict[str, Any]], gpu: Gpu, kind: str, restarts: int 
     for one in stored:
         case = Case(one["kind"], one["op"], one["precision"], tuple(one["sizes"]))
         node = next(n for n in case.program().nodes if n.op.name == case.op)
-        known = {(*block.tile.arguments[:-1], splits): work for block, splits, work in work_of(node, gpu)
+        known = {str(block.tile.sizes | {"splits": splits}): work
+                 for block, splits, work in ahead_of(case).works(node, gpu)
                  if block.tile.warpgroups == (kind == "warpgroups")}  # fmt: skip
         timed = [(known[sizes], us) for tile, us in zip(one["tiles"], one["us"], strict=True)
                  if tile["stages"] and tile.get("warpgroups", False) == (kind == "warpgroups")
-                 and (sizes := tuple(tile["arguments"])) in known]  # fmt: skip
+                 and (sizes := str(tile["sizes"])) in known]  # fmt: skip
         if not timed:
             continue
         works, us = zip(*timed, strict=True)
@@ -189,7 +194,7 @@ def main() -> None:
         stored.append(
             asdict(case)
             | {
-                "tiles": [asdict(tile) | {"arguments": tile.arguments} for tile, _ in found],
+                "tiles": [asdict(tile) | {"sizes": tile.sizes} for tile, _ in found],
                 "us": [us for _, us in found],
             }
         )

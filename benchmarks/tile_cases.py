@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 
 from minicnn import ops
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.tensor_tiling import TensorTiles, convolutions, products, weight_gradients
-from minicnn.backends._gpu.tile_families import Tile
+from minicnn.backends._gpu.tensor_families import (
+    TensorConvolutionTile,
+    TensorProductTile,
+    TensorWeightGradientTile,
+)
+from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tile_times import Candidates
 from minicnn.backends.cupy.generation import generate
 from minicnn.program.graph import Node, Program
@@ -93,11 +98,11 @@ class Case:
         """The tiles that the model chooses from."""
         node = self.program().nodes[0]
         if self.kind == "product":
-            return products(node, gpu, self.precision)
+            return TensorProductTile.candidates(node, gpu, self.precision)
         if self.kind == "weight_gradient":
-            return weight_gradients(node, gpu, self.precision)
-        pool = self.sizes[-1]
-        return convolutions(node, (pool, pool) if pool > 1 else None, self.precision)
+            return TensorWeightGradientTile.candidates(node, gpu, self.precision)
+        pool = (self.sizes[-1], self.sizes[-1]) if self.sizes[-1] > 1 else None
+        return TensorConvolutionTile.candidates(node, gpu, self.precision, pool=pool)
 
 
 # The layers of the studies' networks and of common deep ones.
@@ -151,11 +156,11 @@ def sampled(case: Case, gpu: Gpu, count: int, rng: np.random.Generator) -> list[
     order = np.argsort(together, kind="stable")[: int(np.isfinite(together).sum())]
     ends = np.cumsum([len(some) for some in cycles])
     ranks = np.exp(rng.uniform(0, math.log(max(2, len(order))), 20 * count)).astype(int) - 1
-    tiles: dict[tuple[int, ...], Tile] = {}
+    tiles: dict[str, Tile] = {}
     for k in order[[0, *ranks]].tolist() if len(order) else ():
         which = int(np.searchsorted(ends, k, side="right"))
         tile = found[which].tile(k - int(ends[which]), case.precision)  # counted from the end
-        tiles.setdefault(tile.arguments, tile)
+        tiles.setdefault(str(tile.sizes), tile)
         if len(tiles) == count:
             break
     return list(tiles.values())

@@ -41,11 +41,11 @@ class Timed:
     def of(cls, stored: dict[str, Any], gpu: Gpu) -> Timed:
         """What is stored of a shape; a tile that is not chosen from any more is left out."""
         case = Case(stored["kind"], stored["op"], stored["precision"], tuple(stored["sizes"]))
-        wanted, us, parts = np.array(stored["tiles"], dtype=int), np.array(stored["us"]), []
+        wanted, us, parts = stored["tiles"], np.array(stored["us"]), []
         for some in case.candidates(gpu):
             count = len(some.work.blocks)
-            sizes = np.stack([np.broadcast_to(size, count) for size in some.tiles.arguments])
-            places = [np.flatnonzero((sizes == tile[:, None]).all(axis=0)) for tile in wanted]
+            sizes = {name: np.broadcast_to(size, count) for name, size in some.tiles.sizes.items()}
+            places = [np.flatnonzero(np.all([sizes[name] == tile[name] for name in sizes], axis=0)) for tile in wanted]
             at = np.array([k[0] for k in places if len(k)], dtype=int)
             known = np.array([len(k) > 0 for k in places])
             parts.append((_taken(some.work, at), us[known], np.broadcast_to(some.beside, count)[at]))

@@ -113,12 +113,13 @@ def document(
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     policy += "; connect-src 'self'" * asks_itself
     plain = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    scripts = f'<script type="application/json" id="data">{plain}</script><script>{script}</script>' if script else ""
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
         f"<title>{escape(title)}</title><style>{_PAGE_STYLE}{style}</style></head>\n<body>{body}"
-        f'<script type="application/json" id="data">{plain}</script><script>{script}</script></body></html>\n'
+        f"{scripts}</body></html>\n"
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.cupy.emulated import EmulatedBackend
+from backends.cupy.emulated import EmulatedBackend, SharedMemory
 from backends.cupy.emulator import needs_gxx
 from minicnn.backends._gpu.device import H200, KNOWN
-from minicnn.backends._gpu.peer_sums import PeerSums, _nbytes
+from minicnn.backends._gpu.peer_sums import LANES, PeerSums, _nbytes
 from minicnn.backends._gpu.rank_sums import in_peers
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec
@@ -47,9 +47,11 @@ def test_small_sums_of_emulated_gpus_by_messages() -> None:
 def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
     """A kernel that has been told so ends without the others."""
     backend = EmulatedBackend()
-    runtime, peers = backend.runtime, backend.runtime.peers
-    address, _ = peers.allocate(2 * _nbytes(H200, 2))
-    sums = PeerSums(runtime, H200, 0, [address, address + _nbytes(H200, 2)])  # of the other, a place to write to
+    runtime, memory = backend.runtime, SharedMemory()
+    address, _ = memory.allocate(2 * LANES * _nbytes(H200, 2))
+    sums = PeerSums(
+        runtime, memory, H200, 0, [address, address + LANES * _nbytes(H200, 2)]
+    )  # of the other, a place to write to
     total = runtime.empty((3,), "float32")
     sums.end()
     sums.launch(backend.asarray(np.ones(3, "float32")), total, beside=False)()
@@ -72,10 +74,10 @@ def test_what_sums_in_peers_memory() -> None:
 
 def several(name: str, ranks: int) -> None:
     """Skip where a backend has not so many GPUs."""
+    if gpus() < ranks:
+        pytest.skip(f"needs several GPUs, found {gpus()}")
     for library in (name, "nccl.core", "torch"):
         pytest.importorskip(library, reason=f"{library} is not installed")
-    if gpus() < ranks:
-        pytest.skip(f"needs {ranks} GPUs, found {gpus()}")
 
 
 @pytest.mark.gpu

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicnn import Model, get_backend, ops
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.lowering import lowered
+from minicnn.backends._gpu.plain_tiling import PlainTile
 from minicnn.backends._gpu.region_layout import RowRegion
-from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import TileLimits
+from minicnn.backends._gpu.tiling import ReductionTile, TileLimits
 from minicnn.conformance.cases import Case
 from minicnn.kernels import words
 from minicnn.kernels.products import product_of
@@ -71,7 +72,8 @@ class Small(Tiles):
 
 few = settings(max_examples=6)
 # The families of tiles of the CUDA engines, with few threads a block, for a GPU of two multiprocessors.
-LIMITS = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
+FEW = TileShape(4, 4, 2, 2, depth=4), TileShape(8, 2, 2, 1, depth=4), TileShape(2, 8, 1, 2, depth=4)
+LIMITS = TileLimits(convolution=32, weight_gradient=16, reduction=8, products=FEW, depths=(4, 8))
 FAMILIES = Tiles(replace(H200, name="small", multiprocessors=2), limits=LIMITS)
 
 

@@ -425,7 +425,7 @@ def test_the_report_in_a_browser(tmp_path: Path, dark: bool) -> None:
         assert found["width"] <= width, "nothing sticks out to the right"
         assert found["columns"] == columns, "panels stand side by side, on a phone one below the other"
         assert found["paper"] == ("rgb(21, 23, 27)" if dark else "rgb(253, 253, 254)")
-        assert found["tip"] == ("rgb(31, 34, 40)" if dark else "rgb(243, 244, 246)")
+        assert found["tip"] == ("rgb(31, 34, 40)" if dark else "rgb(241, 242, 245)")
         assert found["letters"] >= 16
         assert found["before"] == 0, "no answer before one asks"
         assert found["wrong"] == [], "each mark can be pointed at, and shows its answer alone and within the screen"

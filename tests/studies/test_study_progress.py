@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minicnn.cli import study
-from minicnn.cli.study_progress import StudyProgress
+from minicnn.cli.study_progress import study_progress
 from minicnn.measure.page import Page, Paragraph, Section
 from minicnn.measure.report import Chapter
 from minicnn.studies import get_study
@@ -19,16 +19,16 @@ SAID = ("1/2 training: kept", "2/2 sweep ... (not measured yet)", "2/2 sweep: 4 
 
 
 def test_elsewhere_each_line_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with StudyProgress("mlp") as progress:
+    with study_progress("mlp") as say:
         for line in SAID:
-            progress.say(line)
+            say(line)
     assert capsys.readouterr().out.splitlines() == [f"  {line}" for line in SAID]
 
 
 def test_a_terminal_has_a_bar_and_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pseudo_terminal(monkeypatch, "stdout") as written, StudyProgress("mlp") as progress:
+    with pseudo_terminal(monkeypatch, "stdout") as written, study_progress("mlp") as say:
         for line in SAID:
-            progress.say(line)
+            say(line)
     assert "1/2 mlp: sweep" in written[0], "the bar names what is under way"
     assert [line.strip() for line in screen(written[0]) if line.strip()] == [SAID[0], SAID[2]]
 

@@ -71,6 +71,7 @@ def left_alone(backend: Any, communicator: NcclCommunicator) -> list[Any]:
             communicator.finish(runtime)
         except RankError as error:
             runtime.synchronize()
+            communicator.fail(error)
             return [str(error), True]
     return []
 

@@ -35,6 +35,14 @@ class ManySteps(Executable, Protocol):
 
 
 @runtime_checkable
+class StateStep(Executable, Protocol):
+    """An Executable that keeps what it makes of weights alone for as long as they are the same."""
+
+    def on_state(self, arrays: Mapping[str, Array], state: State | None) -> dict[str, Array]:
+        """Take a step on further inputs that are not looked at again if the last step was on the same State."""
+
+
+@runtime_checkable
 class TimedLaunches(Executable, Protocol):
     """An Executable that merges nodes, and can tell how long each launch takes."""
 

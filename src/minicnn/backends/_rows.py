@@ -216,7 +216,7 @@ def by_rows(node: Node) -> Callable[..., Array] | None:
 
 
 def pays(problem: Problem, direction: Direction) -> bool:
-    """Whether rows are faster than an unfolded image: its copies are many, and a row is long enough for a product."""
+    """True if rows are faster than an unfolded image: its copies are many, and a row is long enough for a product."""
     (oh, ow), n = problem.output, problem.batch
     if problem.kernel == (1, 1):
         return False
@@ -229,7 +229,7 @@ def pays(problem: Problem, direction: Direction) -> bool:
 
 
 def is_unfolded(problem: Problem, direction: Direction) -> bool:
-    """Whether one product of all taps beats one for each tap column.
+    """True if one product of all taps beats one for each tap column.
 
     Copying an element takes twice as long as adding a result to another: KW * C copies stand against (KW - 1) * F
     additions. A weight gradient adds nothing, but a product of fewer than 16 rows is slow.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import cast
 
 from minicnn.backends.base import Backend, Executable, Kernel
@@ -28,36 +28,22 @@ class Strategic(Backend):
             return "reference_only is set"
         return cast("Kernel | str", self.strategy.kernel(node, self.xp))
 
-    def functions(self, program: Program) -> list[Kernel]:
-        """See `Backend.functions`; strict is about convolutions alone.
+    def _title(self, kernel: Kernel) -> str:
+        return f"strategy: {self.strategy.name}"
 
-        Raises:
-            RuntimeError: If `strict` is set and the strategy refuses a convolution.
-        """
-        result: list[Kernel] = []
-        for node in program.nodes:
-            chosen = self._choose(node)
-            if isinstance(chosen, str):
-                if self.strict and node.op.name in PRIMITIVES:
-                    raise RuntimeError(
-                        f"strict=True: the strategy {self.strategy.name!r} computes every convolution. Received: "
-                        f"{node!r} in {node.scope or program.name}: {chosen}. Use strict=False to run its reference."
-                    )
-                chosen = partial(node.op.reference, xp=self.xp, **node.attrs)
-            result.append(chosen)
-        return result
+    functions, explain = Backend.functions, Backend.explain  # of each node, whatever the backend makes of several
+
+    def check_strict(self, missing: Sequence[tuple[Node, str]], program: Program) -> None:
+        """See `Backend.check_strict`; it is about convolutions alone."""
+        for node, reason in missing:
+            if self.strict and node.op.name in PRIMITIVES:
+                raise RuntimeError(
+                    f"strict=True: the strategy {self.strategy.name!r} computes every convolution. Received: "
+                    f"{node!r} in {node.scope or program.name}: {reason}. Use strict=False to run its reference."
+                )
 
     def rewrite(self, program: Program) -> Program:
         return program if self.strategy.keeps_order else super().rewrite(program)
-
-    def explain(self, program: Program) -> list[tuple[Node, str]]:
-        rows = []
-        for node in self.rewrite(program).nodes:
-            chosen = self._choose(node)
-            rows.append(
-                (node, f"reference: {chosen}" if isinstance(chosen, str) else f"strategy: {self.strategy.name}")
-            )
-        return rows
 
     def compile(self, program: Program) -> Executable:
         kind: type[Backend] = type(self).__bases__[1]

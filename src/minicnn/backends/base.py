@@ -210,9 +210,16 @@ class Backend:
         """For each node the kernel that runs it, or "reference: " and the reason."""
         rows = []
         for node in self.rewrite(program).nodes:
-            chosen = "reference_only is set" if self.reference_only else self.kernel(node)
-            rows.append((node, f"reference: {chosen}" if isinstance(chosen, str) else _title(chosen)))
+            chosen = self._choose(node)
+            rows.append((node, f"reference: {chosen}" if isinstance(chosen, str) else self._title(chosen)))
         return rows
+
+    def _choose(self, node: Node) -> Kernel | str:
+        return "reference_only is set" if self.reference_only else self.kernel(node)
+
+    def _title(self, kernel: Any) -> str:
+        inner = kernel.func if isinstance(kernel, partial) else kernel
+        return f"kernel: {getattr(inner, '__name__', type(inner).__name__)}"
 
     def functions(self, program: Program) -> list[Kernel]:
         """One function of arrays for each node: its kernel, else its reference.
@@ -223,7 +230,7 @@ class Backend:
         result: list[Kernel] = []
         missing: list[tuple[Node, str]] = []
         for node in program.nodes:
-            chosen = "reference_only is set" if self.reference_only else self.kernel(node)
+            chosen = self._choose(node)
             if isinstance(chosen, str):
                 missing.append((node, chosen))
                 chosen = partial(node.op.reference, xp=self.xp, **node.attrs)
@@ -291,11 +298,6 @@ class Backend:
     def __repr__(self) -> str:
         flags = "".join(f", {f}=True" for f in ("reference_only", "strict") if getattr(self, f))
         return f"<backend {self.name}:{self.device}{flags}>"
-
-
-def _title(kernel: Any) -> str:
-    inner = kernel.func if isinstance(kernel, partial) else kernel
-    return f"kernel: {getattr(inner, '__name__', type(inner).__name__)}"
 
 
 def check_results(program: Program) -> None:

@@ -18,7 +18,7 @@ from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.cli import plan_tables
 from minicnn.cli.options import NETWORK, image_shape, several
 from minicnn.files import write_file
-from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.jobs.settings import usual_batch
 from minicnn.layers import Rescaling
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
@@ -78,7 +78,7 @@ def plan(
     precision = SHORT.get(precision, precision)
     for gpu in gpus:
         _check_precision(precision, gpu)
-    batch = batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 1
+    batch = batch_size or usual_batch(network)
     model = zoo.get_model(
         network, num_classes=classes, input_shape=image, preprocessing=[Rescaling(1 / 255)], input_dtype="uint8"
     )

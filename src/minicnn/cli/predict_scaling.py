@@ -21,7 +21,7 @@ from minicnn.distribution import prediction
 from minicnn.distribution.passes import BUCKET
 from minicnn.distribution.prediction import side_by_side as rows
 from minicnn.files import read_json, write_file
-from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.jobs.settings import usual_batch
 from minicnn.measure import local_ranks
 
 CPU, THIS, ALL = "cpu", "this", "all"
@@ -113,7 +113,7 @@ def predict_scaling(
     known = zoo.get_network(network)
     run = {
         "network": network, "image": image or known.input_shape, "classes": classes or known.num_classes,
-        "batch": batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 64,
+        "batch": batch_size or usual_batch(network),
     }  # fmt: skip
     measured = _measured(path, run, anew=calibrate, needed=device == CPU or link == THIS)
     prediction = _predicted(run, ranks, link, device, measured, algorithm, shards, bucket, variation)

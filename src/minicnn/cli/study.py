@@ -16,7 +16,7 @@ from minicnn import data, machine, studies
 from minicnn.cli.errors import describe
 from minicnn.cli.options import NameType
 from minicnn.cli.runs import require
-from minicnn.cli.study_progress import StudyProgress
+from minicnn.cli.study_progress import study_progress
 from minicnn.data.places import PLACES
 from minicnn.files import write_file
 from minicnn.measure import drawing, markdown, report, tables
@@ -239,8 +239,8 @@ def _carried_out(
     for absent, why in setting.absent.items():
         click.echo(f"  without {absent}: {why}")
     store = ResultStore(out / RESULTS / name, field.machine)
-    with StudyProgress(name) as progress:
-        measure(opened, setting, store, progress.say, remeasure=remeasure, parts=parts)
+    with study_progress(name) as say:
+        measure(opened, setting, store, say, remeasure=remeasure, parts=parts)
 
 
 def _answer(chapter: Chapter) -> str:

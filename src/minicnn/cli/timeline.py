@@ -13,7 +13,7 @@ from minicnn import zoo
 from minicnn.cli import processes as launching
 from minicnn.cli.options import BACKEND, NETWORK, image_shape
 from minicnn.jobs import job
-from minicnn.jobs.settings import DEFAULT, RECIPES
+from minicnn.jobs.settings import usual_batch
 from minicnn.loop.tracing import PRECISIONS
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
@@ -51,7 +51,7 @@ def timeline(
         model = zoo.get_model(network, num_classes=classes, input_shape=image, backend=device)
         loss = SparseCategoricalCrossentropy(from_logits=True)
         model.compile(SGD(0.01, momentum=0.9), loss, precision=precision, distribution=distribution)
-        batch = batch_size or RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 1
+        batch = batch_size or usual_batch(network)
         rng = np.random.default_rng(0)
         shape = [n or 1 for n in model.inputs[0].shape[1:]]
         x = rng.random((batch, *shape), dtype=np.float32)

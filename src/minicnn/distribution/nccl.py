@@ -67,8 +67,8 @@ class NcclCommunicator:
         self._connected: dict[bool, Any] = {}  # by whether it is for what goes on beside
         self._graphs: weakref.WeakSet[Captured] = weakref.WeakSet()
         self._peers: PeerSums | None = None
+        self._left: PeerSums | None = None  # which was connected before
         self._reaches = peers
-        self._window: tuple[int, bytes] | None = None  # of this rank, which others open
 
     def enqueue(self, collective: str, source: Array, target: Array, runtime: Runtime, *, beside: bool = False) -> None:
         """Put a collective into the stream that computes; can be captured.
@@ -145,19 +145,12 @@ class NcclCommunicator:
                 ) from error
             if not self._connected:
                 atexit.register(_at_exit, weakref.ref(self), runtime)
-                self._open_windows(runtime)
+                if self._left is not None:  # by all, before they connected again
+                    self._left.free()
+                with runtime.active():
+                    self._peers = runtime.reach(self.host) if self._reaches else None
             self._connected[beside] = connected
         return self._connected[beside]
-
-    def _open_windows(self, runtime: Runtime) -> None:
-        """Reach the memory of the other ranks, if all do."""
-        from minicnn.backends._gpu.peer_sums import open_windows, own_window
-
-        with runtime.active():
-            if self._window is not None and runtime.peers is not None:  # all have left it that were connected before
-                runtime.peers.free(self._window[0])
-            self._window = own_window(runtime, self.size) if self._reaches else None
-            self._peers = open_windows(runtime, self.host, self._window)
 
     def _check_devices(self, runtime: Runtime) -> None:
         """Refuse ranks of which two have one GPU, or GPUs of different kinds, whose kernels have other bits.
@@ -195,7 +188,8 @@ class NcclCommunicator:
         for each in list(self._graphs):  # NCCL waits for the last of them
             each.release()
 
-        peers, self._peers = self._peers, None
+        peers = self._left = self._peers
+        self._peers = None
 
         def part() -> None:
             with runtime.active():

@@ -45,6 +45,11 @@ RECIPES = {
 RECIPES |= {alias: RECIPES[name] for alias, name in ALIASES.items()}
 
 
+def usual_batch(network: str) -> int:
+    """Samples in a step as the recipe has them, or as most have where it takes the whole training set."""
+    return RECIPES.get(network, DEFAULT).batch_size or DEFAULT.batch_size or 1
+
+
 @dataclass(frozen=True)
 class Settings:
     """A training, as the user asked for it.

@@ -138,7 +138,7 @@ class Inspectable(Configured):
         return trained_by_weight
 
     def _held(self) -> list[Any]:
-        """Where sublayers and weights may be."""
+        """Attributes among which sublayers and weights may be."""
         return list(vars(self).values())
 
     def count_params(self) -> int:

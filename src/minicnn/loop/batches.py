@@ -1,4 +1,4 @@
-"""Where batches come from: whole arrays, of which each step picks rows, or loaders."""
+"""Sources of batches: whole arrays, of which each step picks rows, and loaders."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._executables import ManySteps, TimedStep
+from minicnn.backends._executables import ManySteps, StateStep, TimedStep
 from minicnn.backends._progress import clock
 from minicnn.backends.base import Array, Executable, Span, State
 from minicnn.distribution import DataParallel
@@ -43,12 +43,13 @@ class Executor:
         self.distribution: DataParallel | None = None
         self.steps_taken = 0
         self._compiled: dict[tuple[StepKind, Feed], CompiledStep] = {}
+        self._latest: tuple[StepKind, Feed, CompiledStep] | None = None
         self._known: tuple[tuple[int, ...], np.dtype[Any], Feed, str] | None = None
 
     def forget(self) -> None:
         """Forget compiled steps, and how many were taken."""
         self._compiled.clear()
-        self._known = None
+        self._latest = self._known = None
         self.steps_taken = 0
 
     def restore(self, arrays: Mapping[str, HostArray], steps_taken: int) -> None:
@@ -106,13 +107,17 @@ class Executor:
         backend = self.variables.backend
         with self.variables:
             step = self._step("predict", run.feed)
-            state = self.variables.state()
+            state, drawn = self.variables.state(), {}
             if step.draws:  # training counts from 0 on, so that predictions count from the other end
-                state = State(state, step=backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32)))
+                drawn["step"] = backend.asarray(np.asarray(2**31 - 1 - draw % 2**30, np.int32))
             if run.index is None or step.many is None:
-                results = step.run({**state, **run.arrays})
+                if step.on_state is not None:
+                    results = step.on_state({**run.arrays, **drawn}, state)
+                else:
+                    results = step.run({**state, **run.arrays, **drawn})
                 return [results[name] for name in step.outputs]
-            results = step.many(run.arrays, {"index": run.index}, len(run.index), state)
+            whole = State(state, **drawn) if drawn else state
+            results = step.many(run.arrays, {"index": run.index}, len(run.index), whole)
         return [backend.xp.reshape(results[name], (-1, *results[name].shape[2:])) for name in step.outputs]
 
     def remember(self, x: Any, run: Run) -> None:
@@ -125,9 +130,10 @@ class Executor:
 
     def known(self, x: Any) -> Run | None:
         """The prediction for an array like the last that was remembered, of which nothing needs to be checked."""
-        if self._known is None or type(x) is not np.ndarray or (x.shape, x.dtype) != self._known[:2]:
+        known = self._known
+        if known is None or type(x) is not np.ndarray or x.shape != known[0] or x.dtype != known[1]:
             return None
-        return Run(self._known[2], {self._known[3]: x})
+        return Run(known[2], {known[3]: x})
 
     def _advance(self, kind: StepKind, run: Run, totals: Totals, rows: dict[str, HostArray], finite: bool) -> Totals:
         """Totals after the steps of a run, taken as many at a time as the totals have room for.
@@ -164,7 +170,11 @@ class Executor:
             return sums
         for k in range(count):
             new = {name: backend.asarray(row[k, ...]) for name, row in rows.items()}
-            results = step.run({**state(), **arrays, **new, **self._begun(step, sums)})
+            inputs = {**arrays, **new, **self._begun(step, sums)}
+            if kind == "evaluate" and step.on_state is not None:
+                results = step.on_state(inputs, state())
+            else:
+                results = step.run({**state(), **inputs})
             sums = self._keep(step, results)
             if kind == "train":
                 self.steps_taken += 1
@@ -198,6 +208,9 @@ class Executor:
         return self.step.trace(kind, *((feed,) if distribution is None else distribution.part(feed)))
 
     def _step(self, kind: StepKind, feed: Feed) -> CompiledStep:
+        latest = self._latest
+        if latest is not None and latest[1] is feed and latest[0] == kind:  # a Feed takes a microsecond to hash
+            return latest[2]
         step = self._compiled.pop((kind, feed), None)
         if step is None:
             while len(self._compiled) >= COMPILED:
@@ -205,6 +218,7 @@ class Executor:
             with clock.running():
                 step = self._compile(kind, feed)
         self._compiled[kind, feed] = step  # the last one used comes last
+        self._latest = kind, feed, step
         return step
 
     def _compile(self, kind: StepKind, feed: Feed) -> CompiledStep:
@@ -225,8 +239,9 @@ class Executor:
         variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
         counted, inputs = program.counted or feed.batch, frozenset(v.name for v in program.inputs)
         many = compiled.many if isinstance(compiled, ManySteps) else None
+        on_state = compiled.on_state if isinstance(compiled, StateStep) else None
         timed = compiled if isinstance(compiled, TimedStep) else None
-        return CompiledStep(run, many, timed, carried, list(program.outputs), zeros, draws, counted, inputs)
+        return CompiledStep(run, many, on_state, timed, carried, list(program.outputs), zeros, draws, counted, inputs)
 
     def _check_carried(self, program: Program) -> None:
         for value in program.inputs:
@@ -248,6 +263,7 @@ class CompiledStep:
     Attributes:
         run: Takes at least the Program's inputs by name.
         many: See `ManySteps.many`; None if the Executable takes one step at a time.
+        on_state: See `StateStep.on_state`; None if the Executable looks at all arrays each time.
         timed: The Executable, if it tells when its parts run.
         carried: Names of the variables that it replaces.
         outputs: Names of its outputs in order; a backend may return them in another order.
@@ -259,6 +275,7 @@ class CompiledStep:
 
     run: Executable
     many: Callable[..., dict[str, Array]] | None
+    on_state: Callable[..., dict[str, Array]] | None
     timed: TimedStep | None
     carried: frozenset[str]
     outputs: Sequence[str]

@@ -63,17 +63,18 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
 
 
 def predict_alike(training: Training, x: Any, batch_size: int) -> list[Any] | None:
-    """Each output for an array of one batch that is like the last; None if it is not.
-
-    A network of few samples computes for less time than what it is given takes to check.
-    """
-    run = training.executor.known(x)
-    if run is None or run.feed.batch > batch_size:
+    """Each output for an array of one batch that is like the last; None if it is not."""
+    executor = training.executor
+    run = executor.known(x)
+    if run is None or type(batch_size) is not int or run.feed.batch > batch_size:
         return None
-    refuse_after_fork(training.backend)
-    with training.backend.active():
-        outputs = training.executor.predict(run, training.next_draw())
-        return _joined(x, True, [[array] for array in outputs], training.backend)
+    backend = training.backend
+    refuse_after_fork(backend)
+    with backend.active():
+        outputs = executor.predict(run, training.next_draw())
+        # Outputs are new arrays, which need no copy, but where the network hands its input through.
+        alike = all(type(array) is np.ndarray and not np.may_share_memory(array, x) for array in outputs)
+        return outputs if alike else _joined(x, True, [[array] for array in outputs], backend)
 
 
 def predict_batch(training: Training, x: Any, as_in_training: bool = False) -> list[Any]:
@@ -125,7 +126,7 @@ def _runs(x: Any, standardizer: Standardizer, batch_size: int, steps: int | None
 
 
 def _is_looked_at(first: Any, standardizer: Standardizer) -> bool:
-    """Whether the elements of an input must be checked each time: that floating-point numbers are whole."""
+    """True if the elements of an input must be checked each time: that floating-point numbers are whole."""
     return any("int" in declared for declared in standardizer.declared) and "float" in dtype_name(first)
 
 

@@ -103,6 +103,8 @@ _SMALL, _WIDE = (
     (ConvUnit(12, pool=2), ConvUnit(24, pool=2)),
 )
 _PAIR = (ConvUnit(16), ConvUnit(32, pool=2))
+_UNPOOLED = (ConvUnit(32), ConvUnit(64), ConvUnit(64))
+_WIDER = (ConvUnit(32, 5, pool=2), ConvUnit(64, 5, pool=2))
 CASES = {
     "mlp": _like("mlp", hidden=(10,), batch=59_000, steps=1),
     "platforms": _like("platforms", convolutions=_SMALL, hidden=(128,)),
@@ -113,6 +115,14 @@ CASES = {
     "batch96": _like("platforms", convolutions=_SMALL, hidden=(128,), batch=96, steps=625),
     "batch1000": _like("platforms", convolutions=_SMALL, hidden=(128,), batch=1000, steps=60),
     "rgb32": _like("kernels", convolutions=_PAIR, image=(32, 32, 3), batch=64, steps=781),
+    # Several convolutions without pooling, wide kernels, wide dense layers.
+    "unpooled16": _like("kernels", convolutions=(ConvUnit(16),) * 3, batch=96, steps=40),
+    "unpooled32": _like("kernels", convolutions=(ConvUnit(32),) * 3, batch=96, steps=40),
+    "unpooled64": _like("kernels", convolutions=_UNPOOLED, image=(24, 24, 3), batch=96, steps=10),
+    "kernel5_32": _like("kernels", convolutions=(ConvUnit(32, 5), ConvUnit(32, 5, pool=2)), batch=96, steps=20),
+    "kernel5_64": _like("kernels", convolutions=_WIDER, image=(32, 32, 3), batch=96, steps=20),
+    "dense300": _like("mlp", hidden=(300, 300), batch=96, steps=40),
+    "dense1024": _like("mlp", hidden=(1024, 1024), batch=96, steps=40),
     # What the performance history calls kernel5, stride2 and single.
     "channels12_kernel5": _like(
         "platforms", convolutions=tuple(replace(c, kernel=5) for c in _WIDE), hidden=(128,)
@@ -127,6 +137,8 @@ CASES = {
     "mobilenet_v2": _UNDROPPED,
     "squeezenet1_1": replace(_UNDROPPED, batch=64),
     "vgg11": _UNDROPPED,
+    "alexnet": replace(_UNDROPPED, image=(224, 224, 3), batch=16),
+    "overfeat": replace(_UNDROPPED, image=(231, 231, 3), batch=16),
 }  # fmt: skip
 
 

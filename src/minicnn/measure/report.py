@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minicnn import html
 from minicnn.measure.drawing import Spot, drawing_of
 from minicnn.measure.page import Block, Figure, Page, Paragraph, Repeat, Section, Table
 from minicnn.measure.study import Setting, Study, StudyRun
@@ -16,18 +16,13 @@ from minicnn.measure.utilisation import disturbance
 
 SHOWN = 18  # rows up to which a table is not folded
 
+# After that of all pages: text to be read, and wide tables in boxes that scroll.
 STYLE = """
-:root{--ink:#1c1d21;--soft:#5a5d66;--paper:#fdfdfe;--card:#f3f4f6;--line:#d8dade;--link:#0b5ea8;color-scheme:light dark}
-@media(prefers-color-scheme:dark){
-:root{--ink:#e6e7ea;--soft:#a4a8b1;--paper:#15171b;--card:#1f2228;--line:#3a3d44;--link:#7db8f0}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,sans-serif}
-main{max-width:62rem;margin:0 auto;padding:1rem}
-h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.4rem;margin-top:3rem;border-top:1px solid var(--line);
-padding-top:1.2rem}h3{font-size:1.1rem;margin-top:2rem}
-a{color:var(--link)}nav{display:flex;flex-wrap:wrap;gap:.4rem 1rem;margin:1rem 0}
-code{font:.9em ui-monospace,monospace;background:var(--card);padding:.05em .3em;border-radius:.25em;
-overflow-wrap:anywhere}
+main{max-width:62rem}
+h1{font-size:1.7rem}h2{font-size:1.4rem;margin-top:3rem;border-top:1px solid var(--line);padding-top:1.2rem}
+h3{font-size:1.1rem;margin-top:2rem}
+nav{display:flex;flex-wrap:wrap;gap:.4rem 1rem;margin:1rem 0}
+code{background:var(--card);padding:.05em .3em;border-radius:.25em}
 pre{background:var(--card);padding:.8rem;border-radius:.4rem;overflow-x:auto}pre code{background:none;padding:0}
 .scroll{overflow-x:auto;margin:1rem 0 .3rem}
 table{border-collapse:collapse;font-size:.87rem;min-width:50%}
@@ -77,12 +72,10 @@ def to_html_page(chapters: Sequence[Chapter]) -> str:
     machine = chapters[0].runs[0].machine
     links = "".join(f"<a href='#{html.escape(c.name)}'>{html.escape(c.name)}</a>" for c in chapters)
     body = "".join(_chapter(c, machine) for c in chapters)
-    title = html.escape(", ".join(c.name for c in chapters))
-    return (
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
-        "<meta name=viewport content='width=device-width,initial-scale=1'>"
-        f"<title>minicnn: {title}</title><style>{STYLE}</style></head>\n<body><main>"
-        f"<h1>minicnn, measured</h1><nav>{links}</nav>\n{_machine(machine)}{body}</main></body></html>\n"
+    return html.document(
+        f"minicnn: {', '.join(c.name for c in chapters)}",
+        f"<main><h1>minicnn, measured</h1><nav>{links}</nav>\n{_machine(machine)}{body}</main>",
+        style=STYLE,
     )
 
 
@@ -194,7 +187,7 @@ def _figure(figure: Figure) -> str:
     for panel in figure.panels:
         svg, spots = drawing_of(figure, [panel])
         data = base64.b64encode(svg.encode()).decode()
-        label = html.escape(f"{figure.title}: {panel.title}", quote=True)
+        label = html.escape(f"{figure.title}: {panel.title}")
         answers = "".join(map(_spot, spots))
         charts += f'<div class=chart><img alt="{label}" src="data:image/svg+xml;base64,{data}">{answers}</div>'
     caption = words(figure.caption)

@@ -276,14 +276,16 @@ def predict(
     Returns:
         Array of the kind that x is, NumPy for lists; a list of them for several outputs.
     """
+    # A network of few samples computes for less time than it takes to check what it is given.
+    if not verbose and not callbacks and steps is None and model._training.written is None:
+        outputs = predictions.predict_alike(model._training, x, batch_size)
+        if outputs is not None:
+            return outputs[0] if model._graph.one_output else outputs
     progress(verbose)  # which refuses what is none
     (batch_size,), (steps,) = check_counts(batch_size=batch_size), check_optional(steps=steps)
     start = time.perf_counter()
-    plain = not callbacks and steps is None and not model._writes_steps()
-    outputs = predictions.predict_alike(model._training, x, batch_size) if plain else None
-    if outputs is None:
-        with received(model, x) as (x, _), Callbacks(callbacks, model, {"batch_size": batch_size}) as everyone:
-            outputs = predictions.predict(model._training, x, batch_size, steps, everyone)
+    with received(model, x) as (x, _), Callbacks(callbacks, model, {"batch_size": batch_size}) as everyone:
+        outputs = predictions.predict(model._training, x, batch_size, steps, everyone)
     if verbose and model._training.chief:
         print(f"{len(outputs[0])} samples predicted - {time.perf_counter() - start:.1f} s")
     return outputs[0] if model._graph.one_output else outputs

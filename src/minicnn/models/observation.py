@@ -55,7 +55,7 @@ def trace(model: Model, x: Any, y: Any = None, sample_weight: Any = None, *, ker
 
 
 def timeline(model: Model, x: Any, y: Any = None, sample_weight: Any = None) -> Timeline:
-    """When each part of a training step on one batch runs, on each rank; some training steps are taken for it.
+    """Times at which the parts of a training step on one batch run, on each rank; some training steps are taken for it.
 
     On GPUs the parts are launches, which follow each other without a graph; on the CPU those between which ranks
     compute together. All ranks call it at the same time.

@@ -15,7 +15,7 @@ Array = Any
 
 
 def namespace_of(array: Any) -> Any:
-    """Where functions of an array are: scikit-learn makes all arrays NumPy's unless told otherwise."""
+    """Namespace of an array's functions: scikit-learn makes all arrays NumPy's unless told otherwise."""
     if get_config()["array_api_dispatch"] and array_api_compat.is_array_api_obj(array):
         return array_api_compat.array_namespace(array)
     return array_api_compat.numpy

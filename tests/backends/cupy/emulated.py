@@ -25,6 +25,8 @@ import numpy as np
 from backends.cupy import emulator
 from minicnn.backends._gpu.backend import GpuBackend
 from minicnn.backends._gpu.device import H200
+from minicnn.backends._gpu.driver import PeerMemory
+from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one
 from minicnn.backends._gpu.tiles import Tiles
@@ -95,7 +97,7 @@ class DeviceArray(np.ndarray[Any, Any]):
         return np.asarray(getattr(ufunc, method)(*plain, **rest)).view(DeviceArray)
 
 
-class SharedMemory:
+class SharedMemory(PeerMemory):
     """See `PeerMemory`: files that several processes have in their memory."""
 
     def __init__(self) -> None:
@@ -134,7 +136,7 @@ class EmulatedRuntime:
     def __init__(self) -> None:
         self._now, self._beside = MAIN, Stream()
         self._graph: list[Callable[[], None]] | None = None  # what is captured
-        self.early, self.peers = False, SharedMemory()
+        self.early = False
 
     def _give(self, work: Callable[[], None], stream: Stream | None = None) -> None:
         """Have a stream do something."""
@@ -225,6 +227,9 @@ class EmulatedRuntime:
             self.record(after, self._beside)
 
         return begin, partial(self.wait, after)
+
+    def reach(self, host: Any) -> PeerSums | None:
+        return open_windows(self, SharedMemory(), host)
 
     def current(self) -> int:
         return id(self._now)

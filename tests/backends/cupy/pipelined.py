@@ -8,6 +8,7 @@ import pytest
 
 from minicnn import ops
 from minicnn.backends._gpu import tensor_tiling
+from minicnn.backends._gpu.tensor_families import TensorConvolutionTile, TensorWeightGradientTile
 from minicnn.program import Program, gradients
 from minicnn.program.passes import lower_precision, shorten_images
 
@@ -44,5 +45,5 @@ def tiled_ahead(plan: Any) -> set[str]:
 def take_only_these(patch: pytest.MonkeyPatch) -> None:
     """See `ahead_only`."""
     patch.setattr(tensor_tiling, "_chosen", {})
-    for other in ("convolution", "weight_gradient"):
-        patch.setattr(tensor_tiling, other, lambda *_: None)
+    for other in (TensorConvolutionTile, TensorWeightGradientTile):
+        patch.setattr(other, "best", lambda *_, **__: None)

@@ -14,15 +14,17 @@ from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_a
 from backends.cupy.short_storage import by_numpy, distance, residual, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import pipelined_tiling, writer
+from minicnn.backends._gpu import writer
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile, PipelinedWeightGradientTile
 from minicnn.backends._gpu.planning import tiles_on
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program
+from minicnn.program.passes import lower_precision, shorten_images
 from support.plans import plan_of
 
 
@@ -50,7 +52,8 @@ def test_convolutions_and_their_gradients(
     with pytest.MonkeyPatch.context() as patch:
         take_only_these(patch)
         best = partial(min, key=lambda tile: (tile.splits != splits, tile.score), default=None)  # if it can be
-        patch.setattr(pipelined_tiling, "best", lambda *given: best(pipelined_tiling.candidates(*given)))
+        chosen = classmethod(lambda family, *given: best(family.candidates(*given)))
+        patch.setattr(PipelinedTile, "best", chosen)
         program = convolution(dtype, n, c, f, kernel, strides, dilation, groups, size)
         rng = np.random.default_rng(0)
         sizes = {"x": 1.0, "weight": 1 / (kernel * c**0.5)}  # results of size 1, which are cubed
@@ -69,9 +72,10 @@ def test_the_tile_that_is_taken_is_the_quickest_of_all(gpu: str) -> None:
     nodes = [n for n in convolution("bfloat16", 9, 72, 40, 3, 2, 1, 2, 8).nodes if n.op.name in NAMES]
     assert len(nodes) == 3
     for node in nodes:
-        tiles = pipelined_tiling.candidates(node, KNOWN[gpu], "bfloat16")
+        family = PipelinedWeightGradientTile if node.op.name == "conv2d_weight_gradient" else PipelinedTile
+        tiles = family.candidates(node, KNOWN[gpu], "bfloat16")
         assert len(tiles) > 100
-        assert pipelined_tiling.best(node, KNOWN[gpu], "bfloat16") == min(tiles, key=lambda tile: tile.score)
+        assert family.best(node, KNOWN[gpu], "bfloat16") == min(tiles, key=lambda tile: tile.score)
 
 
 @pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")
@@ -90,6 +94,26 @@ def test_a_step_rounds_where_the_program_says_and_sums_what_it_stores() -> None:
     assert tiled_ahead(emulated.plan) == set(NAMES)
     # The second normalisation's mean and sum of squares, and the two sums of both gradients.
     assert [len(u.sums) for u in emulated.plan.groups if u.sums] == [2, 2, 2]
+    assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
+
+
+@needs_gxx
+@pytest.mark.usefixtures("ahead_only")
+def test_a_convolution_that_a_pooling_reads_is_stored_in_16_bits_and_its_maxima_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TensorTiles, "pooled", lambda *_: None)  # as if storing the image cost less
+    x = layers.Input((9, 9, 8))
+    y = layers.MaxPooling2D(2)(layers.Conv2D(16, 3, padding="same", use_bias=False)(layers.ReLU()(x)))
+    y = layers.Conv2D(8, 3, padding="same")(layers.ReLU()(layers.BatchNormalization()(y)))
+    plain, short, arrays = steps(Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(y))), 12, "bfloat16")
+    expected = by_numpy(short, arrays)
+    exact = get_backend("numpy").compile(plain)(arrays)
+    emulated = Emulated(short, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    ops_of = [[n.op.name for n in u.nodes] for u in emulated.plan.groups]
+    assert ["conv2d", "cast"] in ops_of
+    assert any(names[:2] == ["max_pool2d", "max_pool2d_index"] for names in ops_of)
+    assert ["max_pool2d_scatter", "cast"] in ops_of
     assert distance(emulated(arrays), expected) < 0.05 * distance(exact, expected)
 
 
@@ -167,4 +191,24 @@ def test_sums_and_maxima_over_positions(channels: int) -> None:
     arrays = {v.name: rng.standard_normal(v.shape).astype("float32") for v in program.inputs}
     expected = by_numpy(program, arrays)
     emulated = Emulated(program, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    assert distance(emulated(arrays), expected) < 1e-5
+
+
+@needs_gxx
+@pytest.mark.usefixtures("ahead_only")
+def test_threads_share_each_of_the_sums_that_a_tile_leaves() -> None:
+    program = Program("sums")
+    x, weight = program.input("x", (20, 16, 16, 8)), program.input("weight", (1, 1, 8, 8), kind="parameter")
+    attrs = {"strides": (1, 1), "padding": ((0, 0),) * 2, "dilation": (1, 1), "groups": 1, "data_format": "NHWC"}
+    y = ops.conv2d(ops.relu(x), weight, **attrs)
+    sums = [ops.sum(terms, axes=(0, 1, 2)) for terms in (y, ops.square(y))]
+    program.outputs |= {"y": y * 1.0, "mean": sums[0] * 0.5, "both": sums[0] + sums[1], "square": sums[1]}
+    assert shorten_images(program, "bfloat16")
+    assert lower_precision(program, "bfloat16")
+    rng = np.random.default_rng(0)
+    arrays = {v.name: rng.standard_normal(v.shape).astype("float32") for v in program.inputs}
+    expected = by_numpy(program, arrays)
+    emulated = Emulated(program, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    (added,) = [u for u in emulated.plan.groups if u.slices > 1]
+    assert [n.inputs[0].shape[0] > writer._FEW_SUMS for n in added.totals] == [True, True]
     assert distance(emulated(arrays), expected) < 1e-5

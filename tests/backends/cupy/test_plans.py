@@ -12,11 +12,12 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
-from minicnn.backends._gpu.planning import tiles_of, tiles_on
+from minicnn.backends._gpu.planning import planned, tiles_of, tiles_on
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.cpp import Cpp
+from minicnn.backends.cupy.generation import generate
 from minicnn.kernels.elements import affine, broadcast
 from minicnn.kernels.expressions import I
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, GlobalAveragePooling2D, MaxPooling2D, ReLU
@@ -186,3 +187,26 @@ def test_squares_that_a_sum_alone_needs_are_computed_where_it_adds_them(precisio
     stored = [v.node.op.name for group in plan.groups for v in group.stored if v.node and v.shape == (128, 32, 32, 96)]
     assert "square" not in stored
     assert [n for n in plan.program.nodes if n.op.name == "square" and n.outputs[0].shape == (128, 32, 32, 96)]
+
+
+def test_a_part_of_a_step_that_casts_weights_makes_neighbours_though_it_has_no_product() -> None:
+    program = Program("casts")
+    weight = program.input("weight", (1024, 4096), kind="parameter")
+    program.outputs["short"] = ops.cast(weight * 2.0, dtype="bfloat16")
+    (launch,) = planned(program, H200, generate).launches
+    assert launch.source is not None
+    assert launch.source.blocks * launch.source.threads * 8 == weight.size
+
+
+def test_terms_of_a_sum_are_not_stored_where_a_part_of_a_step_is_given_what_they_are_made_of() -> None:
+    """Another part of the step has left the image; here the terms alone read it."""
+    program = Program("part")
+    image, slope = (program.input(name, (8, 32, 32, 64), "bfloat16") for name in ("image", "slope"))
+    dy = ops.cast(ops.cast(slope, dtype="float32") * ops.cast(slope, dtype="float32"), dtype="bfloat16")
+    wide = ops.cast(dy, dtype="float32")
+    program.outputs["dy"] = dy
+    program.outputs["sum"] = ops.sum(wide, axes=(0, 1, 2))
+    program.outputs["scaled"] = ops.sum(wide * (ops.cast(image, dtype="float32") - 0.5), axes=(0, 1, 2))
+    launches = planned(program, H200, generate).launches
+    stored = [v for launch in launches for group in launch.groups for v in group.stored]
+    assert [v.name for v in stored if v.size == dy.size] == [dy.name]

@@ -14,7 +14,7 @@ from backends.cupy.emulator import Emulated, needs_gxx
 from backends.cupy.networks import NETWORKS
 from minicnn import ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import tensor_tiling
+from minicnn.backends._gpu import tensor_families, tensor_tiling
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
@@ -108,7 +108,7 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
 def test_windows_on_few_channels(
     width: int, channels: int, stride: int, which: str, rows_of_taps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_tiling, "_widths", lambda _: (rows_of_taps,))
+    monkeypatch.setattr(tensor_families, "_widths", lambda _: (rows_of_taps,))
     attrs = {**PLAIN, "strides": (2, stride), "padding": ((1, 1), (2, 2))}
     x, w = normal((2, 9, 30, channels), 0), normal((3, width, channels, 24), 0, 1)
     dy = normal((2, 5, (34 - width) // stride + 1, 24), 0, 2)
@@ -124,7 +124,7 @@ def test_weight_gradients_of_first_layers_have_tiles(image: int, channels: int, 
     dy, x = program.input("dy", (32, out, out, 64)), program.input("x", (32, image, image, channels))
     attrs = {**PLAIN, "strides": (stride, stride), "kernel": (kernel, kernel)}
     ops.conv2d_weight_gradient(dy, x, **attrs)
-    tile = tensor_tiling.weight_gradient(program.nodes[0], H200, "float32")
+    tile = tensor_families.TensorWeightGradientTile.best(program.nodes[0], H200, "float32")
     assert tile is not None
     assert tile.shared <= H200.shared_block
 

@@ -13,13 +13,13 @@ from backends.cupy.emulator import Emulated
 from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_ahead
 from backends.cupy.short_storage import by_numpy, distance, rounded
 from minicnn import ops
-from minicnn.backends._gpu import pipelined_tiling
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends.cupy import compiler, nvrtc
 from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program
@@ -178,20 +178,23 @@ def test_what_is_wrong_is_found(line: str, instead: str, message: str, monkeypat
         check_product(emulated, (128, 64, False, False), "Bfloat16")
 
 
+def block_of(tile: Tile) -> tuple[int, ...]:
+    """Sizes of a block of a product and of a warp, and the steps ahead."""
+    names = ("rows", "columns", "terms", "warp_rows", "warp_columns", "stages")
+    return tuple(tile.sizes[name] for name in names)
+
+
 def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -> None:
     """Products by warpgroups of these sizes, where they fit; others and other splits where not."""
     take_only_these(patch)
 
     def preferred(tile: Tile) -> tuple[bool, bool, bool, float]:
-        return not tile.warpgroups, tile.arguments[:6] != sizes, tile.splits != splits, tile.score
+        return not tile.warpgroups, block_of(tile) != sizes, tile.splits != splits, tile.score
 
-    patch.setattr(
-        pipelined_tiling,
-        "best",
-        lambda node, gpu, precision: min(
-            pipelined_tiling.candidates(node, gpu, precision), key=preferred, default=None
-        ),
-    )
+    def best(family: type[PipelinedTile], *given: Any) -> PipelinedTile | None:
+        return min(family.candidates(*given), key=preferred, default=None)
+
+    patch.setattr(PipelinedTile, "best", classmethod(best))
 
 
 TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, groups, rows, splits
@@ -200,8 +203,10 @@ TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, gr
     ((128, 64, 64, 1, 8, 4), "bfloat16", 1, 40, 40, 3, 2, 1, 1, 9, 1),
     ((64, 32, 128, 1, 4, 3), "bfloat16", 1, 136, 136, 2, 2, 1, 1, 6, 1),
     ((128, 64, 32, 2, 8, 6), "float16", 2, 24, 40, 3, 1, 1, 1, 8, 4),
-    ((128, 256, 32, 1, 32, 3), "bfloat16", 1, 40, 136, 1, 1, 1, 1, 9, 1),
+    ((128, 256, 32, 1, 32, 3), "bfloat16", 1, 104, 136, 1, 1, 1, 1, 9, 1),
     ((256, 64, 32, 2, 8, 4), "bfloat16", 5, 24, 40, 3, 3, 1, 1, 7, 1),
+    ((64, 32, 64, 1, 4, 1), "bfloat16", 3, 40, 40, 1, 1, 1, 1, 7, 1),  # all steps of the sums at once, here and below
+    ((128, 64, 32, 1, 8, 2), "bfloat16", 3, 40, 72, 1, 1, 1, 2, 7, 1),
 ]
 
 
@@ -252,7 +257,7 @@ def check_convolution(
     step = compiled(program, dtype)
     by_warpgroups = [u.tile for u in step.plan.groups if u.tile is not None and u.tile.warpgroups]
     assert len(by_warpgroups) == len(NAMES)
-    assert sizes in [tile.arguments[:6] for tile in by_warpgroups]
+    assert sizes in [block_of(tile) for tile in by_warpgroups]
     found = step(arrays)
     assert distance(found, expected) < 1e-3, {
         name: np.argwhere(np.abs(found[name] - y) > 0.02 * np.abs(y).max())[:8].tolist() for name, y in expected.items()
@@ -275,7 +280,7 @@ def test_planner_takes_them_on_capability_9_0_alone() -> None:
 def test_sums_of_what_is_stored(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     prefer(monkeypatch, sizes)
     program, f = Program("sums"), sizes[1] // 2 + 8
-    x, weight = program.input("x", (6, 11, 11, 24)), program.input("weight", (1, 1, 24, f), kind="parameter")
+    x, weight = program.input("x", (6, 11, 11, 136)), program.input("weight", (1, 1, 136, f), kind="parameter")
     attrs: dict[str, Any] = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
     y = ops.relu(ops.conv2d(ops.relu(x), weight, **attrs, data_format="NHWC"))
     for name, value in (("mean", y), ("squares", ops.square(y))):
@@ -287,9 +292,7 @@ def test_sums_of_what_is_stored(sizes: tuple[int, ...], monkeypatch: pytest.Monk
     arrays = {v.name: rounded(rng.standard_normal(v.shape).astype("float32"), "bfloat16") for v in program.inputs}
     expected = by_numpy(program, arrays)
     step = Emulated(program, tiles=tiles("bfloat16"))
-    assert [(len(u.sums), u.tile.arguments[:6]) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [
-        (2, sizes)
-    ]
+    assert [(len(u.sums), block_of(u.tile)) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [(2, sizes)]
     assert distance(step(arrays), expected) < 1e-3
 
 

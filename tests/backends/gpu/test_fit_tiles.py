@@ -36,8 +36,8 @@ def times(harness: Any, kind: str, gpu: Gpu, truth: Costs, shapes: int = 7) -> l
     rng, made = np.random.default_rng(0), []
     for case, _ in zip(harness.cases(kind, rng), range(shapes), strict=False):
         tiles = harness.sampled(case, gpu, 24, rng)
-        assert len({tile.arguments for tile in tiles}) == len(tiles) >= 10
-        one = asdict(case) | {"tiles": [tile.arguments for tile in tiles], "us": [*range(len(tiles))]}
+        assert len({tuple(tile.sizes.items()) for tile in tiles}) == len(tiles) >= 10
+        one = asdict(case) | {"tiles": [tile.sizes for tile in tiles], "us": [*range(len(tiles))]}
         timed = harness.Timed.of(one, gpu)  # in another order, which their numbers tell
         modelled = timed.blocks.cycles(gpu, truth, case.precision)
         one["us"] = (modelled[np.argsort(timed.cycles)] / gpu.clock * 1e6).tolist()

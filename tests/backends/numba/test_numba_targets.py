@@ -23,10 +23,10 @@ from support.small_training import arrays, assert_same_bits, compiled, digits
 
 cpus = pytest.importorskip("minicnn.backends.numba.cpus")
 
-# By architecture: a multiply-add, an access to the stack, and a jump to a label.
+# By architecture: a multiply-add, an access to the stack, a jump to a label, and a vector that is stored elsewhere.
 WORDS = {
-    "x86_64": (r"\tvf[a-z]*madd\w+", r"\(%rsp", r"\tj\w+\t(\S+)"),
-    "aarch64": (r"\t(?:fml[as]|fmadd)\t", r"\[sp\b", r"\tb\S*\t(?:\w+, )?(\S+)"),
+    "x86_64": (r"\tvf[a-z]*madd\w+", r"\(%rsp", r"\tj\w+\t(\S+)", r"\tvmov[au]ps\t%[yz]mm\d+.*, [^%]*\((?!%rsp)"),
+    "aarch64": (r"\t(?:fml[as]|fmadd)\t", r"\[sp\b", r"\tb\S*\t(?:\w+, )?(\S+)", r"\tst\w+\tq\d+.*\[(?!sp)"),
 }
 # CPUs, and how full registers are written.
 TARGETS = {
@@ -40,24 +40,32 @@ def kernels(convolution: str, filters: int, size: int, strides: int) -> list[Any
     """Sources of a convolution, its gradients, a product and its gradients, for the CPU that `cpus.host` describes."""
     from minicnn.backends.numba.rules import lower
 
+    n = 4 if convolution == "channels" else 64
     program, attrs = Program(), {"strides": (strides, strides)}
-    x, w = program.input("x", (64, 12, 12, 16)), program.input("w", (size, size, 16, filters), kind="parameter")
+    x, w = program.input("x", (n, 12, 12, 16)), program.input("w", (size, size, 16, filters), kind="parameter")
     y = program.outputs["y"] = ops.conv2d(x, w, **attrs)
     dy = program.input("dy", y.shape)
     program.outputs["dx"] = ops.conv2d_input_gradient(dy, w, image=(12, 12), **attrs)
     program.outputs["dw"] = ops.conv2d_weight_gradient(dy, x, kernel=(size, size), **attrs)
-    rows, units = program.input("rows", (512, 256)), program.input("units", (256, 48), kind="parameter")
-    sums = program.input("sums", (512, 48))
+    rows, units = program.input("rows", (8 * n, 256)), program.input("units", (256, 48), kind="parameter")
+    sums = program.input("sums", (8 * n, 48))
     program.outputs["product"] = ops.matmul(rows, units)
     program.outputs["drows"] = ops.matmul(sums, units, transpose_b=True)
     program.outputs["dunits"] = ops.matmul(rows, sums, transpose_a=True)
     return [task.source for task in lower(program, 2, convolution).tasks if task.source is not None]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("target", "full"), TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize(
-    ("convolution", "filters", "size", "strides"), [("direct", 24, 3, 1), ("direct", 32, 5, 2), ("winograd", 32, 3, 1)]
+    ("convolution", "filters", "size", "strides"),
+    [
+        ("direct", 24, 3, 1),
+        ("direct", 32, 5, 2),
+        ("winograd", 32, 3, 1),
+        ("channels", 64, 3, 1),
+        ("channels", 96, 5, 2),
+    ],
 )
 def test_sums_stay_in_full_registers(
     target: Any, full: str, convolution: str, filters: int, size: int, strides: int, monkeypatch: pytest.MonkeyPatch
@@ -65,18 +73,21 @@ def test_sums_stay_in_full_registers(
     from minicnn.backends.numba.kernel import assembly
 
     monkeypatch.setattr(cpus, "host", lambda: target)
-    multiply_add, stack, jump = WORDS[target.architecture]
+    multiply_add, stack, jump, store = WORDS[target.architecture]
     names = set()
     for source in kernels(convolution, filters, size, strides):
         for lines in inner_loops(assembly(source, target), jump):
             products = [line for line in lines if re.search(multiply_add, line)]
-            if len(products) < 4:  # the last elements of a row
-                continue
+            if len(products) < 4 or any(re.search(store, line) for line in lines):
+                continue  # the last elements of a row; a transform, which stores what it makes
             names.add(source.name)
             assert all(re.search(full, line) for line in products), (source.name, source.tiles)
             assert not [line for line in lines if re.search(stack, line)], (source.name, source.tiles, lines)
-    ending = " by winograd" if convolution == "winograd" else ""
-    assert names == {f"conv2d{ending}", f"conv2d_input_gradient{ending}", "conv2d_weight_gradient", "matmul"}
+    ending = {"winograd": " by winograd F(4x4)", "channels": " of channels"}.get(convolution, "")
+    always = " of channels" if convolution == "channels" else ""
+    assert names == {
+        f"conv2d{ending}", f"conv2d_input_gradient{ending}", f"conv2d_weight_gradient{always}", f"matmul{always}",
+    }  # fmt: skip
 
 
 PROGRAM = """

@@ -121,6 +121,15 @@ def test_threads_sleep_between_steps() -> None:
     assert time.process_time() - before < 0.1
 
 
+def test_threads_sleep_once_they_have_settled() -> None:
+    from minicnn.backends.numba import threads
+
+    train(compiled(backend(2)), 2)
+    pool = threads.pool(2)
+    pool.settle(10)
+    assert threads.interpreting.SWITCHED_ON or (pool._lines[1:-1, 0] == threads._ASLEEP).all()
+
+
 @pytest.mark.parametrize("threads", [2, 5])
 def test_lists_come_before_and_after_threads_fall_asleep(threads: int) -> None:
     from minicnn.backends.numba.kernel import KernelCode, compile_source

@@ -18,8 +18,7 @@ pytest.importorskip("numba_cuda")
 from backends.numba_cuda.running import ON_DEVICE
 from minicnn import ops
 from minicnn.backends._gpu.device import H200
-from minicnn.backends._gpu.tile_families import ProductTile
-from minicnn.backends._gpu.tiling import LIMITS
+from minicnn.backends._gpu.tiling import LIMITS, ProductTile
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.generation import generate
 from minicnn.backends.numba_cuda.shim import SIMULATED, check_numpy

@@ -108,7 +108,11 @@ class Pipelined:
     fragment: float  # alone, of a product of fragments
     fragments: float  # the same, for each of several that do not depend on each other
     latency: float  # alone, from memory to shared memory
-    result: float  # eight results on their way out
+    far: float  # the same for a weight gradient, whose operands were written long ago
+    forward: float  # eight results of a convolution on their way out
+    back: float  # the same of an input gradient, behind which more is read
+    weights: float  # the same of a weight gradient, which is stored in float32
+    passing: float  # alone, for each fragment of a warp: as many of these as a multiprocessor would bring out meanwhile
     launch: float  # alone, before and after all blocks
 
 

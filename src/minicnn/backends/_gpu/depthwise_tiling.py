@@ -1,4 +1,4 @@
-"""Sizes of the tiles of `depthwise.cuh`: those that take the least time, by counted instructions and bytes."""
+"""Tiles of `depthwise.cuh`: those that take the least time, by counted instructions and bytes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tile_families import RUN, DepthwiseTile, DepthwiseWeightGradientTile
 from minicnn.backends._gpu.tile_times import quotient
 from minicnn.kernels.elements import widens
 from minicnn.kernels.windows import Image, Window, images, window
 from minicnn.program.graph import Node
 
+RUN = 8  # channels of a thread, which are 16 bytes
 DEPTHWISE = frozenset({"depthwise_conv2d", "depthwise_conv2d_input_gradient"})  # which have one result a position
 MOST_TOTALS = 2  # sums over positions that a block takes of what it makes
 _MOST_THREADS = 256
@@ -131,71 +132,6 @@ def applies(node: Node) -> bool:
     return short and runs and max(window(node).kernel) <= _MOST_TAPS
 
 
-def convolution(node: Node, gpu: Gpu) -> DepthwiseTile | None:
-    """Tile of a depthwise convolution or of its input gradient; None if nothing fits."""
-    (x, y), seen, back = images(node), window(node), node.op.name.endswith("gradient")
-    tiles = []
-    for piece in _pieces(x if back else y, seen, back=back):
-        g, px = piece.runs, piece.strip
-        filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
-        for threads in _threads(g, piece.items):
-            # Sums over positions are added up at the end, over the pixels, which are done with.
-            shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
-            work = _DepthwiseWork(
-                blocks=piece.tiles * piece.slices,
-                threads=threads,
-                resident=gpu.resident(threads, 56 + 10 * px, shared),
-                brought=quotient(piece.pixels * g, threads),
-                items=quotient(piece.items * g, threads),
-                item=piece.work + px * _FINISHED,
-                pixels=piece.pixels + 2 * piece.items * px,
-                runs=g,
-            )
-            if work.resident:
-                # Each piece leaves a row of sums that somebody adds up.
-                score = work.cycles(gpu) + piece.tiles * _ROW
-                tile = DepthwiseTile(
-                    runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px, blocks=work.blocks,
-                    threads=threads, shared=shared, stages=1, score=score,
-                )  # fmt: skip
-                tiles.append(tile)
-    return min(tiles, key=_score, default=None)
-
-
-def weight_gradient(node: Node, gpu: Gpu) -> DepthwiseWeightGradientTile | None:
-    """Tile of a depthwise weight gradient; None if nothing fits."""
-    (_, y), seen, tiles = images(node), window(node), []
-    (kh, kw), launches = seen.kernel, costs_on(gpu).launches
-    for piece, rows in itertools.product(_pieces(y, seen, back=False), sorted({1, max(1, min(kh, _MOST_SUMS // kw))})):
-        g, px = piece.runs, piece.strip
-        positions, teams = piece.items * px, quotient(kh, rows)
-        for threads in _threads(g * teams, piece.items):
-            shared = piece.bytes_of(piece.pixels) + piece.bytes_of(positions)
-            shared = max(shared, threads * RUN * 4 * (kw if kw <= 3 else 1))  # AT_ONCE
-            resident = gpu.resident(threads, 56 + RUN * (rows * kw + px), shared)
-            room = resident * gpu.multiprocessors * 15 // 16  # which leaves some for others beside it
-            splits = min(piece.tiles, max(1, room // piece.slices))
-            work = _DepthwiseWork(
-                blocks=splits * piece.slices,
-                threads=threads,
-                resident=resident,
-                brought=quotient((piece.pixels + positions) * g, threads),
-                items=quotient(piece.items * g * teams, threads),
-                item=piece.work * rows / kh + px * _LOADED,
-                pixels=piece.pixels + positions,
-                runs=g,
-                turns=quotient(piece.tiles, splits),
-            )
-            if resident:
-                score = work.cycles(gpu) + splits * kh * kw * y.c / launches.gradients
-                tile = DepthwiseWeightGradientTile(
-                    runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px, tap_rows=rows,
-                    blocks=work.blocks, threads=threads, splits=splits, shared=shared, stages=1, score=score,
-                )  # fmt: skip
-                tiles.append(tile)
-    return min(tiles, key=_score, default=None)
-
-
 def _score(tile: DepthwiseTile) -> float:
     return tile.score
 
@@ -229,3 +165,104 @@ def _lengths(length: int, step: int) -> list[int]:
 
 def _up(n: int, step: int) -> int:
     return quotient(n, step) * step
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthwiseTile(Tile):
+    """Tile of a depthwise convolution, or of its input gradient, of images in 16 bits.
+
+    Attributes:
+        runs: Runs of channels of a block.
+        images: Images of a piece.
+        rows: Rows of a piece.
+        columns: Columns of a piece.
+        strip: Neighbouring columns that a thread computes.
+    """
+
+    runs: int
+    images: int
+    rows: int
+    columns: int
+    strip: int
+
+    def row_blocks(self, channels: int, groups: int) -> int:
+        """Blocks that make the same channels of a convolution's result, of which there are as many as groups."""
+        return self.blocks // (channels // (RUN * self.runs))
+
+    @classmethod
+    def best(cls, node: Node, gpu: Gpu) -> DepthwiseTile | None:
+        """Tile of a depthwise convolution or of its input gradient; None if nothing fits."""
+        (x, y), seen, back = images(node), window(node), node.op.name.endswith("gradient")
+        tiles = []
+        for piece in _pieces(x if back else y, seen, back=back):
+            g, px = piece.runs, piece.strip
+            filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
+            for threads in _threads(g, piece.items):
+                # Sums over positions are added up at the end, over the pixels, which are done with.
+                shared = max(piece.bytes_of(piece.pixels) + filters, MOST_TOTALS * threads * RUN * 4)
+                work = _DepthwiseWork(
+                    blocks=piece.tiles * piece.slices,
+                    threads=threads,
+                    resident=gpu.resident(threads, 56 + 10 * px, shared),
+                    brought=quotient(piece.pixels * g, threads),
+                    items=quotient(piece.items * g, threads),
+                    item=piece.work + px * _FINISHED,
+                    pixels=piece.pixels + 2 * piece.items * px,
+                    runs=g,
+                )
+                if work.resident:
+                    # Each piece leaves a row of sums that somebody adds up.
+                    score = work.cycles(gpu) + piece.tiles * _ROW
+                    tile = cls(
+                        runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px,
+                        blocks=work.blocks, threads=threads, shared=shared, stages=1, score=score,
+                    )  # fmt: skip
+                    tiles.append(tile)
+        return min(tiles, key=_score, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthwiseWeightGradientTile(DepthwiseTile):
+    """Tile of a depthwise convolution's weight gradient.
+
+    Attributes:
+        tap_rows: Rows of taps of a thread.
+    """
+
+    tap_rows: int
+
+    @classmethod
+    def best(cls, node: Node, gpu: Gpu) -> DepthwiseWeightGradientTile | None:
+        """Tile of a depthwise weight gradient; None if nothing fits."""
+        (_, y), seen, tiles = images(node), window(node), []
+        (kh, kw), launches = seen.kernel, costs_on(gpu).launches
+        for piece, rows in itertools.product(
+            _pieces(y, seen, back=False), sorted({1, max(1, min(kh, _MOST_SUMS // kw))})
+        ):
+            g, px = piece.runs, piece.strip
+            positions, teams = piece.items * px, quotient(kh, rows)
+            for threads in _threads(g * teams, piece.items):
+                shared = piece.bytes_of(piece.pixels) + piece.bytes_of(positions)
+                shared = max(shared, threads * RUN * 4 * (kw if kw <= 3 else 1))  # AT_ONCE
+                resident = gpu.resident(threads, 56 + RUN * (rows * kw + px), shared)
+                room = resident * gpu.multiprocessors * 15 // 16  # which leaves some for others beside it
+                splits = min(piece.tiles, max(1, room // piece.slices))
+                work = _DepthwiseWork(
+                    blocks=splits * piece.slices,
+                    threads=threads,
+                    resident=resident,
+                    brought=quotient((piece.pixels + positions) * g, threads),
+                    items=quotient(piece.items * g * teams, threads),
+                    item=piece.work * rows / kh + px * _LOADED,
+                    pixels=piece.pixels + positions,
+                    runs=g,
+                    turns=quotient(piece.tiles, splits),
+                )
+                if resident:
+                    score = work.cycles(gpu) + splits * kh * kw * y.c / launches.gradients
+                    tile = cls(
+                        runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px, tap_rows=rows,
+                        blocks=work.blocks, threads=threads, splits=splits, shared=shared, stages=1, score=score,
+                    )  # fmt: skip
+                    tiles.append(tile)
+        return min(tiles, key=_score, default=None)

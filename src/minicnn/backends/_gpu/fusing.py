@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from minicnn.backends._gpu.costs import costs_on
-from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS
+from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS, DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.inlining import TILED, Inlining
 from minicnn.backends._gpu.launches import launches
-from minicnn.backends._gpu.tile_families import DepthwiseTile, PipelinedTile
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.kernels.elements import same_index, widens
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -176,13 +175,9 @@ class Plan(Inlining):
                 continue
             # A tile whose pieces consist of whole windows, which may be a slower one than that of the convolution
             # alone.
-            tile, gpu = self.tiles.convolution(maker.anchor, attrs["kernel"]), self.tiles.gpu
+            tile = self.tiles.pooled(maker.anchor, pool)
             if tile is None:
                 continue
-            if maker.tile.stages:  # what it takes to store the image for a pooling by itself
-                apart = costs_on(gpu).launches.launch + 2 * source.nbytes / gpu.bandwidth * gpu.clock
-                if not tile.precision or tile.score > maker.tile.score + apart:
-                    continue
             maker.before, maker.nodes, maker.pool, maker.tile = maker.nodes, group.nodes, pool, tile
             self._remove(group, maker)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minicnn import ops
-from minicnn.backends._gpu.tile_families import ReductionTile, Tile
+from minicnn.backends._gpu.base_tile import Tile
+from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.program.graph import ITEMSIZE, Node, Spec, Value
 
 THREADS = 256  # of a block whose threads share sums of partial sums

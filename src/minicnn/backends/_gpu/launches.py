@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minicnn.backends._gpu import tiling
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.tile_families import ReductionTile
+from minicnn.backends._gpu.tiling import ReductionTile
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.fusing import Plan
@@ -42,7 +41,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
             if isinstance(group.tile, ReductionTile) and group.is_plain and threads:
-                group.tile = tiling.narrowed(group.tile, threads)
+                group.tile = group.tile.narrowed(threads)
     return shared
 
 

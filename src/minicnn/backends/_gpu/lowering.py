@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.plain import is_lowered, plain_tile
 from minicnn.backends._gpu.regions import region_statements
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.expressions import Expr, I, Name
 from minicnn.kernels.statements import Function, Kernel, Part, Statement, Store, Template
@@ -85,18 +83,9 @@ class _Lowering(Writer):
             pooled = self.locals[id(self.plan.root(group.pool.inputs[0]))]
             after = tuple(self.follow(group.nodes, group, Name("top"), Name("tap")))
             kernel = (("kernel", group.pool.attrs["kernel"]),)
-            finish.append(Template("max_pool2d", kernel, (pooled.name,), Name("top"), after))
+            finish.append(Template("max_pool2d", "", kernel, (pooled.name,), Name("top"), after))
         for one in group.sums:
             term = self.locals[id(self.plan.root(one.inputs[0]))].name
-            finish.append(Template(one.op.name, (("axes", one.attrs["axes"]),), (term,), Name("sum"), ()))
+            finish.append(Template(one.op.name, "", (("axes", one.attrs["axes"]),), (term,), Name("sum"), ()))
         operands = tuple(self.function(v) if self.inlined(v) is not None else self.parameter(v) for v in node.inputs)
-        return Template(node.op.name, _chosen(tile), operands, total, tuple(finish))
-
-
-def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
-    """Choices for a tile, by name: its sizes, then what a launch with it asks for."""
-    launch = {f.name: f.default for f in fields(Tile)}
-    sizes = [(f.name, getattr(tile, f.name)) for f in fields(tile) if f.name not in launch]
-    # Only what was chosen against the default: a reader looks for what is particular about this tile.
-    asked = [(name, getattr(tile, name)) for name in launch if name not in ("blocks", "threads", "score")]
-    return *sizes, *((name, value) for name, value in asked if value != launch[name])
+        return Template(node.op.name, type(tile).__name__, tile.chosen, operands, total, tuple(finish))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu
+from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.rank_sums import messages
 from minicnn.backends._gpu.runtime import KernelText, Launch, Runtime
 from minicnn.distribution.prediction.links import known
@@ -29,12 +30,16 @@ class PeerSums:
 
     Args:
         runtime: The device.
+        memory: Where its windows come from.
         gpu: What is known of it.
         rank: Number of this rank.
         windows: Addresses of the ranks' windows.
     """
 
-    def __init__(self, runtime: Runtime, gpu: Gpu, rank: int, windows: Sequence[int]) -> None:
+    def __init__(
+        self, runtime: Runtime, memory: PeerMemory, gpu: Gpu, rank: int, windows: Sequence[int]
+    ) -> None:  # fmt: skip
+        self._memory = memory
         self._runtime, self._rank, self._windows, self._ranks = runtime, rank, windows, len(windows)
         # Blocks of a kernel: those of all lanes are on the device at a time, whatever else is there.
         self._channels, self._gpu = gpu.multiprocessors, gpu
@@ -76,11 +81,14 @@ class PeerSums:
         self._ended[:] = 1
 
     def close(self) -> None:
-        """Leave the others' windows; the device has done what it was given. The own one stays, where they may be."""
-        peers = self._runtime.peers
+        """Leave the others' windows; the device has done what it was given."""
         for rank, address in enumerate(self._windows):
-            if rank != self._rank and peers is not None:
-                peers.close(address)
+            if rank != self._rank:
+                self._memory.close(address)
+
+    def free(self) -> None:
+        """Give up the own window, when all others have left it."""
+        self._memory.free(self._windows[self._rank])
 
     def _text(self, dtype: str) -> KernelText:
         group, name = Group(self._ranks), _TYPES[dtype]
@@ -90,7 +98,6 @@ class PeerSums:
 extern "C" __global__ void __launch_bounds__({THREADS}) kernel(
     const {name}* own, {name}* total, const uint64* places, uint32* rounds, int rank, int count, int blocks) {{
   wait_for_previous();
-  let_next_begin();  // which waits for this one's end
   sum_of_peers<{self._ranks}, {THREADS}>(
       own, total, places, rounds, rank, count, blocks, [](const Summand<{name}>* x) {{
     return {total};
@@ -101,44 +108,32 @@ extern "C" __global__ void __launch_bounds__({THREADS}) kernel(
         return KernelText(text, signature, THREADS, title="a sum over ranks", cpp=True)
 
 
-def open_windows(runtime: Runtime, host: Communicator, window: tuple[int, bytes] | None) -> PeerSums | None:
+def open_windows(runtime: Runtime, memory: PeerMemory, host: Communicator) -> PeerSums | None:
     """Sums through windows that all ranks open, or None on all; each waits for the others.
 
     Args:
         runtime: The device.
+        memory: Where its windows come from.
         host: What connects the processes.
-        window: This rank's: see `own_window`.
     """
-    peers, gpu = runtime.peers, runtime.gpu
-    there = b"" if window is None else socket.gethostname().encode() + b"\n" + window[1]
-    told = [each.partition(b"\n") for each in host.share(there)]
-    apart = len({name for name, *_ in told}) > 1  # on several machines, or one has no window
-    if peers is None or gpu is None or window is None or apart:
-        return None
+    gpu, own, handle = runtime.gpu, 0, b""
+    if gpu is not None and host.size > 1 and known()[gpu.links].peer_latency:
+        with suppress(OSError):  # where there is no memory left, NCCL says so
+            own, handle = memory.allocate(LANES * _nbytes(gpu, host.size))
+            runtime.synchronize()
+    name = socket.gethostname().encode() + b"\n"
+    told = host.share(name + handle if handle else b"")
     opened: dict[int, int] = {}
     with suppress(OSError):  # such as two GPUs without a path between them
-        for rank, (*_, handle) in enumerate(told):
-            if rank != host.rank:
-                opened[rank] = peers.open(handle)
-    whole = len(opened) == host.size - 1
-    if not all(each == b"1" for each in host.share(b"1" if whole else b"0")):
-        for address in opened.values():
-            peers.close(address)
-        return None
-    return PeerSums(runtime, gpu, host.rank, [opened.get(rank, window[0]) for rank in range(host.size)])
-
-
-def own_window(runtime: Runtime, ranks: int) -> tuple[int, bytes] | None:
-    """Address and handle of a rank's window, of zeros; None if there is none, or none is needed."""
-    gpu = runtime.gpu
-    if runtime.peers is None or gpu is None or ranks == 1 or not known()[gpu.links].peer_latency:
-        return None
-    try:
-        made = runtime.peers.allocate(LANES * _nbytes(gpu, ranks))
-    except OSError:  # NCCL then says what it lacks, if it does
-        return None
-    runtime.synchronize()
-    return made
+        for rank, each in enumerate(told):
+            if rank != host.rank and handle and each.startswith(name):  # on this machine
+                opened[rank] = memory.open(each.removeprefix(name))
+    reached = len(opened) == host.size - 1
+    if gpu is not None and all(each == b"1" for each in host.share(b"1" if reached and handle else b"0")):
+        return PeerSums(runtime, memory, gpu, host.rank, [opened.get(rank, own) for rank in range(host.size)])
+    for address in opened.values():
+        memory.close(address)
+    return None
 
 
 def _nbytes(gpu: Gpu, ranks: int) -> int:

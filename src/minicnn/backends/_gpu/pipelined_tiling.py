@@ -1,18 +1,19 @@
-"""Sizes of the tiles of `pipelined.cuh`: those that take the least time, by a model fitted to times."""
+"""Tiles of `pipelined.cuh`: those that take the least time, by a model fitted to times."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import Pipelined, costs_on
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tile_families import PipelinedTile
 from minicnn.backends._gpu.tile_times import Numbers, quotient
 from minicnn.kernels.geometry import Geometry, phases
 from minicnn.ops.windows import Axes
@@ -22,6 +23,8 @@ _REGISTERS = 48  # of a thread, beside its sums, the fragments that are multipli
 _COPIED = 16, 12  # runs that a thread sends for in a step at most, of convolutions and of weight gradients
 _MOST_TAPS = 15  # along an axis, which are bits of a mask
 _SIZES = (16, 32, 64, 128, 256)
+_FORWARD, _BACK, _WEIGHTS = range(3)  # convolutions, their input gradients, their weight gradients
+_STAGES = 3  # at least, of a sum with more steps than these
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
 
 
@@ -30,7 +33,7 @@ class PipelineWork(NamedTuple):
 
     blocks: Numbers  # how many
     resident: Numbers  # that a multiprocessor has at a time
-    stages: Numbers  # steps in shared memory
+    ahead: Numbers  # steps that are on their way; infinity if all of them are, so that the first alone is waited for
     steps: Numbers  # of a block, on average
     longest: Numbers  # the same of the block that has most
     products: Numbers  # of fragments, in a step
@@ -42,6 +45,7 @@ class PipelineWork(NamedTuple):
     results: Numbers  # runs of eight results of a block
     beside: Numbers  # cycles of adding up partial sums
     warpgroups: Numbers  # whether tensor cores multiply while threads go on, and the step before is still read
+    kind: Numbers  # _FORWARD, _BACK or _WEIGHTS
 
     def cycles(self, gpu: Gpu, costs: Pipelined) -> Numbers:
         """Cycles of the launch, and of what it leaves to do."""
@@ -53,10 +57,13 @@ class PipelineWork(NamedTuple):
         busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
         multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
         alone = costs.step + np.where(self.warpgroups, np.maximum(multiplied, brought), multiplied + brought)
-        alone = np.maximum(alone, costs.latency / (self.stages - 1 - self.warpgroups))
-        ending = self.results * costs.result
+        latency = np.where(self.kind == _WEIGHTS, costs.far, costs.latency)
+        alone = alone + latency / self.ahead
+        result = np.choose(self.kind, (costs.forward, costs.back, costs.weights))
+        ending = self.results * result
         together = each * (self.steps * busy + ending)
-        apart = rounds * (self.longest * np.maximum(busy, alone) + costs.latency + ending)
+        passing = np.maximum(ending, self.chain * costs.passing * result)
+        apart = rounds * (self.longest * np.maximum(busy, alone) + latency + passing)
         return np.maximum(together, apart) + costs.launch + self.beside
 
 
@@ -69,13 +76,15 @@ class _Pipeline:
     loads: int
     lines: float
 
-    def work(self, blocks: int, steps: float, longest: int, beside: float) -> PipelineWork:
+    def work(
+        self, kind: int, blocks: int, steps: float, longest: int, beside: float, *, whole: bool = False
+    ) -> PipelineWork:
         one = self.tile
-        results = one.rows * one.columns
+        results, ahead = one.rows * one.columns, math.inf if whole else one.stages - 1 - one.warpgroups
         return PipelineWork(
-            blocks, self.resident, one.stages, steps, longest, results * one.terms // 2048, self.loads,
+            blocks, self.resident, ahead, steps, longest, results * one.terms // 2048, self.loads,
             (one.rows + one.columns) * one.terms // 8, self.lines, one.terms // 16, one.warp_rows * one.warp_columns,
-            results // 8, beside, one.warpgroups,
+            results // 8, beside, one.warpgroups, kind,
         )  # fmt: skip
 
 
@@ -127,7 +136,9 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
 def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
     """Blocks of one or two warpgroups that fit, each of which makes mt times 64 rows; arguments as for `_pipelines`."""
     # A warpgroup multiplies 64 rows at a time, and reads both operands from shared memory, in layouts of 1,024 bytes.
-    for down, right, bk, mt, nt in itertools.product((1, 2), (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
+    # Of equals, the first is taken: in convolutions the one whose warps have fewer results to bring out.
+    most = (1, 2) if across[0] else (2, 1)
+    for down, right, bk, mt, nt in itertools.product(most, (1, 2), (32, 64, 128), (1, 2), (4, 8, 16, 32)):
         bm, bn, threads = 64 * down * mt, 8 * nt * right, 128 * down * right
         registers = 4 * mt * nt + _REGISTERS + 32
         if down * right > 2 or (right > 1 and nt < 16) or registers > gpu.registers_thread - 15:
@@ -139,7 +150,7 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             continue
         loads = down * right * mt * bk // 16 * (4 + nt // 2)
         lines = sum(count * max(1, columns / 64) for count, columns in rows)
-        for stages in (4, 6, 3):  # of equals, the first is taken
+        for stages in (4, 6, 3, 2, 1):
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
             shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
             if resident := gpu.resident(threads, registers, shared):
@@ -148,21 +159,6 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
                     shared=shared, stages=stages, warpgroups=True,
                 )  # fmt: skip
                 yield _Pipeline(tile, resident, loads, lines)
-
-
-def best(node: Node, gpu: Gpu, precision: str) -> PipelinedTile | None:
-    """The tile of a convolution or of a gradient of one that takes the least time; None if there is none."""
-    if not (works := list(work_of(node, gpu))):
-        return None
-    scores = _cycles(works, gpu)
-    least = int(np.argmin(scores))
-    return _tile(*works[least], precision, scores[least])
-
-
-def candidates(node: Node, gpu: Gpu, precision: str) -> list[PipelinedTile]:
-    """Tiles that fit of a convolution or of a gradient of one, their scores the cycles that they take."""
-    works = list(work_of(node, gpu))
-    return [_tile(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
 
 
 def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> Numbers:
@@ -175,57 +171,106 @@ def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> N
     return np.where(together.warpgroups, together.cycles(gpu, costs.warpgroups), together.cycles(gpu, costs.pipelined))
 
 
-def _tile(block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> PipelinedTile:
-    return replace(block.tile, blocks=work.blocks, splits=splits, precision=precision, score=float(score))
+@dataclass(frozen=True, kw_only=True)
+class PipelinedTile(Tile):
+    """Tile of a convolution or of its input gradient, as a product whose 16-bit operands are loaded ahead.
+
+    Attributes:
+        rows: Rows of a block: positions, or weights of a filter for a weight gradient.
+        columns: Columns of a block: filters.
+        terms: Terms of a step.
+        warp_rows: Rows of fragments of a warp; of a warpgroup, rows of 64.
+        warp_columns: Columns of fragments of a warp, or of a warpgroup.
+    """
+
+    rows: int
+    columns: int
+    terms: int
+    warp_rows: int
+    warp_columns: int
+
+    @classmethod
+    def works(cls, node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
+        """Blocks, splits and work of each tile that fits."""
+        g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
+        strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
+        uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
+        if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven or max(kh, kw) > _MOST_TAPS:
+            return
+        rows, columns = phases(node)
+        positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
+        for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
+            bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
+            # More than half of such a block would be idle; a smaller one does the same.
+            if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
+                continue
+            blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
+            steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
+            longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
+            # Warpgroups multiply what is there as it arrives if a stage is a step: more stages are memory for nothing.
+            most = longest if rows * columns == 1 else math.inf
+            whole = block.tile.warpgroups and block.tile.stages == most
+            if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:
+                yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole)
+            if block.tile.stages < _STAGES:
+                continue
+            for splits in (2, 4, 8):
+                # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
+                # beginning.
+                if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
+                    break
+                # A launch adds them up, and what could have followed the sums needs another.
+                beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
+                shares = quotient(steps, splits), quotient(longest, splits)
+                yield block, splits, block.work(int(back), blocks * splits, *shares, beside)
+
+    @classmethod
+    def candidates(cls, node: Node, gpu: Gpu, precision: str) -> list[Self]:
+        """Tiles that fit of an operation, their scores the cycles that they take."""
+        works = list(cls.works(node, gpu))
+        return [cls._of(*work, precision, score) for work, score in zip(works, _cycles(works, gpu), strict=True)]
+
+    @classmethod
+    def best(cls, node: Node, gpu: Gpu, precision: str) -> Self | None:
+        """The tile that takes the least time; None if there is none."""
+        if not (works := list(cls.works(node, gpu))):
+            return None
+        scores = _cycles(works, gpu)
+        least = int(np.argmin(scores))
+        return cls._of(*works[least], precision, scores[least])
+
+    @classmethod
+    def _of(cls, block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Self:
+        chosen = {"blocks": work.blocks, "splits": splits, "precision": precision, "score": float(score)}
+        return cls(**{**vars(block.tile), **chosen})
+
+    def row_blocks(self, channels: int, groups: int) -> int:
+        """Blocks that make the same channels of a convolution's result."""
+        return self.blocks // (-(-channels // groups // self.columns) * groups)
 
 
-def work_of(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
-    """Blocks, splits and work of each tile that fits."""
-    return (_weight_gradient if node.op.name == "conv2d_weight_gradient" else _convolution)(node, gpu)
+@dataclass(frozen=True, kw_only=True)
+class PipelinedWeightGradientTile(PipelinedTile):
+    """Tile of a convolution's weight gradient, as such a product."""
 
-
-def _convolution(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
-    g, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
-    strides, dilation, (kh, kw) = node.attrs["strides"], node.attrs["dilation"], node.inputs[1].shape[:2]
-    uneven = back and any(s > 1 and d > 1 for s, d in zip(strides, dilation, strict=True))
-    if g.image.data_format != "NHWC" or g.c % 8 or g.f % 8 or uneven or max(kh, kw) > _MOST_TAPS:
-        return
-    rows, columns = phases(node)
-    positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
-    for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
-        bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
-        # More than half of such a block would be idle; a smaller one does the same.
-        if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
-            continue
-        blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
-        steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
-        longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
-        yield block, 1, block.work(blocks, steps, longest, 0.0)
-        for splits in (2, 4, 8):
-            # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their
-            # beginning.
-            if steps * bk < 128 * splits or blocks * splits > 2 * gpu.multiprocessors:
-                break
-            # A launch adds them up, and what could have followed the sums needs another.
-            beside = 2 * launches.more + splits * node.outputs[0].size / launches.results
-            yield block, splits, block.work(blocks * splits, quotient(steps, splits), quotient(longest, splits), beside)
-
-
-def _weight_gradient(node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
-    attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
-    (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
-    f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
-    if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
-        return
-    # A weight gradient is a product whose terms are the positions: long sums of few results, which blocks share.
-    elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
-    for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
-        bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
-        if (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
-            continue
-        tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
-        for goal in (1, 2, 3, 4):
-            each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
-            splits = quotient(steps, each)
-            beside = splits * elements * f * groups / launches.gradients
-            yield block, splits, block.work(tiles * splits, each, each, beside)
+    @classmethod
+    def works(cls, node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
+        """See `PipelinedTile.works`."""
+        attrs, axes = node.attrs, Axes.of(node.attrs["data_format"])
+        (y, x), groups = (v.shape for v in node.inputs), attrs["groups"]
+        f, c, (kh, kw) = y[axes.c] // groups, x[axes.c] // groups, attrs["kernel"]
+        if attrs["data_format"] != "NHWC" or c % 8 or f % 8:
+            return
+        # A weight gradient is a product whose terms are the positions: long sums of few results, which blocks share.
+        elements, positions, launches = kh * kw * c, y[axes.n] * y[axes.h] * y[axes.w], costs_on(gpu).launches
+        for block in _pipelines(gpu, across=(True, True), copied=_COPIED[1]):
+            bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
+            few = block.tile.stages < _STAGES  # blocks have many steps
+            if few or (bm > 64 and bm >= 2 * elements) or (bn > 16 and bn >= 2 * f):
+                continue
+            tiles, steps = quotient(elements, bm) * quotient(f, bn) * groups, quotient(positions, bk)
+            for goal in (1, 2, 3, 4):
+                each = quotient(steps, max(1, goal * gpu.multiprocessors // tiles))
+                splits = quotient(steps, each)
+                beside = splits * elements * f * groups / launches.gradients
+                yield block, splits, block.work(_WEIGHTS, tiles * splits, each, each, beside)

@@ -8,13 +8,8 @@ from functools import partial
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.operands import matrix, operand
-from minicnn.backends._gpu.tile_families import (
-    ConvolutionTile,
-    PlainTile,
-    ProductTile,
-    ReductionTile,
-    WeightGradientTile,
-)
+from minicnn.backends._gpu.plain_tiling import PlainTile
+from minicnn.backends._gpu.tiling import ConvolutionTile, ProductTile, ReductionTile, WeightGradientTile
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.blocks import PART, TOTAL, Finish
 from minicnn.kernels.convolutions import Pooled, convolved
@@ -32,7 +27,7 @@ from minicnn.program.graph import ITEMSIZE, Node, Value
 
 def is_lowered(writer: Writer, group: FusionGroup) -> bool:
     """True if a group has a tile, or a sum that threads share, which the kernel language has."""
-    families = ConvolutionTile | PlainTile | ProductTile | ReductionTile | WeightGradientTile
+    families = ConvolutionTile | ProductTile | ReductionTile | WeightGradientTile
     # A thread that makes neighbours adds up all parts of each.
     return isinstance(group.tile, families) or (group.slices > 1 and writer.width(group) == 1)
 
@@ -59,12 +54,12 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
         case WeightGradientTile():
             operands = [operand(writer, v) for v in node.inputs]
             return weight_gradient(node, tile, tile.splits, operands, _finish(writer, group))
-        case ProductTile():
-            return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
         case PlainTile():
             define = partial(_define, writer, node.outputs[0])
             product = _by_rows(writer, node, product_of(node))
             return tiled(product, tile.shape, dtype, resolved, define, _finish(writer, group).lines)
+        case ProductTile():
+            return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
     if isinstance(tile, ReductionTile):
         finish = _finish(writer, group).lines
         return shared_sum(tile.sharing, node.attrs.get("join", "sum"), dtype, [resolved(_term(node))], finish, threads)

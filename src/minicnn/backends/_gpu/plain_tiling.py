@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minicnn.backends._gpu.region_layout import RowRegion
-from minicnn.backends._gpu.tile_families import PlainTile, ReductionTile
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import ProductTile, ReductionTile
 from minicnn.kernels.products import Product, product_of
 from minicnn.kernels.tiles import TileShape
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 THREADS = 256
-# Rows and columns of a block, rows and columns of a thread, terms in shared memory; each with 256 threads or fewer.
-SHAPES = (
-    (64, 64, 4, 4, 16), (128, 64, 8, 4, 8), (32, 32, 2, 2, 32), (128, 32, 4, 4, 16), (64, 32, 4, 2, 16),
-    (128, 16, 4, 2, 16), (256, 16, 4, 4, 8), (256, 8, 4, 2, 8), (16, 16, 1, 1, 32), (16, 64, 2, 2, 32),
-    (64, 16, 2, 2, 32), (16, 128, 2, 4, 16), (32, 128, 4, 4, 16),
+SHAPES = tuple(
+    TileShape(rows, columns, thread_rows, thread_columns, depth)  # each with 256 threads or fewer
+    for rows, columns, thread_rows, thread_columns, depth in (
+        (64, 64, 4, 4, 16), (128, 64, 8, 4, 8), (32, 32, 2, 2, 32), (128, 32, 4, 4, 16), (64, 32, 4, 2, 16),
+        (128, 16, 4, 2, 16), (256, 16, 4, 4, 8), (256, 8, 4, 2, 8), (16, 16, 1, 1, 32), (16, 64, 2, 2, 32),
+        (64, 16, 2, 2, 32), (16, 128, 2, 4, 16), (32, 128, 4, 4, 16),
+    )
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainTile(ProductTile):
+    """Tile of any product, such as that of a convolution, an element of either matrix at a time."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,7 @@ class PlainTiles(Tiles):
         """The tile with the least modelled time."""
         itemsize, gpu = max(4, ITEMSIZE[node.outputs[0].dtype]), self.gpu  # it computes in float32 at least
         best: PlainTile | None = None
-        for sizes in SHAPES:
-            shape = TileShape(*sizes)
+        for shape in SHAPES:
             shared = shape.numbers(product) * itemsize
             if shared > gpu.shared_block or shape.threads > gpu.threads_block:
                 continue
@@ -52,7 +58,7 @@ class PlainTiles(Tiles):
             most = max(1, product.terms // (4 * shape.depth)) if split else 1
             for goal in (1, 2, 4):
                 splits = max(1, min(most, goal * gpu.multiprocessors // blocks))
-                whole = TileShape(*sizes, splits=splits)
+                whole = replace(shape, splits=splits)
                 score = self._cycles(product, whole)
                 if best is None or score < best.score:
                     best = PlainTile(

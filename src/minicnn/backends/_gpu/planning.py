@@ -19,10 +19,11 @@ from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.rewriting import products_in, rewrite
 from minicnn.backends._gpu.source import Generate, Source
 from minicnn.backends._gpu.tensor_tiling import TensorTiles, without_tensor_cores
-from minicnn.backends._gpu.tile_families import ConvolutionTile, WeightGradientTile
 from minicnn.backends._gpu.tile_times import PRECISIONS
 from minicnn.backends._gpu.tiles import Tiles
+from minicnn.backends._gpu.tiling import ConvolutionTile, WeightGradientTile
 from minicnn.backends.base import is_new_each_step
+from minicnn.kernels.expressions import SHORT
 from minicnn.kernels.statements import Kernel
 from minicnn.program.graph import Node, Program
 
@@ -37,8 +38,12 @@ def tiles_on(gpu: Gpu, options: Options) -> Tiles:
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:
     """Tiles for a Program, in the precision that its products have."""
     products = products_in(program)
-    # Pipelined tiles copy operands as they are stored, which only a mixed precision stores in 16 bits.
-    return replace(tiles, precision=products) if products else replace(tiles, pipelined=False)
+    if products:
+        return replace(tiles, precision=products)
+    # Pipelined tiles copy operands as they are stored, which only a mixed precision stores in 16 bits. A part of such a
+    # step may have no product, as one that casts weights.
+    short = any(v.dtype in SHORT for node in program.nodes for v in node.outputs)
+    return replace(tiles, pipelined=tiles.pipelined and short)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 from minicnn import ops
@@ -12,7 +12,6 @@ from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE
 from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.row_regions import kernel_only
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import split
 from minicnn.kernels.elements import widens
 from minicnn.kernels.expressions import SHORT
 from minicnn.ops.checks import normalize_axes
@@ -121,33 +120,56 @@ def _as_float32(operand: Value, every: bool) -> Value:
     return ops.cast(operand, dtype="float32") if stored else before
 
 
-def remember_maxima(program: Program) -> Program:
-    """Max-pooling also hands out where its maxima are, so that its gradient need not read the image again."""
-    index: dict[int, Value] = {}
-    wanted = {
-        id(n.inputs[2]): n for n in program.nodes if n.op.name == "max_pool2d_gradient" and n.inputs[2].node is not None
-    }
+def round_pooled(program: Program, dtype: str, tiles: Tiles) -> Program:
+    """Convolutions are stored in 16 bits, as products are, where a max-pooling reads them from memory."""
+    readers = Readers(program)
 
     def rule(node: Node) -> Sequence[Value] | None:
-        if node.op.name == "max_pool2d" and id(node.outputs[0]) in wanted and has_byte(node):
-            gradient = wanted[id(node.outputs[0])]
-            if gradient.inputs[1] is node.inputs[0] and gradient.attrs == node.attrs:
-                # `replace` drops a node for which a rule returns values; here the pooling stays, and another node
-                # follows it.
-                program.nodes.append(node)
-                y = node.outputs[0]
-                spec = Spec(y.shape, "uint8")
-                (index[id(y)],) = program.append(POOL_INDEX, [node.inputs[0], y], [spec], node.attrs).outputs
-                return node.outputs
-        if node.op.name == "max_pool2d_gradient" and id(node.inputs[2]) in index:
-            sources = [node.inputs[0], index[id(node.inputs[2])]]
-            return program.append(POOL_SCATTER, sources, [node.outputs[0].spec], node.attrs).outputs
+        if node.op.name != "conv2d" or node.outputs[0].shape[-1] % 8:
+            return None
+        read = readers.of(node.outputs[0])
+        pools = [n for n in read if n.op.name == "max_pool2d"]
+        tile = tiles.convolution(node)
+        if len(pools) != 1 or any(n.op.name != "max_pool2d_gradient" for n in read if n not in pools):
+            return None
+        if tile is None or not tile.stages or tiles.pooled(node, pools[0]) is not None:
+            return None
+        (y,) = program.emit(node.op, node.inputs, node.attrs).outputs
+        return [ops.cast(ops.cast(y, dtype=dtype), dtype=y.dtype)]
+
+    program.replace(rule)
+    return program
+
+
+def remember_maxima(program: Program) -> Program:
+    """Max-pooling also hands out where its maxima are, so that its gradient need not read the image again."""
+    # The image and the window decide; the maxima themselves may have been rounded in between.
+    index: dict[Hashable, Value] = {}
+    wanted = {_pooling_of(n, 1) for n in program.nodes if n.op.name == "max_pool2d_gradient"}
+
+    def rule(node: Node) -> Sequence[Value] | None:
+        if node.op.name == "max_pool2d" and (key := _pooling_of(node, 0)) in wanted - index.keys() and has_byte(node):
+            # `replace` drops a node for which a rule returns values; here the pooling stays, and another node
+            # follows it.
+            program.nodes.append(node)
+            y = node.outputs[0]
+            spec = Spec(y.shape, "uint8")
+            (index[key],) = program.append(POOL_INDEX, [node.inputs[0], y], [spec], node.attrs).outputs
+            return node.outputs
+        if node.op.name == "max_pool2d_gradient" and (key := _pooling_of(node, 1)) in index:
+            operands = [node.inputs[0], index[key]]
+            return program.append(POOL_SCATTER, operands, [node.outputs[0].spec], node.attrs).outputs
         if node.op.name == "sum" and node.inputs[0].node is not None:
             return _sum_before_scatter(node)
         return None
 
     program.replace(rule)
     return program
+
+
+def _pooling_of(node: Node, k: int) -> Hashable:
+    """The image, which is input k, and the window: they decide where maxima are."""
+    return id(node.inputs[k]), tuple(sorted(node.attrs.items()))
 
 
 def has_byte(node: Node) -> bool:
@@ -205,7 +227,7 @@ def share_sums(program: Program, node: Node, tiles: Tiles, *, joined: bool = Fal
         tile, op = tiles.reduction(results, terms, terms_first=first), REDUCE_PARTIAL_SUMS
         # Asking for partial sums at all lets the tile that makes the image leave one for each of its blocks.
         if tile.splits == 1 and name == "sum" and summed == (0, 1, 2) and _comes_with_sums(node.inputs[0], tiles):
-            tile = split(tile, _FEW)
+            tile = tile.split(_FEW)
         spec = Spec((tile.splits, results), y.dtype)
         attrs = {"axes": summed, "splits": tile.splits, "tile": tile, "join": name}
         (sums,) = program.append(op, node.inputs, [spec], attrs).outputs
@@ -289,8 +311,10 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
     # The order matters: composite operations are taken apart before regions and sums are looked for in what they
     # consist of.
     keep_overwritten(program)
-    if products_in(program):
+    if short := products_in(program):
         remove_dead_nodes(widen_products(program, every=tiles.pipelined and fuse))
+        if tiles.pipelined and fuse:
+            round_pooled(program, short, tiles)
     decompose(program, one_pass=tiles.pipelined and fuse)
     if fuse:
         remember_maxima(program)

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends.base import Array
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.peer_sums import PeerSums
+    from minicnn.ops.groups import Communicator
 
 HostArray = np.ndarray[Any, Any]
 Launch = Callable[[], None]
@@ -48,7 +51,6 @@ class Runtime(Protocol):
     Attributes:
         gpu: What is known of the device; None in a simulator.
         captures: Whether launches can be captured into graphs.
-        peers: Memory that kernels of other processes write; None where there is none.
         piece: Bytes of the largest piece of memory, if larger memory comes in several; no array lies in two.
         advance: Kernel that adds its second argument to the int32 that its first points to.
         collect: Kernels that copy `count` bytes, and words of four bytes, to row `cursor[0] + offset` of an array:
@@ -63,8 +65,6 @@ class Runtime(Protocol):
 
     @property
     def captures(self) -> bool: ...
-    @property
-    def peers(self) -> PeerMemory | None: ...
     @property
     def piece(self) -> int | None: ...
     @property
@@ -139,6 +139,11 @@ class Runtime(Protocol):
     def seconds(self, start: Event, end: Event) -> float:
         """Time between two timed events that have come."""
 
+    # Other processes ----------------------------------------------------------------------------
+
+    def reach(self, host: Communicator) -> PeerSums | None:
+        """Small sums in the memory of the devices of other processes, all of which call it; None where they cannot."""
+
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Any]:
@@ -159,7 +164,6 @@ class OneQueue:
     """Runtime of a device with one queue: all work, copies included, has one order."""
 
     bus = ""  # such devices do not say
-    peers = None
 
     def use(self) -> None:
         """See `Runtime.use`; such a device is not a thread's."""
@@ -173,6 +177,9 @@ class OneQueue:
     def done(self, event: Event) -> bool:
         """See `Runtime.done`."""
         return True
+
+    def reach(self, host: Communicator) -> None:
+        """See `Runtime.reach`."""
 
     def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
         """See `Runtime.beside`."""

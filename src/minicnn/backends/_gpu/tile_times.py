@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import SPARE_REGISTERS, Costs
 from minicnn.backends._gpu.device import Gpu
-from minicnn.backends._gpu.tile_families import Tile
 from minicnn.backends._gpu.tiling import SCALE_SHARED, SUM_SHARED
 
 # 16-bit numbers whose sum is an operand, and products of those, of each precision of products.

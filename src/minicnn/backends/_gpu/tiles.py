@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minicnn.backends._gpu import tiling
+from minicnn.backends._gpu.base_tile import Tile
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tile_families import ReductionTile, Tile
-from minicnn.backends._gpu.tiling import LIMITS, TileLimits
+from minicnn.backends._gpu.tiling import (
+    LIMITS,
+    ConvolutionTile,
+    ProductTile,
+    ReductionTile,
+    TileLimits,
+    WeightGradientTile,
+)
 from minicnn.kernels import elements
 from minicnn.program.graph import Node, Value
 
@@ -51,11 +59,20 @@ class Tiles:
 
     def convolution(self, node: Node, pool: tuple[int, int] | None = None) -> Tile | None:
         """Tile of conv2d or conv2d_input_gradient, with max-pooling by this window behind it; None if nothing fits."""
-        return tiling.convolution(node, pool, gpu=self.gpu, limits=self.limits)
+        return ConvolutionTile.best(node, pool, gpu=self.gpu, limits=self.limits)
+
+    def pooled(self, node: Node, pool: Node) -> Tile | None:
+        """Tile of conv2d that does the max-pooling behind it; None if nothing fits, or storing the image costs less."""
+        tile, alone = self.convolution(node, pool.attrs["kernel"]), self.convolution(node)
+        if tile is None or alone is None or not alone.stages:
+            return tile
+        bandwidth = self.gpu.bandwidth / self.gpu.clock  # bytes of a cycle
+        apart = costs_on(self.gpu).launches.launch + 2 * pool.inputs[0].nbytes / bandwidth
+        return tile if tile.precision and tile.score <= alone.score + apart else None
 
     def weight_gradient(self, node: Node) -> Tile | None:
         """Tile of conv2d_weight_gradient; None if nothing fits."""
-        return tiling.weight_gradient(node, gpu=self.gpu, limits=self.limits)
+        return WeightGradientTile.best(node, gpu=self.gpu, limits=self.limits)
 
     def depthwise(self, node: Node) -> Tile | None:
         """Tile of a depthwise convolution or of one of its gradients; None if there is none."""
@@ -63,11 +80,11 @@ class Tiles:
 
     def product(self, node: Node, *, joined: bool = False) -> Tile:
         """Tile of a matrix product; `joined`: a launch that comes anyway adds up its partial sums."""
-        return tiling.product(node, gpu=self.gpu, joined=joined, limits=self.limits)
+        return ProductTile.best(node, gpu=self.gpu, joined=joined, limits=self.limits)
 
     def reduction(self, results: int, terms: int, *, terms_first: bool) -> ReductionTile:
         """Tile of a sum or a maximum of so many terms for each of so many results."""
-        return tiling.reduction(results, terms, gpu=self.gpu, terms_first=terms_first, limits=self.limits)
+        return ReductionTile.best(results, terms, gpu=self.gpu, terms_first=terms_first, limits=self.limits)
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """Bytes of shared memory of a block of a launch: what its text declares, at most, and what it asks for."""

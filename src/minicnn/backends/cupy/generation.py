@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from textwrap import indent
 from typing import TypeVar
 
+from minicnn.backends._gpu.depthwise_tiling import RUN
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.plain import is_lowered, plain_tile, shared_bytes
 from minicnn.backends._gpu.regions import region_statements
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.tile_families import RUN, ReductionTile
+from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
 from minicnn.backends.cupy.row_steps import CppRowSteps
-from minicnn.backends.cupy.tile_types import tile_type
+from minicnn.backends.cupy.tile_types import sizes_type, tile_type
 from minicnn.kernels.elements import element, widens
 from minicnn.kernels.expressions import Apply, Cast, Element, Expr, I, Name, changed
 from minicnn.kernels.geometry import Geometry, phases
@@ -247,7 +248,7 @@ class CppWriter(NeighbourWriter):
             sizes = f"{kw}, {c}, {f}, {groups}"
         filters = f"{'Flipped' * back}Filters<{kind}, {sizes}, decltype({w})>"
         head = (
-            f"    using A = {_tile_type(group)};\n    const int group = block / A::BLOCKS;\n"
+            f"{self._tile(group)}    const int group = block / A::BLOCKS;\n"
             f"    const {image} in = {{{x}, group * {c}}};\n    const {filters} weight = {{{w}, group}};\n"
         )
         out, arguments = f"each<{kind}, A>", "filter, sum"
@@ -305,7 +306,10 @@ class CppWriter(NeighbourWriter):
         return f"{self._tile(group)}{ends}    {call}(block, {', '.join(functions)}, finish, store);\n"
 
     def _tile(self, group: FusionGroup) -> str:
-        return f"    using A = {_tile_type(group)};\n"
+        """The type of a group's tile, with that of its sizes."""
+        if group.tile is None:
+            return ""
+        return f"    {sizes_type(group.tile.sizes)}\n    using A = {tile_type(group.anchor, group.tile)};\n"
 
     def _template(self, group: FusionGroup, name: str, left: Value, right: Value) -> str:
         """The template for a group's tile on tensor cores, and its arguments."""
@@ -316,10 +320,12 @@ class CppWriter(NeighbourWriter):
 
     def _reduce_partial_sums(self, group: FusionGroup) -> str:
         """The template for sums or maxima of terms r of neighbouring results from o on."""
-        kind, tile, width = c_type(group.anchor.outputs[0]), _tile_type(group), self.lanes(group)
+        kind, width = c_type(group.anchor.outputs[0]), self.lanes(group)
         term, before = self.lane_terms(group.anchor, width)
+        join = "Largest" if group.anchor.attrs.get("join") == "max" else "Plus"
+        sizes = sizes_type(group.tile.sizes if group.tile is not None else {})
         return (
-            f"{self._finish_and_store(group)}    reduce_lanes<{kind}, {tile}, {width}>(\n"
+            f"    {sizes}\n{self._finish_and_store(group)}    reduce_lanes<{kind}, {join}, Sizes, {width}>(\n"
             f"      block, [&](uint32 o, uint32 r) {{ {before}return {term}; }},\n"
             f"      [&](uint32 i, {kind} sum) {{ {_ONE_BY_ONE} }});\n"
         )
@@ -354,7 +360,3 @@ class CppWriter(NeighbourWriter):
 def _one_of(texts: Sequence[str]) -> str:
     """Text of number s of some."""
     return " : ".join([*(f"s == {k} ? {text}" for k, text in enumerate(texts[:-1])), *texts[-1:]])
-
-
-def _tile_type(group: FusionGroup) -> str:
-    return tile_type(group.anchor, group.tile) if group.tile is not None else ""

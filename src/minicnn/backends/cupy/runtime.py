@@ -14,11 +14,13 @@ from minicnn.backends._gpu.device import from_attributes
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.loading import check
+from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number, one_by_one
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.compiler import compile_all
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
+from minicnn.ops.groups import Communicator
 
 
 class CupyRuntime:
@@ -41,7 +43,6 @@ class CupyRuntime:
             version = int(capability[:-1]), int(capability[-1])
             memory = int(properties["totalGlobalMem"])
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
-        self.peers = PeerMemory()
         self._beside: Stream = None  # which is made when it is needed
 
     @property
@@ -142,6 +143,11 @@ class CupyRuntime:
 
     def seconds(self, start: Event, end: Event) -> float:
         return float(cupy.cuda.get_elapsed_time(start, end)) * 1e-3
+
+    # Other processes ----------------------------------------------------------------------------
+
+    def reach(self, host: Communicator) -> PeerSums | None:
+        return open_windows(self, PeerMemory(), host)
 
     # Launching ----------------------------------------------------------------------------------
 

@@ -24,9 +24,8 @@ from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.panels import SCRATCH
 
-# Positions that read weights so seldom that these come from memory, if they are so many.
-FEW, LARGE, ROUNDS = 4, 1 << 16, 8
-ROWS, VECTORS = 12, 16  # of a tile, at most: each row needs a register for its address, each vector one for its weights
+ROUNDS = 8  # rows of weights that are read for one panel after the other, where several are side by side
+ROWS, VECTORS = 10, 16  # of a tile, at most: each row needs a register for its address, each vector one for its weights
 
 Frame = tuple[tuple[int, int], tuple[int, int]]  # zeros before and behind the rows of an image, and its columns
 
@@ -61,11 +60,13 @@ class ChannelShape:
         channels: Input channels of a group.
         filters: Output channels of a group.
         groups: Groups of channels that do not see each other.
+        kernel_height: KH.
         kernel_width: KW.
         out_size: Height and width of the output, of which the geometries are all positions or some.
         frame: Zeros around an input image.
         threads: Threads that share the work.
         flipped: See `correlate.Operands`.
+        packed: Whether weights are in the order in which they are read: see `packed`.
     """
 
     row: Line
@@ -74,11 +75,23 @@ class ChannelShape:
     channels: int
     filters: int
     groups: int
+    kernel_height: int
     kernel_width: int
     out_size: tuple[int, int]
     frame: Frame
     threads: int
     flipped: bool = False
+    packed: bool = False
+
+    @property
+    def taps(self) -> int:
+        """Taps of the kernel, and of other geometries of it."""
+        return self.kernel_height * self.kernel_width
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of packed weights."""
+        return self.panels * self.taps * self.channels * self.vectors * BYTES
 
     @property
     def positions(self) -> int:
@@ -94,7 +107,8 @@ class ChannelShape:
     @property
     def wide(self) -> int:
         """Panels side by side whose sums are on the stack, so that weights are read in the order of their rows."""
-        if self.positions > FEW or self.row.taps * self.column.taps * self.channels * self.filters < LARGE:
+        costs, weights = cpus.host().costs, self.row.taps * self.column.taps * self.channels * self.filters
+        if self.packed or self.positions > costs.read_often or weights < costs.kept:
             return 1
         share = -(-self.filters // (LANES * self.threads))
         return -(-min(share, 3 * SCRATCH // (4 * BYTES * self.positions)) // self.vectors)
@@ -143,14 +157,14 @@ def _numbers(out: Lines, s: ChannelShape) -> None:
     out.varying("positions", s.positions)
 
 
-def _addresses(out: Lines, tile: int, y: str) -> None:
-    """Addresses of the positions from p on: of their inputs at `table`, of their results behind these."""
+def _places(out: Lines, tile: int) -> None:
+    """Set `places`, where the inputs of the positions from p on lie, and behind these where their results do."""
     out("n = p // (oh * ow)", "i = p // ow % oh", "j = p % ow")
     with out.block(f"for k in range({tile}):"):
         out(
-            "astore(table + k * 8, x + (((n * hp + i * r_step) * wp + j * c_step) * x_pixel))",
-            f"at = ((n * height + r_start + i * r_out) * width + c_start + j * c_out) * y_pixel + {y}",
-            f"astore(table + {tile * 8} + k * 8, y + at)",
+            "astore(places + k * 8, ((n * hp + i * r_step) * wp + j * c_step) * x_pixel)",
+            "at = ((n * height + r_start + i * r_out) * width + c_start + j * c_out) * y_pixel",
+            f"astore(places + {tile * 8} + k * 8, at)",
             "j += 1",
         )
         with out.block("if j == ow:"):
@@ -165,75 +179,132 @@ def _taps(out: Lines, s: ChannelShape) -> None:
     out("tap = (r_weight + kh * r_weights) * wide + c_weight + kw * c_weights")
 
 
-def _finished(out: Lines, value: str, at: str, left: str, finish: str) -> str:
-    """Text of sums with what a product does at its end."""
-    if finish == "mask":
-        return f"vselect(vgt(vload_some(mask - y + {at}, {left}), zero), {value}, zero)"
-    if finish:
-        value = f"vmax({value}, zero)"
-    return f"vmin({value}, splat(float32(6)))" if finish == "relu6" else value
+def _finished(out: Lines, suffix: str, some: tuple[str, str], results: str, y: str, ending: End) -> None:
+    """End a tile and store it at its places; `y` is the address of its channels, `some` says how many there are."""
+    for name, there in (("addend", ending.addend), ("mask", ending.finish == "mask")):
+        if there:
+            call = "join" if name == "addend" else "mask"
+            out(f"a = {call}{some[0]}_{suffix}(a, {results}, {name} - y + {y}{some[1]})")
+    if ending.finish in ("relu", "relu6"):
+        out(f"a = clip_{suffix}(a, float32(0), float32({'inf' if ending.finish == 'relu' else '6'}))")
+    out(f"place{some[0]}_{suffix}({results}, {y}, a{some[1]})")
 
 
-def forward(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple[KernelCode, int]:
+def packed(s: ChannelShape) -> tuple[KernelCode, int]:
+    """w (KH, KW, C, groups * F) as (groups * panels, KH, KW, C, F of a panel), with 0 behind; and number of items."""
+    out = Lines()
+    width = s.vectors * LANES
+    out.all_numbers(taps=s.taps, channels=s.channels, filters=s.filters, every=s.filters * s.groups,
+                    panels=s.panels // s.groups)  # fmt: skip
+    with out.block("for item in range(start, stop):"):
+        out("panel = item // taps", "tap = item % taps", f"f = panel % panels * {width}")
+        out("wi = w + (tap * channels * every + panel // panels * filters + f) * 4")
+        with out.block("for k in range(channels):"), out.block(f"for c in range({s.vectors}):"):
+            out(f"v = vload_some(wi + k * every * 4 + c * {BYTES}, filters - f - c * {LANES})")
+            out(f"vstore(y + ((item * channels + k) * {s.vectors} + c) * {BYTES}, v)")
+    return out.source("packed weights", "w", "y"), s.panels * s.taps
+
+
+def places(s: ChannelShape) -> KernelCode:
+    """Places of the inputs of all positions, and of their results, as 8 bytes each; one item."""
+    out = Lines()
+    _numbers(out, s)
+    with out.block("for item in range(start, stop):"), out.block("for p in range(positions):"):
+        out("places = y + p * 8", "n = p // (oh * ow)", "i = p // ow % oh", "j = p % ow")
+        out("astore(places, ((n * hp + i * r_step) * wp + j * c_step) * x_pixel)")
+        out("at = ((n * height + r_start + i * r_out) * width + c_start + j * c_out) * y_pixel")
+        out("astore(places + positions * 8, at)")
+    return out.source("places", "y")
+
+
+@dataclass(frozen=True)
+class End:
+    """What is done with the sums of a correlation.
+
+    Attributes:
+        bias: Whether there is a bias (F,).
+        addend: Whether another image is added.
+        finish: See `correlate.Operands`.
+    """
+
+    bias: bool = False
+    addend: bool = False
+    finish: str = ""
+
+    @property
+    def reads(self) -> list[str]:
+        """Names of its buffers."""
+        return [name for name, there in self._listed.items() if there]
+
+    @property
+    def _listed(self) -> dict[str, bool]:
+        return {"bias": self.bias, "addend": self.addend, "mask": self.finish == "mask"}
+
+
+def forward(name: str, s: ChannelShape, ending: End) -> tuple[KernelCode, int]:
     """y (N, OH, OW, groups * F) from x with its frame and w, and the number of items.
 
-    An item is a part of the positions for a panel of filters.
+    An item is a part of the positions for a panel of filters. Where weights are packed, places follow them.
 
     Args:
         name: For `explain`.
         s: Sizes.
-        bias: Whether there is a bias (F,).
-        finish: See `correlate.Operands`.
+        ending: What is done with the sums.
     """
     out = Lines()
     _numbers(out, s)
     tile, vectors, wide = s.tile, s.vectors, s.wide * s.vectors
     suffix, some = out.tile(tile, vectors), ("_some", ", lanes") if s.some else ("", "")
-    out.all_numbers(
-        w_step=(s.filters if s.flipped else s.filters * s.groups) * 4, w_tap=s.channels * s.filters * s.groups * 4,
-        w_group=s.filters * 4 * (s.channels if s.flipped else 1), panels=s.panels // s.groups,
-    )  # fmt: skip
+    read = ("", "") if s.packed else some
+    width = vectors * LANES if s.packed else s.filters if s.flipped else s.filters * s.groups
+    taps, panels = s.channels * width * 4, s.panels // s.groups
+    group = panels * s.taps * taps if s.packed else s.filters * 4 * (s.channels if s.flipped else 1)
+    out.all_numbers(w_step=width * 4, w_tap=taps * (s.groups if s.flipped else 1), w_group=group,
+                    w_panel=s.taps * taps if s.packed else wide * BYTES, panels=panels)  # fmt: skip
     chunks = s.chunks(s.panels, tile)
     out.varying("chunks", chunks)
-    out("panel = stack()", f"table = panel + {tile * wide * BYTES}", "zero = splat(float32(0))")
+    if not s.packed:
+        out("panel = stack()", f"places = panel + {tile * wide * BYTES}")
     with out.block("for item in range(start, stop):"):
-        out("chunk = item % chunks", "g = item // chunks // panels")
-        out(f"f = item // chunks % panels * {wide * LANES}", "fg = g * filters + f", "lanes = filters - f")
+        out("chunk = item % chunks", "g = item // chunks // panels", "f = item // chunks % panels")
+        out("wf = w + g * w_group + f * w_panel", f"f = f * {wide * LANES}", "fg = g * filters + f")
+        out("lanes = filters - f")
         out("first = positions * chunk // chunks", "last = positions * (chunk + 1) // chunks")
         with out.block(f"for q in range(first, last, {tile}):"):
             # The last tile overlaps the one before, which makes the same numbers.
             out(f"p = min(q, positions - {tile})")
-            _addresses(out, tile, "fg * 4")
+            if s.packed:
+                out("places = first_place + p * 8", "results = places + positions * 8")
+            else:
+                _places(out, tile)
+                out(f"results = places + {tile * 8}")
             columns = f"for c in range(0, {wide}, {vectors}):"
-            out(f"a = clear_{suffix}()")
-            if wide > vectors:
+            begun = f"lift{some[0]}_{suffix}(bias + fg * 4{{}})" if ending.bias else f"clear_{suffix}()"
+            if wide == vectors:
+                out(f"a = {begun.format(some[1])}")
+                with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
+                    _taps(out, s)
+                    out("wi = wf + tap * w_tap")
+                    out(f"a = project{read[0]}_{suffix}(a, places, x + off, wi, length, w_step{read[1]})")
+                _finished(out, suffix, some, "results", "y + fg * 4", ending)
+            else:
+                some = (some[0], some[1] and f"{some[1]} - c * {LANES}")
                 with out.block(columns):
+                    out(f"a = {begun.format(f' + c * {BYTES}{some[1]}')}")
                     out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
-            with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
-                _taps(out, s)
-                out("wi = w + tap * w_tap + g * w_group + f * 4")
-                if wide > vectors:
-                    some = (some[0], some[1] and f"{some[1]} - c * {LANES}")
+                with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
+                    _taps(out, s)
+                    out("wi = wf + tap * w_tap")
                     with out.block(f"for m in range(0, length, {ROUNDS}):"), out.block(columns):
                         at, count = f"wi + m * w_step + c * {BYTES}", f"min({ROUNDS}, length - m)"
                         out(f"a = take_{suffix}(panel + c * {BYTES}, {wide * BYTES})")
-                        out(f"a = project{some[0]}_{suffix}(a, table, off + m * 4, {at}, {count}, w_step{some[1]})")
+                        call = f"a = project{some[0]}_{suffix}(a, places, x + off + m * 4, {{}}, {{}}, w_step{some[1]})"
+                        out(call.format(at, count))
                         out(f"put_{suffix}(panel + c * {BYTES}, a, {wide * BYTES})")
-                else:
-                    out(f"a = project{some[0]}_{suffix}(a, table, off, wi, length, w_step{some[1]})")
-            if wide == vectors:
-                out(f"put_{suffix}(panel, a, {wide * BYTES})")
-            with out.block(f"for c in range({wide}):"):
-                out(f"live = lanes - c * {LANES}")
-                if bias:
-                    out("offset = vload_some(bias + fg * 4 + c * 64, live)")
-                with out.block(f"for k in range({tile}):"):
-                    out(f"at = aload(table + {tile * 8} + k * 8) + c * {BYTES}")
-                    out(f"v = vload(panel + (k * {wide} + c) * {BYTES})")
-                    value = _finished(out, "vadd(v, offset)" if bias else "v", "at", "live", finish)
-                    out(f"vstore_some(at, {value}, live)")
-    extra = [*(["bias"] if bias else []), *(["mask"] if finish == "mask" else [])]
-    return out.source(name, "x", "w", *extra, "y"), s.panels * chunks
+                with out.block(columns):
+                    out(f"a = take_{suffix}(panel + c * {BYTES}, {wide * BYTES})")
+                    _finished(out, suffix, some, "results", f"y + fg * 4 + c * {BYTES}", ending)
+    return out.source(name, "x", "w", *(["first_place"] if s.packed else []), *ending.reads, "y"), s.panels * chunks
 
 
 def contraction_worth_it(s: ChannelShape) -> bool:
@@ -245,7 +316,7 @@ def contraction_worth_it(s: ChannelShape) -> bool:
     return s.channels >= LANES and s.filters >= LANES and s.positions * s.filters * 5 < weights
 
 
-def contraction(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple[KernelCode, int]:
+def contraction(name: str, s: ChannelShape, ending: End) -> tuple[KernelCode, int]:
     """dx (N, H, W, groups * C) from dy with its frame and w as it is, and the number of items.
 
     The channels of the shape are those of dy, its filters those of dx. An item is a part of the positions for a tile of
@@ -254,8 +325,7 @@ def contraction(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple
     Args:
         name: For `explain`.
         s: Sizes.
-        bias: Not there.
-        finish: "mask" or "".
+        ending: What is done with the sums; there is no bias.
     """
     out = Lines()
     _numbers(out, s)
@@ -263,28 +333,28 @@ def contraction(name: str, s: ChannelShape, *, bias: bool, finish: str) -> tuple
     width = LANES // tile
     tiles = s.groups * -(-s.filters // width)
     chunks = s.chunks(tiles, tile)
-    suffix = out.tile(tile, width)
+    suffix, row = out.tile(tile, width), out.tile(1, 1)
     out.all_numbers(w_step=s.channels * s.groups * 4, w_tap=s.channels * s.filters * s.groups * 4,
                     tiles=-(-s.filters // width))  # fmt: skip
     out.varying("chunks", chunks)
-    out("panel = stack()", f"table = panel + {LANES * BYTES}", "zero = splat(float32(0))")
+    out("panel = stack()", f"places = panel + {LANES * BYTES}")
     with out.block("for item in range(start, stop):"):
         out("chunk = item % chunks", "g = item // chunks // tiles")
         out(f"f = min(item // chunks % tiles * {width}, filters - {width})", "fg = g * filters + f")
         out("first = positions * chunk // chunks", "last = positions * (chunk + 1) // chunks")
         with out.block(f"for q in range(first, last, {tile}):"):
             out(f"p = min(q, positions - {tile})")
-            _addresses(out, tile, "fg * 4")
+            _places(out, tile)
             out(f"a = clear_{suffix}()")
             with out.block("for kh in range(kh_):"), out.block("for kw in range(kw_):"):
                 _taps(out, s)
                 out("wi = w + tap * w_tap + f * w_step + g * channels * 4")
-                out(f"a = contract_{suffix}(a, table, off, wi, channels, w_step)")
+                out(f"a = contract_{suffix}(a, places, x + off, wi, channels, w_step)")
             out(f"put_{suffix}(panel, a, {width * BYTES})", f"vstore(panel, sums(panel, {BYTES}))")
             with out.block(f"for k in range({tile}):"):
-                out(f"at = aload(table + {tile * 8} + k * 8)", f"v = vload(panel + k * {width * 4})")
-                out(f"vstore_some(at, {_finished(out, 'v', 'at', str(width), finish)}, {width})")
-    return out.source(name, "x", "w", *(["mask"] if finish == "mask" else []), "y"), tiles * chunks
+                out(f"a = take_{row}(panel + k * {width * 4}, {BYTES})", f"results = places + {tile * 8} + k * 8")
+                _finished(out, row, ("_some", f", {width}"), "results", "y + fg * 4", ending)
+    return out.source(name, "x", "w", *ending.reads, "y"), tiles * chunks
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from minicnn.backends.numba import channel_lanes, movement, winograd
-from minicnn.backends.numba.channel_lanes import ChannelShape, Frame, Update, margins
+from minicnn.backends.numba import channel_lanes, cpus, movement, winograd
+from minicnn.backends.numba.channel_lanes import ChannelShape, End, Frame, Update, margins
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
@@ -15,10 +15,7 @@ from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, e
 from minicnn.backends.numba.short import SHORT
 from minicnn.program.graph import Node, Value
 
-# What was measured: with channels in the lanes a multiply-add takes so much longer; and an element that is packed takes
-# so many vectors of multiply-adds.
-SLOWER, PACKING = 1.25, 4
-
+_NO_KERNEL = ("reshape", "add", "relu", "relu6")  # what joins others mostly
 _NO_FRAME: Frame = ((0, 0), (0, 0))
 
 
@@ -45,28 +42,39 @@ def conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     rows, columns = all_lines(node)
     key, frame = _framed(to, node, x, rows, columns)
     shapes = [
-        ChannelShape(r, c, x.shape[0], *sizes, groups, kw, (y.shape[1], y.shape[2]), frame, to.threads)
+        ChannelShape(r, c, x.shape[0], *sizes, groups, kh, kw, (y.shape[1], y.shape[2]), frame, to.threads)
         for r in rows for c in columns
     ]  # fmt: skip
-    _correlated(to, node, key, w, shapes, ending, kh * kw)
+    _correlated(to, node, key, w, shapes, ending)
 
 
-def _correlated(
-    to: Lowering, node: Node, x: Key, w: Value, shapes: list[ChannelShape], ending: Ending, taps: int
-) -> None:
+def _correlated(to: Lowering, node: Node, x: Key, w: Value, shapes: list[ChannelShape], ending: Ending) -> None:
     """A correlation whose outputs are those of some geometries together; back to the inputs if there is no kernel."""
     y, first = node.outputs[0], shapes[0]
     back = node.op.name.endswith("input_gradient") or bool(node.attrs.get("transpose_b"))
     name = f"{node.op.name.removesuffix('_')} of channels"
-    if back and ending.bias is None and all(channel_lanes.contraction_worth_it(s) for s in shapes):
-        weights, make = to.need(w, PLAIN), channel_lanes.contraction
-    else:
-        weights, make = to.need(w, PLAIN), channel_lanes.forward
-        if back:
-            weights = transposed(to, node, w, taps, first.filters, first.channels, first.groups)
+    end = End(ending.bias is not None, ending.addend is not None, ending.finish)
+    reads, make = [to.need(w, PLAIN)], channel_lanes.forward
+    if back and not end.bias and all(channel_lanes.contraction_worth_it(s) for s in shapes):
+        make = channel_lanes.contraction
+    elif back:
+        reads = [transposed(to, node, w, first.taps, first.filters, first.channels, first.groups)]
+    elif id(w) in to.fixed and id(node.inputs[0]) not in to.fixed:
+        shapes = [first := replace(first, packed=True)]
+        reads = _prepared(to, node, reads, first)
     for shape in shapes:
-        source, items = make(name, replace(shape, flipped=back), bias=ending.bias is not None, finish=ending.finish)
-        to.add(node, source, [x, weights, *ends_of(to, ending)], [to.buffer(y, PLAIN)], items)
+        source, items = make(name, replace(shape, flipped=back), end)
+        to.add(node, source, [x, *reads, *ends_of(to, ending)], [to.buffer(y, PLAIN)], items)
+
+
+def _prepared(to: Lowering, node: Node, w: list[Key], shape: ChannelShape) -> list[Key]:
+    """Packed weights and places."""
+    weights = to.scratch(node, "weights", shape.packed_bytes)
+    table = to.scratch(node, "places", 16 * shape.positions)
+    source, items = channel_lanes.packed(shape)
+    to.tasks.append(Task(node, w, [weights], source, items))
+    to.tasks.append(Task(node, [], [table], channel_lanes.places(shape)))
+    return [weights, table]
 
 
 def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> None:
@@ -75,7 +83,7 @@ def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> N
     groups, kernel = node.attrs["groups"], node.attrs["kernel"]
     row, column = lines_of(node, x, kernel)
     key, frame = _framed(to, node, x, [row], [column])
-    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[1], (dy.shape[1], dy.shape[2]))
+    sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[0], kernel[1], (dy.shape[1], dy.shape[2]))
     _gradient(to, node, dy, key, ChannelShape(row, column, x.shape[0], *sizes, frame, to.threads), update)
 
 
@@ -89,13 +97,13 @@ def _gradient(to: Lowering, node: Node, dy: Value, x: Key, shape: ChannelShape, 
 def matmul(to: Lowering, node: Node, ending: Ending = NOTHING, update: Update | None = None) -> None:
     """A matrix product: a convolution of one position."""
     (a, b), y = node.inputs, node.outputs[0]
-    sizes = (1, 1, (1, 1), _NO_FRAME, to.threads)
+    sizes = (1, 1, 1, (1, 1), _NO_FRAME, to.threads)
     if node.attrs["transpose_a"]:
         shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], b.shape[1], *sizes)
         _gradient(to, node, b, to.need(a, PLAIN), shape, update)
         return
     shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], y.shape[1], *sizes)
-    _correlated(to, node, to.need(a, PLAIN), b, [shape], ending, 1)
+    _correlated(to, node, to.need(a, PLAIN), b, [shape], ending)
 
 
 def updated(to: Lowering, node: Node) -> None:
@@ -128,31 +136,43 @@ def updated(to: Lowering, node: Node) -> None:
 def chosen(to: Lowering) -> bool:
     """True if a Program's images stay plain arrays with channels in the lanes.
 
-    Counted in vectors of multiply-adds, or what takes as long, of the convolutions and products. With samples in the
-    lanes, 16 of them take as long as one; with channels, the last vector of a layer may not be full.
+    Counted in multiply-adds of vectors of the convolutions and products. With samples in the lanes, 16 of them take as
+    long as one; with channels, the last vector of a layer may not be full.
     """
     if any(v.dtype == SHORT for node in to.program.nodes for v in node.outputs):
         return False  # pairs of bfloat16 are multiplied with samples in the lanes
     if to.convolution is not None or to.samples > LANES:
         return to.convolution == "channels"
-    samples = channels = 0.0
-    for node in to.program.nodes:
-        if not node.inputs or node.inputs[0].shape[:1] != (to.samples,):
-            continue
-        name, first, result = node.op.name, node.inputs[0], node.outputs[0]
-        if name.startswith("depthwise"):
-            # Its kernels have samples in the lanes, so images are packed and unpacked.
-            channels += (first.size + result.size) * PACKING
-        if name not in ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"):
-            continue
-        summed = name.endswith("weight_gradient") or node.attrs.get("transpose_a")
-        weights = result if summed else node.inputs[1]
-        image = first if name.endswith("gradient") else result
-        products = weights.size * (math.prod(image.shape[1:-1]) if name.startswith("conv2d") else 1)
-        lanes = result.shape[-1] // node.attrs.get("groups", 1)  # what fills them: filters, or channels of dx
-        samples += _with_samples(to, node, products)
-        channels += products / lanes * -(-lanes // LANES) * to.samples * SLOWER
-    return channels < samples
+    work = [_work(to, node) for node in to.program.nodes]
+    return sum(channels for channels, _ in work) < sum(samples for _, samples in work)
+
+
+def threads_of(to: Lowering) -> int:
+    """One thread for a Program of few samples that takes longer to share than it saves; else all."""
+    if to.threads == 1 or not to.channels_in_lanes or to.convolution is not None:
+        return to.threads
+    work = sum(_work(to, node)[0] for node in to.program.nodes)
+    kernels = sum(node.op.name not in _NO_KERNEL for node in to.program.nodes if id(node.outputs[0]) in to.carries)
+    return to.threads if work * (1 - 1 / to.threads) > kernels * cpus.host().costs.handoff else 1
+
+
+def _work(to: Lowering, node: Node) -> tuple[float, float]:
+    """Multiply-adds of vectors of a node with channels in the lanes, and with samples."""
+    if not node.inputs or node.inputs[0].shape[:1] != (to.samples,):
+        return 0, 0
+    name, first, result, costs = node.op.name, node.inputs[0], node.outputs[0], cpus.host().costs
+    if name.startswith("depthwise"):
+        # Its kernels have samples in the lanes, so images are packed and unpacked.
+        return (first.size + result.size) * costs.packing, 0
+    if name not in ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"):
+        return 0, 0
+    summed = name.endswith("weight_gradient") or node.attrs.get("transpose_a")
+    weights = result if summed else node.inputs[1]
+    image = first if name.endswith("gradient") else result
+    products = weights.size * (math.prod(image.shape[1:-1]) if name.startswith("conv2d") else 1)
+    lanes = result.shape[-1] // node.attrs.get("groups", 1)  # what fills them: filters, or channels of dx
+    channels = products / lanes * -(-lanes // LANES) * to.samples * costs.channels
+    return channels, _with_samples(to, node, products)
 
 
 def _with_samples(to: Lowering, node: Node, products: int) -> float:
@@ -161,6 +181,7 @@ def _with_samples(to: Lowering, node: Node, products: int) -> float:
     if node.op.name in ("conv2d", "conv2d_input_gradient"):
         (row, *_), (column, *_) = all_lines(node)
         sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
-        if winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads):
-            return winograd.cost(winograd.WinogradShape(row, column, *sizes, blocks), to.threads)
+        shape = winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads)
+        if shape is not None:
+            return shape.cost
     return products * blocks

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from minicnn.machine import second_level_cache
+
 SYSTEM = Path("/sys")
 PROCESS = Path("/proc/self")
 
@@ -50,6 +52,30 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+# Cycles that were measured on CPUs with AVX-512, and are as good as any guess for others: of threads that wait for each
+# other after a kernel, of an element that is packed, and of a cycle of multiply-adds with channels in the lanes.
+HANDOFF, PACKED, CHANNELS = 2500, 2, 1.25
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What work takes on a CPU, in the time of a multiply-add of 16 floats.
+
+    Attributes:
+        channels: One with channels in the lanes; it loads more.
+        packing: An element that moves from plain arrays to blocks of samples, or back.
+        handoff: Waiting of all threads for each other, after a kernel.
+        read_often: Positions that read a weight, up to which its way from memory takes longer than they do.
+        kept: Weights that stay in the second-level cache beside images.
+    """
+
+    channels: float
+    packing: float
+    handoff: float
+    read_often: int
+    kept: int
 
 
 @dataclass(frozen=True)
@@ -128,6 +154,14 @@ class Target:
     def pixels(self) -> int:
         """Neighbouring outputs of a tile, by preference: each has a vector of inputs, which takes registers, too."""
         return 3 if self.accumulators == 24 else 1
+
+    @property
+    def costs(self) -> Costs:
+        """What work takes: cycles that were measured, by what the registers do in one of two multiply-add units."""
+        floats = {24: 16, 3: 4}.get(self.accumulators, 4 if self.architecture == "aarch64" else 8)  # of a register
+        rate = 2 * floats / 16  # multiply-adds of 16 floats in a cycle
+        # A cache line of 16 weights takes some 2 cycles from beyond the second level.
+        return Costs(CHANNELS, PACKED * rate, HANDOFF * rate, max(1, int(2 * rate)), second_level_cache() // 32)
 
     @property
     def multiplies_bfloat16(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
@@ -10,6 +10,8 @@ from weakref import ReferenceType, ref
 import array_api_compat.numpy as xp
 import numpy as np
 
+from minicnn.backends.base import State
+from minicnn.backends.numba.keeping import parted
 from minicnn.backends.numba.kernel import compile_all
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task, constant_key
 from minicnn.backends.numba.threads import Entry, ForkSafeLock, KernelList, pool
@@ -18,63 +20,85 @@ from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 Array = Any
 Table = np.ndarray[Any, Any]
+SMALL = 4096  # bytes of an output that is copied
 
 
 class NumbaExecutable:
-    """A function from a Program's inputs by name to its outputs and updates by name."""
+    """A function from a Program's inputs by name to its outputs and updates by name.
+
+    Attributes:
+        tasks: What runs each time, in order.
+        preparations: What runs before, once as long as the weights are the same ones.
+        segments: Kernels of the tasks, and references in between.
+        threads: How many share the work.
+    """
 
     def __init__(self, lowering: Lowering, program: Program, threads: int) -> None:
-        self._threads = threads
+        self.threads = lowering.threads
         self._lock = ForkSafeLock()  # the arena serves one call at a time
         self._inputs = {(v.name, PLAIN): v for v in program.inputs}
-        self._expected = [(key, v, v.shape, np.dtype(v.dtype)) for key, v in self._inputs.items()]
         results = program.outputs | program.updates
         self._results = {name: (lowering.need(v, PLAIN), v) for name, v in results.items()}
         self._indices = lowering.indices
-        # Threads wait for each other after each group, so that fewer groups mean less waiting.
-        self._groups = _side_by_side(lowering.tasks)
-        self.tasks = [task for group in self._groups for task in group]
         # The caller's own arrays, and those that the caller gets.
         self._fixed = {constant_key(v): np.ascontiguousarray(v.data, v.dtype) for v in program.constants}
         fresh = {key: v for key, v in self._results.values() if key not in self._fixed}
+        weights = {(v.name, PLAIN): v for v in program.inputs if id(v) in lowering.fixed}
+        known = [*weights, *self._fixed]
+        self.preparations, others = parted(lowering.tasks, known, fresh) if weights else ([], lowering.tasks)
+        # A copy of a few numbers takes less time than it takes NumPy to tell where others are.
+        updated = {self._results[name][0] for name in program.updates}
+        small = [k for k, v in fresh.items() if v.nbytes <= SMALL and k not in updated and k not in self._inputs]
+        self._fixed |= {key: _aligned(fresh.pop(key).nbytes) for key in small}
         self._outside: dict[Key, Value] = fresh | self._inputs
-        self._fixed |= self._arena(lowering)
-        self._functions = compile_all([t.source for t in self.tasks if t.source is not None], threads)
+        # Threads wait for each other after each group, so that fewer groups mean less waiting.
+        prepared, groups = _side_by_side(self.preparations), _side_by_side(others)
+        self.tasks = [task for group in groups for task in group]
+        self._fixed |= self._arena(lowering, [*prepared, *groups], len(prepared))
+        self._functions = compile_all([t.source for g in (*prepared, *groups) for t in g if t.source], threads)
+        compiled = (function.address for function in self._functions)
         # Places in tables that are filled in at each call.
         self._holes: dict[Key, list[tuple[Table, int]]] = {key: [] for key in self._outside}
-        self.segments = self._split()
-        self._open = [(key, holes) for key, holes in self._holes.items() if holes]
+        self._preparing = self._split(prepared, compiled)
+        self.segments = self._split(groups, compiled)
         self._written: dict[Key, ReferenceType[Array]] = {}  # the arrays whose addresses are in the holes
+        self._state: ReferenceType[State] | None = None  # the weights that are prepared
+        checked = [(key, v, v.shape, np.dtype(v.dtype)) for key, v in self._inputs.items()]
+        self._weights = [row for row in checked if row[0] in weights]
+        self._others = [row for row in checked if row[0] not in weights]
         self._new = [(key, v.shape, np.dtype(v.dtype)) for key, v in fresh.items() if key not in self._inputs]
         # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
         shown = {self._results[name][0] for name in program.outputs}  # outputs stay the caller's own
         replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
         self._replaced = {old: new for old, new in replaced.items() if new not in shown}
         self._spare: dict[Key, Array] = {}
+        self._held: dict[Key, Array] = {}  # the weights
+        self._views: dict[Key, Array] = {}  # results that are copied
 
-    def _arena(self, lowering: Lowering) -> dict[Key, Array]:
-        """All other buffers in one arena, those that never live together on each other."""
+    def _arena(self, lowering: Lowering, groups: list[list[Task]], prepared: int) -> dict[Key, Array]:
+        """All other buffers in one arena, those that never live together on each other.
+
+        What the first groups prepare and the others read is beside it, for the next call.
+        """
         first: dict[Key, int] = {}
         last: dict[Key, int] = {}
-        for i, group in enumerate(self._groups):
+        for i, group in enumerate(groups):
             for key in (key for task in group for key in (*task.reads, *task.writes)):
                 first.setdefault(key, i)
                 last[key] = i
-        temporary = {" ".join(k): k for k in first if k not in self._outside and k not in self._fixed}
+        own = [key for key in first if key not in self._outside and key not in self._fixed]
+        temporary = {" ".join(k): k for k in own if not first[k] < prepared <= last[k]}
         placed = assign([Buffer(n, k[1], lowering.sizes[k], first[k], last[k]) for n, k in temporary.items()])
-        size = max((b.offset + b.nbytes for b in placed), default=0)
-        self.arena_bytes = size
-        arena = np.zeros(size + ALIGNMENT, np.uint8)
-        # NumPy aligns to 16 bytes only; vectors have 64.
-        base = -arena.ctypes.data % ALIGNMENT
-        return {temporary[b.name]: arena[base + b.offset : base + b.offset + b.nbytes] for b in placed}
+        self.arena_bytes = max((b.offset + b.nbytes for b in placed), default=0)
+        arena = _aligned(self.arena_bytes)
+        buffers = {temporary[b.name]: arena[b.offset : b.offset + b.nbytes] for b in placed}
+        return buffers | {key: _aligned(lowering.sizes[key]) for key in own if key not in buffers}
 
-    def _split(self) -> list[KernelList | Task]:
+    def _split(self, groups: list[list[Task]], compiled: Iterator[int]) -> list[KernelList | Task]:
         """Kernels that follow each other as lists, references by themselves."""
         segments: list[KernelList | Task] = []
-        compiled = (function.address for function in self._functions)
         waiting: list[list[Entry]] = []
-        for group in self._groups:
+        for group in groups:
             # Kernels in a row run without going back to Python in between.
             if group[0].source is not None:
                 waiting.append([(next(compiled), self._table(task), task.items) for task in group])
@@ -103,38 +127,62 @@ class NumbaExecutable:
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run the Program once; safe to call from several threads, which then wait for each other."""
+        return self.on_state(arrays, None)
+
+    def on_state(self, arrays: Mapping[str, Array], state: State | None) -> dict[str, Array]:
+        """The same with weights that need not be looked at again if they were those of the last call."""
         buffers: dict[Key, Array] = {}
-        for key, value, shape, dtype in self._expected:
-            array = arrays[value.name]
+        for key, value, shape, dtype in self._others:
+            array = arrays[key[0]] if state is None or key[0] in arrays else state[key[0]]
             # What is right as it is, as nearly always, takes a tenth of the time that checking it anew does.
             right = type(array) is np.ndarray and array.shape == shape and array.dtype == dtype
             buffers[key] = array if right and array.flags.c_contiguous else _checked(value, array)
         for index, rows in self._indices:
             # Before the kernels, which read raw memory and check nothing.
             _check_index(buffers[index.name, PLAIN], rows)
-        with self._lock:
-            given = set(map(id, arrays.values()))
-            for key, shape, dtype in self._new:
-                # Results are the caller's: donated arrays, or new ones, whose pages the system has to clear first.
-                spare = self._spare.pop(key, None)
-                buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
-            for key, holes in self._open:
-                array = buffers[key]
-                # Weights are the same arrays each time; NumPy takes longer to tell an address than a short kernel runs.
-                if key not in self._written or self._written[key]() is not array:
-                    self._written[key], address = ref(array), array.ctypes.data
-                    for table, i in holes:
-                        table[i] = address
+        with self._lock.now:
+            if state is None or self._state is None or self._state() is not state:
+                self._prepare(arrays if state is None else {**state, **arrays})
+                self._state = None if state is None else ref(state)
+            if self._new:
+                self._make_results(arrays, buffers)
+            self._fill(buffers)
             for segment in self.segments:
                 if isinstance(segment, KernelList):
-                    pool(self._threads).run(segment)
+                    pool(self.threads).run(segment)
                 else:
                     self._reference(segment, buffers)
             # Only now: a step that is interrupted has changed nothing.
             for key, result in self._replaced.items():
                 if buffers[key] is arrays[key[0]] and buffers[key].flags.writeable:
                     self._spare[result] = buffers[key]
-        return self._handed_back(buffers)
+            return self._handed_back(buffers)
+
+    def _make_results(self, arrays: Mapping[str, Array], buffers: dict[Key, Array]) -> None:
+        """Arrays that are the caller's: donated ones, or new ones, whose pages the system has to clear first."""
+        given = set(map(id, arrays.values()))
+        for key, shape, dtype in self._new:
+            spare = self._spare.pop(key, None)
+            buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
+
+    def _prepare(self, arrays: Mapping[str, Array]) -> None:
+        """Take other weights, and do what depends on them alone."""
+        self._state = None
+        self._held = {key: _checked(value, arrays[value.name]) for key, value, *_ in self._weights}
+        self._fill(self._held)
+        for segment in self._preparing:
+            if isinstance(segment, KernelList):
+                pool(self.threads).run(segment)
+
+    def _fill(self, buffers: Mapping[Key, Array]) -> None:
+        """Write addresses of arrays into the tables of kernels."""
+        for key, array in buffers.items():
+            holes = self._holes[key]
+            # Weights are the same arrays each time; NumPy takes longer to tell an address than a short kernel runs.
+            if holes and (key not in self._written or self._written[key]() is not array):
+                self._written[key], address = ref(array), array.ctypes.data
+                for table, i in holes:
+                    table[i] = address
 
     def _reference(self, task: Task, buffers: dict[Key, Array]) -> None:
         node = task.node
@@ -147,15 +195,27 @@ class NumbaExecutable:
             self._view(key, value, buffers)[...] = array
 
     def _view(self, key: Key, value: Value, buffers: dict[Key, Array]) -> Array:
-        array = buffers[key] if key in buffers else self._fixed[key]
+        array = buffers[key] if key in buffers else self._held[key] if key in self._held else self._fixed[key]
         return array.view(value.dtype).reshape(value.shape)
 
     def _handed_back(self, buffers: dict[Key, Array]) -> dict[str, Array]:
         """Results by name; what is the caller's or the Program's own array already is copied."""
-        return {
-            name: self._view(key, value, buffers).copy() if key in self._inputs or key in self._fixed else buffers[key]
-            for name, (key, value) in self._results.items()
-        }
+        results = {}
+        for name, (key, value) in self._results.items():
+            if key in self._fixed:
+                if key not in self._views:
+                    self._views[key] = self._view(key, value, buffers)
+                results[name] = self._views[key].copy()
+            else:
+                results[name] = self._view(key, value, buffers).copy() if key in self._inputs else buffers[key]
+        return results
+
+
+def _aligned(nbytes: int) -> Array:
+    """Bytes that begin where a vector may: NumPy aligns to 16 only."""
+    array = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    base = -array.ctypes.data % ALIGNMENT
+    return array[base : base + nbytes]
 
 
 def _checked(value: Value, array: Array) -> Array:

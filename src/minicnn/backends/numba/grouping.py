@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TypeGuard
 
@@ -49,12 +49,14 @@ def group(to: Lowering) -> None:
         # Pooling first: it takes a relu that a convolution before it could otherwise claim.
         if node.op.name == "max_pool2d" and to.is_batch(node.outputs[0]):
             _pool_and_relu(to, node)
-    readers = Readers(to.program)
+    readers, joined = Readers(to.program), set[int]()
     for node in list(to.program.nodes):
         if node.op.name in _PRODUCTS and to.is_batch(node.outputs[0]):
-            ending = _ending(to, node, readers)
-            if ending:
-                merge(to.program, [node, *ending], PRODUCT, readers)
+            # What is added may be made from the product, too, and then is not there in time.
+            for ending in (_ending(to, node, readers, joined), _ending(to, node, readers)):
+                if ending and merge(to.program, [node, *ending], PRODUCT, readers):
+                    joined.update(map(id, ending))
+                    break
         elif node.op.name in _ROUNDING and to.is_blocked(node.outputs[0]):
             cast = _rounding(node, node, readers)
             if cast:
@@ -99,8 +101,11 @@ def _take_early(program: Program, node: Node) -> None:
     program.nodes[:] = [*others[: last + 1], node, *others[last + 1 :]]
 
 
-def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
-    """Epilogue that the kernel of a product can do: a bias, then an activation; or a relu's gradient."""
+def _ending(to: Lowering, node: Node, readers: Readers, joined: Collection[int] | None = None) -> list[Node]:
+    """Epilogue that the kernel of a product can do: a bias, then an activation; or a relu's gradient.
+
+    With channels in the lanes another image may be added after the bias, by a node that none of those `joined` is.
+    """
     if node.op.name == "matmul":
         # A product of two activations has no weights in the order that the kernel reads.
         if id(node.inputs[1]) in to.carries:
@@ -112,9 +117,14 @@ def _ending(to: Lowering, node: Node, readers: Readers) -> list[Node]:
     if after is not None and node.op.name != "conv2d_input_gradient" and _is_bias(to, product, after):
         ending.append(after)
         after = readers.only(after.outputs[0])
+    last = (ending or [node])[-1].outputs[0]
+    if joined is not None and after is not None and id(after) not in joined and _adds_image(to, last, after):
+        ending.append(after)
+        last = after.outputs[0]
+        after = readers.only(last)
     activated = after is not None and after.op.name in ACTIVATIONS
     # The gradient of the relu before a layer is a mask on that layer's input gradient.
-    masked = not ending and after is not None and after.op.name == "relu_gradient" and after.inputs[0] is product
+    masked = after is not None and after.op.name == "relu_gradient" and after.inputs[0] is last
     if after is not None and (activated or masked):
         ending.append(after)
     return [*ending, *_rounding(node, ending[-1] if ending else node, readers)]
@@ -127,6 +137,13 @@ def _rounding(node: Node, last: Node, readers: Readers) -> list[Node]:
     stores = node.op.name != "matmul" and (node.op.name != "max_pool2d_gradient" or scatters(node))
     rounds = cast is not None and cast.op.name == "cast" and cast.outputs[0].dtype == SHORT
     return [cast] if cast is not None and stores and rounds else []
+
+
+def _adds_image(to: Lowering, product: Value, after: Node) -> bool:
+    """True if another image of the same shape is added to a product."""
+    others = [v for v in after.inputs if v is not product]
+    alike = len(others) == 1 and others[0].spec == product.spec and to.is_batch(others[0])
+    return to.channels_in_lanes and after.op.name == "add" and alike and product.dtype == "float32"
 
 
 def _is_bias(to: Lowering, product: Value, after: Node) -> bool:

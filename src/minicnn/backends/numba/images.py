@@ -23,6 +23,7 @@ from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, paired, transposed
 from minicnn.backends.numba.short import SHORT, product_name
 from minicnn.backends.numba.widening import is_short, stored
+from minicnn.backends.numba.winograd import WinogradShape
 from minicnn.program.graph import Node, Value
 
 
@@ -39,9 +40,10 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
     floats = SHORT not in _types(x, w, y, ending).values()
-    if floats and winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads):
-        key = transposed(to, node, w, 9, channels, filters, 1) if back else to.need(w, PLAIN)
-        _winograd(to, node, x, key, sizes, lines, ending)
+    shape = winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads) if floats else None
+    if shape is not None:
+        key = transposed(to, node, w, kh * kw, channels, filters, 1) if back else to.need(w, PLAIN)
+        _winograd(to, node, x, key, shape, ending)
         return
     operands = Operands(
         x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
@@ -75,14 +77,10 @@ def _weights(to: Lowering, node: Node, w: Value, shape: tuple[int, int, int, int
     return paired(to, node, w, shape, o)
 
 
-def _winograd(
-    to: Lowering, node: Node, x: Value, w: Key, sizes: tuple[int, ...], lines: tuple[Line, Line], ending: Ending
-) -> None:
+def _winograd(to: Lowering, node: Node, x: Value, w: Key, shape: WinogradShape, ending: Ending) -> None:
     y = node.outputs[0]
-    flipped = lines[0].weight_step < 0
-    shape = winograd.WinogradShape(*lines, sizes[0], sizes[1], blocks_of(x), flipped)
     transformed = to.scratch(node, "winograd", shape.weight_bytes)
-    to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), -(-shape.filters // LANES)))
+    to.tasks.append(Task(node, [w], [transformed], winograd.transformed_weights(shape), shape.panels))
     parts = to.scratch(node, "parts", shape.part_bytes * to.threads)
     source = winograd.winograd(
         node.op.name, shape, to.threads, bias=ending.bias is not None, finish=ending.finish
@@ -94,23 +92,22 @@ def _winograd(
 def product(to: Lowering, node: Node) -> None:
     """Lower a product with what follows it; see `grouping`."""
     steps = node.attrs["body"].operations
-    first, ending = steps[0], Ending()
+    first, ending, names = steps[0], Ending(), []
     for step in steps[1:]:
-        value = node.inputs[step.inputs[1]] if len(step.inputs) > 1 else None
-        if step.op.name == "cast":
-            continue  # the sums are stored so
-        if step.op.name == "add":
+        value = next((node.inputs[i] for i in step.inputs[::-1] if i < len(node.inputs)), None)
+        names.append("bias" if step.op.name == "add" and value is not None and value.ndim == 1 else step.op.name)
+        if names[-1] == "bias":
             ending = replace(ending, bias=value)
+        elif step.op.name == "add":
+            ending = replace(ending, addend=value)
         elif step.op.name == "relu_gradient":
             ending = replace(ending, finish="mask", mask=value)
-        else:
+        elif step.op.name != "cast":  # the sums are stored so
             ending = replace(ending, finish=step.op.name)
     inputs = tuple(node.inputs[i] for i in first.inputs)
     inner = Node(first.op, inputs, node.outputs, first.attrs, node.scope, node.phase)
     (_matmul if first.op.name == "matmul" else _conv2d)(to, inner, ending)
-    to.how[id(node)] = " + ".join(
-        [to.how.pop(id(inner)), *("bias" if s.op.name == "add" else s.op.name for s in steps[1:])]
-    )
+    to.how[id(node)] = " + ".join([to.how.pop(id(inner)), *names])
 
 
 def _conv2d_weight_gradient(to: Lowering, node: Node) -> None:

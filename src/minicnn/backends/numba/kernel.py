@@ -15,6 +15,7 @@ import numpy as np
 from minicnn.backends._helpers import compile_side_by_side, work_with
 from minicnn.backends._progress import Progress
 from minicnn.backends.numba import (
+    channel_tiles,
     cpus,
     functions,
     interpreting,
@@ -269,17 +270,17 @@ def _operations(source: KernelCode) -> dict[str, Operation]:
     """The operations that the code of a kernel can name."""
     operations = dict(_ALL)
     for shape in source.tiles:
-        for module in (registers, short_tiles, matrix_tiles):
+        for module in (registers, short_tiles, channel_tiles, matrix_tiles):
             operations |= module.operations(*shape)
     return operations
 
 
 _ALL = {
     one.name: one
-    for module in (vector, functions, panels, winograd_tiles, short, matrix_tiles)
+    for module in (vector, functions, panels, short, matrix_tiles)
     for one in vars(module).values()
     if isinstance(one, Operation)
-}
+} | winograd_tiles.OPERATIONS
 
 
 def even_tile(total: int, most: int) -> int:

@@ -80,6 +80,7 @@ class Lowering:
         how: For each node the name of its kernel, or the reason why its reference runs.
         indices: Inputs that pick rows, and how many rows there are.
         channels_in_lanes: Whether values with one entry a sample stay plain arrays, too; see `channel_lanes`.
+        fixed: Ids of the values that weights alone determine, where these stay the same; see `keeping`.
     """
 
     def __init__(self, program: Program, threads: int, convolution: str | None = None) -> None:
@@ -96,6 +97,7 @@ class Lowering:
         self.indices: list[tuple[Value, int]] = []
         self.samples = _samples(program)
         self.channels_in_lanes = False
+        self.fixed: set[int] = set()
         self.carries: set[int] = set()
         for value in program.inputs:
             self._place[id(value)] = (value.name, PLAIN)

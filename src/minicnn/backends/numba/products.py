@@ -46,11 +46,13 @@ class Ending:
 
     Attributes:
         bias: Numbers of the channels that they start from.
+        addend: Image that is added.
         finish: "relu", "relu6", or "mask": 0 where a value is not positive.
         mask: That value.
     """
 
     bias: Value | None = None
+    addend: Value | None = None
     finish: str = ""
     mask: Value | None = None
 
@@ -61,7 +63,8 @@ NOTHING = Ending()
 def ends_of(to: Lowering, ending: Ending) -> list[Key]:
     """Buffers that an ending reads."""
     bias = [] if ending.bias is None else [to.need(ending.bias, PLAIN)]
-    return bias + ([] if ending.mask is None else [to.need(stored(ending.mask), to.form_of_batch)])
+    images = [stored(v) for v in (ending.addend, ending.mask) if v is not None]
+    return bias + [to.need(v, to.form_of_batch) for v in images]
 
 
 def transposed(to: Lowering, node: Node, w: Value, taps: int, channels: int, filters: int, groups: int) -> Key:

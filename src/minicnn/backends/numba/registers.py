@@ -110,6 +110,8 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
     - bias_R_C(b) has the float at b + 4 c in all lanes of a[r][c].
     - correlate_R_C(a, x, w, count, x_step, w_step): count times a[r][c] += x[r] * w[c], x[r] being the vector at
       x + r x_step and w[c] the float at w + 4 c; then x moves on by one vector and w by w_step.
+    - multiply_R_C(a, x, w, count): the same, with the vectors of all rows side by side at x, and the floats of all
+      columns at w; both move on by what was read.
     - outer_R_C(a, x, y, count, x_step, y_step): count times a[r][c] += x[r] * y[c], vectors side by side at x and y;
       then they move on by their steps.
     - spread_R_C(a, x, y, count, samples, x_step): for `count` positions and the samples (at most 16) of each
@@ -122,13 +124,6 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
     - fold_KIND_R_C(a, x, k, y, count, length): for `count` samples s, a[r][c] += x[r] * y[c], x[r] being the vector of
       elements from k + 16 r on of the row whose address is at x + 8 s, and y[c] the float at y + 64 c + 4 s.
       fold_KIND_some_R_C does not read beyond the `length` elements of a row.
-    - project_R_C(a, x, at, w, count, w_step): count times a[r][c] += x[r] * w[c], x[r] being the float `at` bytes
-      behind the address that is at x + 8 r, and w[c] the vector at w + 64 c; then x moves on by a float and w by
-      w_step. project_some_R_C takes one more argument: how many floats there are at w.
-    - weigh_R_C(a, x, y, count, x_step, y_step): count times a[r][c] += x[r] * y[c], x[r] being the float at x + 4 r
-      and y[c] the vector at y + 64 c; then they move on by their steps. weigh_some_R_C: likewise.
-    - contract_R_C(a, x, at, w, count, w_step): a[r][c] += x[r] * w[c] in vectors of `count` floats, x[r] `at` bytes
-      behind the address that is at x + 8 r, and w[c] at w + c w_step; nothing behind them is read.
     - lay_R_C(o, a, step, length, fresh) adds a[r][c] to the vector at o + c step + 64 r, which counts as 0 if fresh
       is 1, as far as there are `length` floats.
     - clip_R_C(a, low, high) has values below low and above high replaced by those; NaN stays.
@@ -166,6 +161,14 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         steps = [ir.Constant(INT, BYTES), w_step]
         return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, w], steps, body))
 
+    def multiply(builder: Any, a: Any, x: Any, w: Any, count: Any) -> Any:
+        def body(sums: list[Any], at: list[Any]) -> list[Any]:
+            inputs = [_load(builder, _plus(builder, at[0], r * BYTES)) for r in range(rows)]
+            return multiplied(builder, sums, inputs, lambda c: _broadcast(builder, _plus(builder, at[1], 4 * c)))
+
+        steps = [ir.Constant(INT, rows * BYTES), ir.Constant(INT, 4 * columns)]
+        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, w], steps, body))
+
     def outer(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any) -> Any:
         def body(sums: list[Any], at: list[Any]) -> list[Any]:
             inputs = [_load(builder, _plus(builder, at[0], r * BYTES)) for r in range(rows)]
@@ -190,57 +193,6 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         # memory.
         steps = [x_step, ir.Constant(INT, LANES * columns * BYTES)]
         return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], steps, position))
-
-    def columns_at(builder: Any, address: Any, lanes: Any) -> list[Any]:
-        """The vectors of all columns side by side; if told how many floats there are, 0 beyond those."""
-        places = [_plus(builder, address, c * BYTES) for c in range(columns)]
-        if lanes is None:
-            return [_load(builder, place) for place in places]
-        lefts = [builder.sub(lanes, ir.Constant(INT, c * LANES)) for c in range(columns)]
-        return [_load_some(builder, place, left) for place, left in zip(places, lefts, strict=True)]
-
-    def spread_rows(builder: Any, sums: list[Any], values: list[Any], of: Callable[[int], Any]) -> list[Any]:
-        """The sums, and what `of` gives for each row times the vectors of all columns."""
-        for r in range(rows):
-            value = _broadcast(builder, of(r))
-            for c in range(columns):
-                sums[r * columns + c] = _fma(builder, value, values[c], sums[r * columns + c])
-        return sums
-
-    def project(builder: Any, a: Any, x: Any, at: Any, w: Any, count: Any, w_step: Any, lanes: Any = None) -> Any:
-        starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
-
-        def body(sums: list[Any], at: list[Any]) -> list[Any]:
-            values = columns_at(builder, at[1], lanes)
-            return spread_rows(builder, sums, values, lambda r: builder.add(starts[r], at[0]))
-
-        steps = [ir.Constant(INT, 4), w_step]
-        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [at, w], steps, body))
-
-    def weigh(builder: Any, a: Any, x: Any, y: Any, count: Any, x_step: Any, y_step: Any, lanes: Any = None) -> Any:
-        def body(sums: list[Any], at: list[Any]) -> list[Any]:
-            values = columns_at(builder, at[1], lanes)
-            return spread_rows(builder, sums, values, lambda r: _plus(builder, at[0], 4 * r))
-
-        return tile_of(builder, _looped(builder, tile_vectors(builder, a, size), count, [x, y], [x_step, y_step], body))
-
-    def contract(builder: Any, a: Any, x: Any, at: Any, w: Any, count: Any, w_step: Any) -> Any:
-        starts = [builder.load(pointer(builder, _plus(builder, x, 8 * r), INT)) for r in range(rows)]
-        whole = builder.and_(count, ir.Constant(INT, -LANES))
-
-        def body(sums: list[Any], at: list[Any], rest: Any = None) -> list[Any]:
-            inputs = [_elements(builder, "floats", builder.add(start, at[0]), rest) for start in starts]
-            return multiplied(
-                builder, sums, inputs,
-                lambda c: _elements(builder, "floats", _at(builder, at[1], w_step, c), rest),
-            )  # fmt: skip
-
-        steps, rounds = [ir.Constant(INT, BYTES)] * 2, builder.ashr(whole, ir.Constant(INT, 4))
-        sums = _looped(builder, tile_vectors(builder, a, size), rounds, [at, w], steps, body)
-        rest, behind = builder.sub(count, whole), builder.shl(whole, ir.Constant(INT, 2))
-        some = builder.select(builder.icmp_signed(">", rest, _ZERO), ir.Constant(INT, 1), _ZERO)
-        ends = [builder.add(at, behind), builder.add(w, behind)]
-        return tile_of(builder, _looped(builder, sums, some, ends, steps, lambda s, at: body(s, at, rest)))
 
     def added(*, across: bool) -> Callable[..., Any]:
         """`deposit`; or `lay` if the rows of a tile lie across."""
@@ -331,6 +283,7 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         "clear": (tile, [], clear),
         "bias": (tile, [address], bias),
         "correlate": (tile, [tile, *many], correlate),
+        "multiply": (tile, [tile, *many[:3]], multiply),
         "outer": (tile, [tile, *many], outer),
         "clip": (tile, [tile, FLOAT, FLOAT], clip),
         "keep": (tile, [tile, address, address], keep),
@@ -338,11 +291,6 @@ def operations(rows: int, columns: int) -> dict[str, Operation]:
         "take": (tile, [address, address], take),
         "gather": (VOID, [address, tile, address], gather),
         "spread": (tile, [tile, *many], spread),
-        "contract": (tile, [tile, *many], contract),
-        "project": (tile, [tile, *many], project),
-        "project_some": (tile, [tile, *many, address], project),
-        "weigh": (tile, [tile, *many], weigh),
-        "weigh_some": (tile, [tile, *many, address], weigh),
         "lay": (VOID, [address, tile, address, address, address], added(across=True)),
         "deposit": (VOID, [address, tile, address, address, address], added(across=False)),
     }

@@ -9,6 +9,7 @@ from minicnn.backends.numba.expanding import expand
 from minicnn.backends.numba.general import general
 from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, ROUNDED, SUM, UPDATE, elementwise_group, group, update
 from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product, rounded
+from minicnn.backends.numba.keeping import fixed_values, fold
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule, StoredRows
 from minicnn.backends.numba.moving import MOVING_RULES
 from minicnn.backends.numba.short import SHORT
@@ -157,10 +158,13 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     """
     channels_last(program)
     expand(program)
+    fold(program)
     widen(program)
     lowering = Lowering(program, threads, convolution)
+    lowering.fixed = fixed_values(program)
     lowering.mark()
     lowering.channels_in_lanes = channel_rules.chosen(lowering)
+    lowering.threads = channel_rules.threads_of(lowering)
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()

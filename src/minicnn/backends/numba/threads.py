@@ -7,6 +7,7 @@ many a kernel; then it says in the box that it is asleep, and sleeps until the c
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -51,8 +52,8 @@ _DRIVER = KernelCode(
         "            last = aload(groups + 8 * (group - first) + 8)",
         "            while entry < last:",
         "                items = aload(entry + 16)",
-        "                begin = items * share // stop",
-        "                until = items * (share + 1) // stop",
+        "                begin = (items * share + stop - 1) // stop",  # so that one item is the caller's
+        "                until = (items * (share + 1) + stop - 1) // stop",
         "                if until > begin:",
         "                    call_kernel(aload(entry), aload(entry + 8), begin, until)",
         "                entry += 24",
@@ -176,6 +177,9 @@ class Pool:
         flags = np.frombuffer(self._asleep, np.uint8)
         self._drive, self._post, self._serve = callable_of(_DRIVER), callable_of(_POSTER), callable_of(_SERVER)
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
+        # NumPy takes longer to tell an address than a short kernel runs.
+        self._first_line, self._post_table = self._address(0), self._posted.ctypes.data
+        self._list = memoryview(self._posted)[2:]
         # How long a round of waiting takes depends on the CPU: the pause instruction takes 10 to 140 cycles.
         second = self._rounds()
         rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
@@ -204,6 +208,12 @@ class Pool:
             calls.get()
             self._serve(table.ctypes.data, number, self.threads)
 
+    def settle(self, patience: float = 1.0) -> None:
+        """Wait until all threads sleep, but no longer than so many seconds."""
+        end = time.perf_counter() + patience
+        while self.threads > 1 and (self._lines[1:-1, 0] != _ASLEEP).any() and time.perf_counter() < end:
+            time.sleep(WAIT_S)
+
     def run(self, kernels: KernelList) -> None:
         """Run kernels on all threads; one caller at a time."""
         with self._lock:
@@ -212,36 +222,40 @@ class Pool:
                 return
             first = self._done
             self._done += kernels.groups
-            self._posted[2:] = kernels.address, first, self._done
+            self._list[0], self._list[1], self._list[2] = kernels.address, first, self._done
             # Lazily, by C code alone: an exception of the interpreter cannot come in between.
             waking = map(SimpleQueue.put, compress(self._calls, self._asleep), repeat(None))  # once it is known who is
             # All is done or nothing, even if the user interrupts: that is noticed after calls, not within them.
             try:
                 try:
-                    self._post(self._posted.ctypes.data, 0, self.threads)
+                    self._post(self._post_table, 0, self.threads)
                 finally:
                     deque(waking, 0)
             finally:
                 # The caller does shares, too, and returns only when all are done, since buffers may be freed then.
-                self._drive(self._address(0), 0, self.threads)
+                self._drive(self._first_line, 0, self.threads)
 
 
 class ForkSafeLock:
-    """A lock that is free in a forked child, where the thread that held it does not exist."""
+    """A lock that is free in a forked child, where the thread that held it does not exist.
+
+    Attributes:
+        now: The lock itself, for those who enter it often.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.now = threading.Lock()
         _LOCKS.add(self)
 
     def reset(self) -> None:
         """Make it free."""
-        self._lock = threading.Lock()
+        self.now = threading.Lock()
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.now.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.now.release()
 
 
 _LOCKS: WeakSet[ForkSafeLock] = WeakSet()
@@ -253,6 +267,9 @@ def pool(threads: int) -> Pool:
     """The pool of this process with that many threads; what is interpreted runs in the caller's alone."""
     # Interpreted kernels hold the interpreter's lock, so that threads would only wait for each other.
     count = 1 if interpreting.SWITCHED_ON else threads
+    known = _POOLS.get(count)
+    if known is not None:
+        return known
     with _POOLS_LOCK:
         if count not in _POOLS:
             _POOLS[count] = Pool(count)
@@ -268,6 +285,13 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+@atexit.register
+def _settle() -> None:
+    """Threads look for work in code that is freed when the interpreter ends."""
+    for each in _POOLS.values():
+        each.settle()
 
 
 def default_threads() -> int:

@@ -324,12 +324,14 @@ def _pause(builder: Any) -> None:
         external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [], [])
 
 
-def _prefetch(builder: Any, address: Any) -> None:
-    read, keep, data = (ir.Constant(INT32, n) for n in (0, 3, 1))
+def _prefetch(builder: Any, address: Any, closeness: int = 3) -> None:
+    read, keep, data = (ir.Constant(INT32, n) for n in (0, closeness, 1))
     kinds = [BYTE.as_pointer(), *[INT32] * 3]
     operands = [pointer(builder, address, BYTE), read, keep, data]
     external(builder, "llvm.prefetch.p0", ir.VoidType(), kinds, operands)
 
 
-prefetch = operation("prefetch", VOID, [_a], _prefetch)  # the cache line of an address, before it is read
+# The cache line of an address, before it is read; prefetch_second brings it into the second-level cache.
+prefetch = operation("prefetch", VOID, [_a], _prefetch)
+prefetch_second = operation("prefetch_second", VOID, [_a], lambda b, address: _prefetch(b, address, 2))
 pause = operation("pause", VOID, [], _pause)

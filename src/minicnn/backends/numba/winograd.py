@@ -1,111 +1,208 @@
-"""Convolution by Winograd's F(2x2, 3x3): fewer multiplications for 3 x 3 kernels with stride 1 and many channels.
+"""Convolution by Winograd's minimal filtering: fewer multiplications for kernels of 3 or 5 taps with stride 1.
 
-Tiles of 2 x 2 outputs of all blocks of samples are numbered through. For a group of tiles the inputs are transformed to
-16 images of one pixel a tile; for each of the 16 a matrix product over the channels follows, as in the direct kernel;
-the results are transformed back to outputs, which end with bias and activation.
+Tiles of M x N outputs of all blocks of samples are numbered through. For a group of tiles the inputs are transformed to
+images of one pixel a tile, one image for each element of the transform; a matrix product over the channels follows for
+each image; the results are transformed back to outputs, which end with bias and activation. A group is as large as the
+second-level cache allows, so nothing of it goes through main memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from minicnn.backends.numba import cpus
 from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
-from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.backends.numba.operations import BYTES
+from minicnn.backends.numba.winograd_matrices import OUTPUTS
 from minicnn.machine import second_level_cache
+
+# Measured, relative to a vector of multiply-adds of the direct kernel: one of a product here; what a transform takes
+# for an element of a tile and channel, with what it waits for memory; and for a vector of transformed weights.
+PRODUCT, ELEMENT, WEIGHT = 0.9, 22, 50
+STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
 
 
 @dataclass(frozen=True)
-class WinogradShape:
-    """Sizes of a convolution.
+class Tiling:
+    """Geometry along the rows and columns, and the outputs of a tile along each.
 
     Attributes:
         row: Geometry along the rows.
         column: The same along the columns.
-        channels: C.
-        filters: F.
+        height: Outputs of a tile along the rows.
+        width: The same along the columns.
         blocks: B.
-        flipped: Whether taps come in reverse, as for the input gradient.
     """
 
     row: Line
     column: Line
-    channels: int
-    filters: int
+    height: int
+    width: int
     blocks: int
-    flipped: bool = False
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Elements of a transformed tile along rows and columns."""
+        return self.height + self.row.taps - 1, self.width + self.column.taps - 1
+
+    @property
+    def size(self) -> int:
+        """Elements of a transformed tile."""
+        rows, columns = self.elements
+        return rows * columns
+
+    @property
+    def across(self) -> tuple[int, int]:
+        """Tiles along rows and columns; the last of each may be partly outside."""
+        return -(-self.row.count // self.height), -(-self.column.count // self.width)
 
     @property
     def tiles(self) -> int:
         """Tiles of all blocks."""
-        return self.blocks * -(-self.row.count // 2) * -(-self.column.count // 2)
+        rows, columns = self.across
+        return self.blocks * rows * columns
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Suffixes of operations on elements, and on outputs and taps."""
+        rows, columns = self.elements
+        return f"{rows}_{columns}", f"{self.height}_{self.row.taps}_{self.width}_{self.column.taps}"
+
+    def origin(self, out: Lines) -> None:
+        """Text for the block and the first output of tile t."""
+        out("block = t // (rows_ * columns_)", "rest = t % (rows_ * columns_)")
+        out(f"i0 = rest // columns_ * {self.height}", f"j0 = rest % columns_ * {self.width}")
+
+    def addresses(self, out: Lines, shape: tuple[int, int], image: str, table: str, start: str, none: str) -> None:
+        """Text for the addresses of the pixels from i0 + .., j0 + .. of an image h x w; `none` for those outside."""
+        (rows, columns), (base, h, w, pixel) = shape, image.split()
+        with out.block(f"for k in range({rows}):"), out.block(f"for l in range({columns}):"):
+            out(f"i = i0 + k{start and ' + top'}", f"j = j0 + l{start and ' + left'}", f"at = {none}")
+            with out.block(f"if 0 <= i < {h} and 0 <= j < {w}:"):
+                out(f"at = {base} + ((block * {h} + i) * {w} + j) * {pixel} * {BYTES}")
+            out(f"astore({table} + (k * {columns} + l) * 8, at)")
+
+
+@dataclass(frozen=True)
+class WinogradShape(Tiling):
+    """Sizes of a convolution.
+
+    Attributes:
+        channels: C.
+        filters: F.
+        flipped: Whether taps come in reverse, as for the input gradient.
+    """
+
+    channels: int = 1
+    filters: int = 1
+    flipped: bool = False
+
+    @property
+    def panel(self) -> int:
+        """Filters that a product sums at once."""
+        return even_tile(self.filters, filters_of_tile())
+
+    @property
+    def panels(self) -> int:
+        """Products for all filters."""
+        return -(-self.filters // self.panel)
+
+    @property
+    def run(self) -> int:
+        """Channels of a tile's element that lie side by side, those of the next element behind them."""
+        # A transform stores all elements of a channel at a time, in as many pages as the CPU has at hand for stores.
+        fitting = STORED // (self.size * cpus.host().pixels * BYTES)
+        return min(self.channels, 1 << max(fitting, 1).bit_length() - 1)
+
+    @property
+    def runs(self) -> int:
+        """Runs of all channels."""
+        return -(-self.channels // self.run)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a transformed tile: channels, and filters."""
+        return self.size * (self.runs * self.run + self.panels * self.panel + 1) * BYTES
 
     @property
     def together(self) -> int:
         """Tiles of a group."""
-        # As many as fit into half of the cache, since products read their transformed inputs once for each group of
-        # filters.
-        tiles = cpus.host().pixels
-        most = max(tiles, second_level_cache() // 2 // (16 * self.channels * BYTES) // tiles * tiles)
-        return min(most, -(-self.tiles // tiles) * tiles)
+        pixels = cpus.host().pixels
+        most = max(pixels, second_level_cache() // 2 // self.tile_bytes // pixels * pixels)
+        return min(most, -(-self.tiles // pixels) * pixels)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the transformed weights (16, C, F)."""
-        return 16 * self.channels * self.filters * 4
+        """Bytes of the transformed weights (elements, panels, C, filters of a panel)."""
+        return self.size * self.channels * self.panels * self.panel * 4
 
     @property
     def part_bytes(self) -> int:
-        """Bytes that a thread needs: zeros, transformed inputs."""
-        return (self.channels + 16 * self.together * self.channels) * BYTES
+        """Bytes that a thread needs: zeros, outputs outside, a tile, those of a group, tables of addresses."""
+        ends = 2 * max(self.channels, self.filters) + self.size
+        tables = -(-(self.together + 1) * self.size * 8 // BYTES)
+        return (ends + tables) * BYTES + self.together * self.tile_bytes
+
+    @property
+    def cost(self) -> float:
+        """Time in vectors of multiply-adds of the direct kernel."""
+        pixels = cpus.host().pixels
+        products = self.size * -(-self.tiles // pixels) * pixels * self.channels * self.panels * self.panel
+        transforms = self.tiles * self.size * (self.channels + self.filters)
+        return PRODUCT * products + ELEMENT * transforms + WEIGHT * self.weight_bytes / BYTES
 
 
-def possible(row: Line, column: Line, filters: int, groups: int) -> bool:
-    """True if there is a transform for a geometry, and enough filters to fill a vector."""
-    return filters >= LANES and groups == 1 and all(
-        line.taps == 3 and line.in_step == line.out_step == line.offset_step == 1
-        and abs(line.weight_step) == 1 and line.count >= 2
+def possible(row: Line, column: Line, groups: int) -> bool:
+    """True if there are transforms for a geometry."""
+    return groups == 1 and all(
+        line.taps in OUTPUTS and line.in_step == line.out_step == line.offset_step == 1 and abs(line.weight_step) == 1
         for line in (row, column)
-    )  # fmt: skip
+    )
 
 
-def cost(shape: WinogradShape, threads: int) -> float:
-    """Time of a convolution by these tiles, in multiply-adds of the direct kernel."""
-    tiles, c, f = shape.tiles, shape.channels, shape.filters
-    # Constants of the estimate were measured: a product costs 1.15 of a direct one, as its sums are shorter, and a
-    # transform of a pixel some 70 multiply-adds.
-    together = cpus.host().pixels
-    wasted = -(-tiles // threads // together) * together * threads / tiles  # tiles that fill up the last group
-    products = 16 * tiles * wasted * c * f * 1.15
-    return products + tiles * (c + f) * 70 + 200 * c * f
-
-
-def worth_it(shape: WinogradShape, threads: int) -> bool:
-    """True if this is faster than the direct kernel."""
-    direct = 9 * shape.row.count * shape.column.count * shape.blocks * shape.channels * shape.filters
-    return cost(shape, threads) < direct
+def shapes(row: Line, column: Line, channels: int, filters: int, blocks: int) -> Iterator[WinogradShape]:
+    """All tiles that a convolution can be computed by."""
+    flipped = row.weight_step < 0
+    for height, width in product(OUTPUTS[row.taps], OUTPUTS[column.taps]):
+        yield WinogradShape(row, column, height, width, blocks, channels, filters, flipped)
 
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,
-           threads: int) -> bool:  # fmt: skip
-    """True if a convolution takes Winograd's way: where it can and is faster, unless the user has pinned one."""
-    if not possible(row, column, filters, groups) or pinned == "direct":
-        return False
-    return pinned == "winograd" or worth_it(WinogradShape(row, column, channels, filters, blocks), threads)
+           threads: int) -> WinogradShape | None:  # fmt: skip
+    """The tiles by which a convolution is computed: where there are and they are faster, unless the user has pinned."""
+    if pinned == "direct" or not possible(row, column, groups):
+        return None
+    best = min(shapes(row, column, channels, filters, blocks), key=lambda shape: shape.cost)
+    # Tiles are divided among threads as they are; the direct kernel divides rows.
+    idle = -(-best.tiles // threads) * threads / best.tiles
+    direct = row.taps * column.taps * row.count * column.count * blocks * channels * filters
+    return best if pinned == "winograd" or best.cost * idle < direct else None
 
 
 def transformed_weights(shape: WinogradShape) -> KernelCode:
-    """w (3, 3, C, F) as (16, C, F); one item 16 filters of all channels."""
+    """w (KH, KW, C, F) as (elements, panels, C, filters of a panel); one item a panel."""
     out = Lines()
-    c, f = out.all_numbers(channels=shape.channels, filters=shape.filters)
-    with out.block("for item in range(start, stop):"):
-        # The last vector overlaps the one before, which writes the same numbers: no masked stores.
-        out(f"f = min(item * {LANES}, {f} - {LANES})")
-        with out.block(f"for k in range({c}):"):
-            at = f"(k * {f} + f) * 4"
-            out(f"spread_filters(y + {at}, w + {at}, {c} * {f} * 4, {c} * {f} * 4, {int(shape.flipped)})")
+    c, f, panels = out.all_numbers(channels=shape.channels, filters=shape.filters, panels=shape.panels)
+    width = shape.panel
+    out("work = stack()")
+    with out.block("for item in range(start, stop):"), out.block(f"for k in range({c}):"):
+        out(
+            f"spread_filters_{shape.names[1]}(y + (item * {c} + k) * {width * 4}, {panels} * {c} * {width * 4},"
+            f" w + (k * {f} + item * {width}) * 4, {c} * {f} * 4, {int(shape.flipped)},"
+            f" min({width}, {f} - item * {width}), {width}, work)"
+        )
     return out.source("winograd weights", "w", "y")
+
+
+def _tables(out: Lines, shape: WinogradShape, first: str, last: str) -> None:
+    """Tables of addresses of the pixels of some tiles; pixels beyond the border are zeros elsewhere."""
+    with out.block(f"for t in range({first}, {last}):"):
+        shape.origin(out)
+        table = f"tables + (t - {first}) * {8 * shape.size}"
+        shape.addresses(out, shape.elements, "x h w_ channels", table, "offset", "zeros")
 
 
 def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish: str) -> KernelCode:
@@ -119,59 +216,72 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
         finish: See `correlate.Operands`.
     """
     out = Lines()
-    row, column = shape.row, shape.column
-    pixels, filters = cpus.host().pixels, filters_of_tile()
-    width = even_tile(shape.filters, filters)
-    tile = out.tile(pixels, width)
+    row, column, size, pixels, width = shape.row, shape.column, shape.size, cpus.host().pixels, shape.panel
+    run = shape.run
+    tile, most = out.tile(pixels, width), max(shape.channels, shape.filters)
     out.all_numbers(
         h=row.size, w_=column.size, oh=row.count, ow=column.count, top=row.offset, left=column.offset,
-        channels=shape.channels, filters=shape.filters, tiles_=shape.tiles, rows_=-(-row.count // 2),
-        columns_=-(-column.count // 2), together=shape.together, part_bytes=shape.part_bytes, parts_=parts,
+        channels=shape.channels, filters=shape.filters, panels=shape.panels, runs=shape.runs, most=most,
+        rows_=shape.across[0], columns_=shape.across[1],
     )  # fmt: skip
-    out("panel = stack()", f"table = panel + {16 * pixels * filters * BYTES}")
+    out.varying("tiles_", shape.tiles), out.varying("parts_", parts)
+    out.varying("together", shape.together), out.varying("part_bytes", shape.part_bytes)
+    elements, outputs = shape.names
+    # Tiles that are multiplied at once lie side by side, channel by channel.
+    inputs, results = f"runs * {size * shape.run * pixels * BYTES}", f"{size} * m_step"
     with out.block("for part in range(start, stop):"):
-        out("zeros = parts + part * part_bytes", f"v = zeros + channels * {BYTES}")
-        with out.block("for c in range(channels):"):
+        out("zeros = parts + part * part_bytes", f"outside = zeros + most * {BYTES}")
+        out(f"work = outside + most * {BYTES}", f"v = work + {size * BYTES}")
+        with out.block("for c in range(most):"):
             out(f"vstore(zeros + c * {BYTES}, splat(float32(0)))")
+        out(f"m_step = panels * {pixels * width * BYTES} + {BYTES}")
+        out(f"m = v + together // {pixels} * ({inputs})", f"table = m + together // {pixels} * ({results})")
+        out(f"tables = table + {size * 8}")
         out("first = tiles_ * part // parts_", "last = tiles_ * (part + 1) // parts_")
+        _tables(out, shape, "first", "min(first + together, last)")
         with out.block("for t0 in range(first, last, together):"):
             out("t1 = min(t0 + together, last)")
             with out.block("for t in range(t0, t1):"):
-                _origin(out)
-                with out.block("for k in range(16):"):
-                    # A table of addresses, in which pixels beyond the border point to zeros: the transform knows no
-                    # borders.
-                    out("i = i0 + k // 4 + top", "j = j0 + k % 4 + left", "at = zeros")
-                    with out.block("if 0 <= i < h and 0 <= j < w_:"):
-                        out(f"at = x + ((block * h + i) * w_ + j) * channels * {BYTES}")
-                    out("astore(table + k * 8, at)")
-                out(f"patch(v + (t - t0) * channels * {BYTES}, table, channels, together * channels * {BYTES})")
+                out(f"at = v + (t - t0) // {pixels} * ({inputs}) + (t - t0) % {pixels} * {BYTES}")
+                with out.block(f"for c in range(0, channels, {run}):"):
+                    out(
+                        f"patch_{elements}(at + c * {size * pixels * BYTES}, {run * pixels * BYTES}, {pixels * BYTES},"
+                        f" tables + (t - t0) * {8 * size}, c * {BYTES}, min({run}, channels - c), work)"
+                    )
+            # While products keep the CPU busy, the next group's pixels come from afar.
+            _tables(out, shape, "t1", "min(t1 + together, last)")
             with (
-                out.block(f"for fq in range(0, filters, {width}):"),
+                out.block(f"for k in range({size}):"),
                 out.block(f"for p in range(0, t1 - t0, {pixels}):"),
             ):
-                out(f"f = min(fq, filters - {width})")
-                with out.block("for k in range(16):"):
+                out(f"vk = v + p // {pixels} * ({inputs}) + k * {run * pixels * BYTES}")
+                out(f"mk = m + p // {pixels} * ({results}) + k * m_step")
+                with out.block("for q in range(panels):"):
+                    with out.block(f"for r in range(p, p + {pixels}):"):
+                        out(f"at = aload(tables + (r * {size} + k) * 8)")
+                        with out.block("for c in range(channels * q // panels, channels * (q + 1) // panels):"):
+                            out(f"prefetch_second(at + c * {BYTES})")
                     out(
-                        f"vk = v + (k * together + p) * channels * {BYTES}",
-                        "wk = w + (k * channels * filters + f) * 4",
-                        f"a = correlate_{tile}(clear_{tile}(), vk, wk, channels, channels * {BYTES}, filters * 4)",
-                        f"put_{tile}(panel + k * {pixels * width * BYTES}, a, {width * BYTES})",
+                        f"wk = w + (k * panels + q) * channels * {width * 4}",
+                        f"a = clear_{tile}()",
                     )
-                with out.block(f"for t in range(t0 + p, min(t0 + p + {pixels}, t1)):"):
-                    _origin(out)
-                    out(
-                        f"at = y + (((block * oh + i0) * ow + j0) * filters + f) * {BYTES}",
-                        f"m = panel + (t - t0 - p) * {width * BYTES}",
-                        f"unpatch{'_' if finish else ''}{finish}(m, {pixels * width * BYTES}, at,"
-                        f" ow * filters * {BYTES}, filters * {BYTES}, {width}, {'bias + f * 4' if bias else 'zeros'},"
-                        f" {'mask - y' if finish == 'mask' else '0'})",
-                    )
+                    with out.block(f"for c in range(0, channels, {run}):"):
+                        at = f"vk + c * {size * pixels * BYTES}, wk + c * {width * 4}"
+                        out(f"a = multiply_{tile}(a, {at}, min({run}, channels - c))")
+                    out(f"put_{tile}(mk + q * {width * BYTES}, a, panels * {width * BYTES})")
+            with out.block("for t in range(t0, t1):"):
+                shape.origin(out)
+                ends = (shape.height, shape.width)
+                shape.addresses(out, ends, "y oh ow filters", "table", "", "outside")
+                if finish == "mask":
+                    after = f"table + {shape.height * shape.width * 8}"
+                    shape.addresses(out, ends, "mask oh ow filters", after, "", "zeros")
+                out(f"at = m + (t - t0) // {pixels} * ({results})")
+                out(f"at += (t - t0) % {pixels} * panels * {width * BYTES}")
+                out(
+                    f"unpatch{finish and '_'}{finish}_{outputs}(at, m_step, table, filters,"
+                    f" {'bias' if bias else 'zeros'}, work)"
+                )
     extra = [*(["bias"] if bias else []), *(["mask"] if finish == "mask" else [])]
-    return out.source(f"{name} by winograd", "x", "w", *extra, "parts", "y")
-
-
-def _origin(out: Lines) -> None:
-    """Block and first output of tile t; where a side is odd the last tile overlaps the one before."""
-    out("block = t // (rows_ * columns_)", "rest = t % (rows_ * columns_)")
-    out("i0 = min(rest // columns_ * 2, oh - 2)", "j0 = min(rest % columns_ * 2, ow - 2)")
+    kind = f"F({shape.height}x{shape.width})"
+    return out.source(f"{name} by winograd {kind}", "x", "w", *extra, "parts", "y")

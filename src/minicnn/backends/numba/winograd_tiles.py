@@ -1,114 +1,195 @@
-"""Winograd's transforms of tiles, as operations in kernels: F(2x2, 3x3) of Lavin and Gray, 2015, arXiv:1509.09308.
+"""Winograd's transforms of tiles, as operations in kernels: see `winograd_matrices`, along rows and columns alike.
 
     y = A^T [(G g G^T) * (B^T d B)] A
 
-makes 2 x 2 outputs y from 4 x 4 inputs d and a 3 x 3 filter g with 16 multiplications instead of 36.
+A transform goes along the columns first, and what that gives waits in memory that stays in the first-level cache, as
+registers could not hold it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
 
-from minicnn.backends.numba.operations import BYTES, INT, VECTOR, VOID, operation, pointer
+from minicnn.backends.numba.operations import BYTES, INT, VECTOR, VOID, Operation, operation, pointer
 from minicnn.backends.numba.registers import _at, _broadcast, _looped, _plus
-from minicnn.backends.numba.vector import _extremum, _filled, _load, _store
+from minicnn.backends.numba.vector import _extremum, _filled, _fma, _load, _load_some, _store, _store_some
+from minicnn.backends.numba.winograd_matrices import OUTPUTS, Matrix, matrices, transposed
 
-Square = list[list[Any]]
-
-
-def _columns(square: Square) -> Square:
-    return [list(column) for column in zip(*square, strict=True)]
+FINISHES = ("", "relu", "relu6", "mask")
 
 
-def _input_lines(builder: Any, d: list[Any]) -> list[Any]:
-    """B^T d for 4 values."""
-    return [builder.fsub(d[0], d[2]), builder.fadd(d[1], d[2]), builder.fsub(d[2], d[1]), builder.fsub(d[1], d[3])]
+def _linear(builder: Any, terms: Sequence[tuple[Fraction, Any]]) -> Any:
+    """The sum of vectors with factors; None if there is none."""
+    total = None
+    for factor, value in sorted(terms, key=lambda term: term[0] != 1):  # one that needs no multiplication first
+        if total is None:
+            total = value if factor == 1 else builder.fmul(_filled(VECTOR, float(factor)), value)
+        elif abs(factor) == 1:
+            total = (builder.fadd if factor == 1 else builder.fsub)(total, value)
+        else:
+            total = _fma(builder, _filled(VECTOR, float(factor)), value, total)
+    return total
 
 
-def _output_lines(builder: Any, m: list[Any]) -> list[Any]:
-    """A^T m for 4 values."""
-    return [builder.fadd(builder.fadd(m[0], m[1]), m[2]), builder.fsub(builder.fsub(m[1], m[2]), m[3])]
+def _product(builder: Any, matrix: Matrix, values: Sequence[Any]) -> list[Any]:
+    """A matrix times a vector of vectors."""
+    results: dict[int, Any] = {}
+    for i, row in enumerate(matrix):
+        if i in results:
+            continue
+        terms = [(x, value) for x, value in zip(row, values, strict=True) if x]
+        # Rows of a point and of its negative share the sums of their even and of their odd terms.
+        twin = next((j for j in range(i + 1, len(matrix)) if matrix[j] != row and _alike(matrix[j], row)), None)
+        if twin is None:
+            results[i] = _linear(builder, terms)
+            continue
+        same = [x == y for x, y in zip(row, matrix[twin], strict=True) if x]
+        halves = ([t for t, s in zip(terms, same, strict=True) if s is kind] for kind in (True, False))
+        even, odd = (_linear(builder, half) for half in halves)
+        results[i], results[twin] = builder.fadd(even, odd), builder.fsub(even, odd)
+    return [results[i] for i in range(len(matrix))]
 
 
-def _filter_lines(builder: Any, g: list[Any]) -> list[Any]:
-    """G g for 3 values."""
-    half = _filled(VECTOR, 0.5)
-    even, odd = builder.fmul(half, builder.fadd(g[0], g[2])), builder.fmul(half, g[1])
-    return [g[0], builder.fadd(even, odd), builder.fsub(even, odd), g[2]]
+def _alike(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
+    pairs = [(x, y) for x, y in zip(row, other, strict=True) if x or y]
+    return all(abs(x) == abs(y) for x, y in pairs) and 1 < sum(x == y for x, y in pairs) < len(pairs)
 
 
-def _both_ways(builder: Any, square: Square, lines: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """The transform along columns, then along rows; the result row by row."""
-    down = _columns([lines(builder, column) for column in _columns(square)])
-    return [value for row in down for value in lines(builder, row)]
+def _both_ways(
+    builder: Any, down: Matrix, along: Matrix, work: Any, read: Callable[[int, int], Any]
+) -> Iterator[tuple[int, int, Any]]:
+    """Elements of down d along^T, with their row and column; `read` gives those of d."""
+    height, width = len(down[0]), len(along[0])
+    for j in range(width):
+        for i, value in enumerate(_product(builder, down, [read(i, j) for i in range(height)])):
+            _store(builder, _plus(builder, work, (i * width + j) * BYTES), value)
+    for i in range(len(down)):
+        row = [_load(builder, _plus(builder, work, (i * width + j) * BYTES)) for j in range(width)]
+        for j, value in enumerate(_product(builder, along, row)):
+            yield i, j, value
 
 
-def _patch(builder: Any, o: Any, x: Any, count: Any, o_step: Any) -> None:
-    starts = [builder.load(pointer(builder, _plus(builder, x, 8 * i), INT)) for i in range(16)]
-    step = ir.Constant(INT, BYTES)
+def _patch(down: Matrix, along: Matrix) -> Callable[..., None]:
+    width = len(along[0])
 
-    def body(_: list[Any], at: list[Any]) -> list[Any]:
-        values = [_load(builder, address) for address in at[1:]]
-        tile = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _input_lines)
-        for i, value in enumerate(tile):
-            _store(builder, _at(builder, at[0], o_step, i), value)
-        return []
+    def emit(builder: Any, o: Any, o_step: Any, step: Any, table: Any, start: Any, count: Any, work: Any) -> None:
+        def body(_: list[Any], at: list[Any]) -> list[Any]:
+            def read(i: int, j: int) -> Any:
+                pixel = builder.load(pointer(builder, _plus(builder, table, 8 * (i * width + j)), INT))
+                return _load(builder, builder.add(pixel, at[1]))
 
-    _looped(builder, [], count, [o, *starts], [step] * 17, body)
+            place = at[0]
+            for _, _, value in _both_ways(builder, down, along, work, read):
+                _store(builder, place, value)
+                place = builder.add(place, o_step)
+            return []
+
+        _looped(builder, [], count, [o, start], [step, ir.Constant(INT, BYTES)], body)
+
+    return emit
 
 
-def _unpatch(finish: str) -> Callable[..., None]:
-    def emit(builder: Any, x: Any, x_step: Any, y: Any, row: Any, pixel: Any, count: Any, bias: Any, mask: Any) -> None:
+def _unpatch(down: Matrix, along: Matrix, finish: str) -> Callable[..., None]:
+    size, width = len(down) * len(along), len(along[0])
+
+    def emit(builder: Any, x: Any, x_step: Any, table: Any, count: Any, bias: Any, work: Any) -> None:
         zero = _filled(VECTOR, 0.0)
 
         def body(_: list[Any], at: list[Any]) -> list[Any]:
-            values = [_load(builder, _at(builder, at[0], x_step, i)) for i in range(16)]
-            tile = _both_ways(builder, [values[4 * i : 4 * i + 4] for i in range(4)], _output_lines)
+            def place(number: int) -> Any:
+                start = builder.load(pointer(builder, _plus(builder, table, 8 * number), INT))
+                return builder.add(start, at[1])
+
             offset = _broadcast(builder, at[2])
-            for i, value in enumerate(tile):
-                place = _at(builder, _at(builder, at[1], row, i // 2), pixel, i % 2)
-                value = builder.fadd(value, offset)
+
+            def read(i: int, j: int) -> Any:
+                return _load(builder, _at(builder, at[0], x_step, i * width + j))
+
+            for i, j, value in _both_ways(builder, down, along, work, read):
+                number, value = i * len(along) + j, builder.fadd(value, offset)
                 if finish == "mask":
-                    positive = builder.fcmp_ordered(">", _load(builder, builder.add(place, mask)), zero)
+                    positive = builder.fcmp_ordered(">", _load(builder, place(size + number)), zero)
                     value = builder.select(positive, value, zero)
                 elif finish:
                     value = _extremum(">=")(builder, value, zero)
                     if finish == "relu6":
                         value = _extremum("<=")(builder, value, _filled(VECTOR, 6.0))
-                _store(builder, place, value)
+                _store(builder, place(number), value)
             return []
 
         steps = [ir.Constant(INT, n) for n in (BYTES, BYTES, 4)]
-        _looped(builder, [], count, [x, y, bias], steps, body)
+        _looped(builder, [], count, [x, ir.Constant(INT, 0), bias], steps, body)
 
     return emit
 
 
-def _spread_filters(builder: Any, o: Any, w: Any, step: Any, o_step: Any, flipped: Any) -> None:
-    last = builder.mul(flipped, ir.Constant(INT, 8))  # taps from the last to the first if flipped
-    sign = builder.sub(ir.Constant(INT, 1), builder.mul(flipped, ir.Constant(INT, 2)))
-    taps = []
-    for i in range(9):
-        place = builder.add(last, builder.mul(sign, ir.Constant(INT, i)))
-        taps.append(_load(builder, builder.add(w, builder.mul(place, step))))
-    for i, value in enumerate(_both_ways(builder, [taps[3 * i : 3 * i + 3] for i in range(3)], _filter_lines)):
-        _store(builder, _at(builder, o, o_step, i), value)
+def _spread_filters(down: Matrix, along: Matrix) -> Callable[..., None]:
+    height, width = len(down[0]), len(along[0])
+
+    def emit(
+        builder: Any, o: Any, o_step: Any, w: Any, step: Any, flipped: Any, live: Any, lanes: Any, work: Any
+    ) -> None:
+        last = builder.mul(flipped, ir.Constant(INT, height * width - 1))  # taps from the last to the first if flipped
+        sign = builder.sub(ir.Constant(INT, 1), builder.mul(flipped, ir.Constant(INT, 2)))
+
+        def read(i: int, j: int) -> Any:
+            tap = builder.add(last, builder.mul(sign, ir.Constant(INT, i * width + j)))
+            return _load_some(builder, builder.add(w, builder.mul(tap, step)), live)
+
+        for i, j, value in _both_ways(builder, down, along, work, read):
+            _store_some(builder, _at(builder, o, o_step, i * len(along) + j), value, lanes)
+
+    return emit
 
 
-_a = INT
-# patch(o, x, count, o_step): B^T d B of `count` channels; element i of d is at the address at x + 8 i and following
-# vectors, element i of the result goes to o + i o_step and following vectors.
-patch = operation("patch", VOID, [_a] * 4, _patch)
-# unpatch(x, x_step, y, row, pixel, count, bias, mask): A^T m A of `count` filters; element i of m is at x + i x_step
-# and following vectors; a number for each filter at `bias` is added; the results go to y, y + pixel, y + row and
-# y + row + pixel. They end with a relu, a relu6, or with 0 where what lies `mask` bytes further on is not positive.
-unpatch = operation("unpatch", VOID, [_a] * 8, _unpatch(""))
-unpatch_relu = operation("unpatch_relu", VOID, [_a] * 8, _unpatch("relu"))
-unpatch_relu6 = operation("unpatch_relu6", VOID, [_a] * 8, _unpatch("relu6"))
-unpatch_mask = operation("unpatch_mask", VOID, [_a] * 8, _unpatch("mask"))
-# spread_filters(o, w, step, o_step, flipped): G g G^T of 16 filters; tap i is the vector at w + i step, or the taps
-# come in reverse; element i goes to o + i o_step.
-spread_filters = operation("spread_filters", VOID, [_a] * 5, _spread_filters)
+def _join_filters(down: Matrix, along: Matrix) -> Callable[..., None]:
+    width = len(along[0])
+
+    def emit(builder: Any, o: Any, o_step: Any, x: Any, x_step: Any, lanes: Any, work: Any) -> None:
+        def read(i: int, j: int) -> Any:
+            return _load(builder, _at(builder, x, x_step, i * width + j))
+
+        for i, j, value in _both_ways(builder, down, along, work, read):
+            _store_some(builder, _at(builder, o, o_step, i * len(along) + j), value, lanes)
+
+    return emit
+
+
+def _operations() -> Iterator[Operation]:
+    kinds = [(outputs, taps) for taps, every in OUTPUTS.items() for outputs in every]
+    # What is done to inputs depends on the number of elements alone.
+    inputs = {sum(kind) - 1: matrices(*kind)[2] for kind in kinds}
+    for rows, columns in product(inputs, repeat=2):
+        yield operation(f"patch_{rows}_{columns}", VOID, [INT] * 7, _patch(inputs[rows], inputs[columns]))
+    for rows_kind, columns_kind in product(kinds, repeat=2):
+        name = "_".join(map(str, (*rows_kind, *columns_kind)))
+        (down, down_g, _), (along, along_g, _) = matrices(*rows_kind), matrices(*columns_kind)
+        for finish in FINISHES:
+            emit = _unpatch(down, along, finish)
+            yield operation(f"unpatch{finish and '_'}{finish}_{name}", VOID, [INT] * 6, emit)
+        yield operation(f"spread_filters_{name}", VOID, [INT] * 8, _spread_filters(down_g, along_g))
+        yield operation(f"spread_gradients_{name}", VOID, [INT] * 7, _patch(transposed(down), transposed(along)))
+        joined = _join_filters(transposed(down_g), transposed(along_g))
+        yield operation(f"join_filters_{name}", VOID, [INT] * 6, joined)
+
+
+# For tiles of R x C elements, M x N outputs of T x U taps, all places of vectors in memory, `work` R * C vectors:
+# - patch_R_C(o, o_step, step, table, start, count, work): B^T d B of `count` vectors of each pixel; element k of d is
+#   `start` bytes behind the address at table + 8 k and in following vectors; element k of the result goes to
+#   o + k o_step, the next one's to `step` further on.
+# - unpatch_M_T_N_U(x, x_step, table, count, bias, work): A^T m A of `count` filters; element k of m is at x + k x_step
+#   and following vectors; a number for each filter at `bias` is added; output k goes to the address at table + 8 k and
+#   following vectors. _relu and _relu6 end with these, _mask with 0 where what lies at the addresses that follow those
+#   in the table is not positive.
+# - spread_filters_M_T_N_U(o, o_step, w, step, flipped, live, lanes, work): G g G^T of `lanes` filters side by side, of
+#   which those after the first `live` are 0; tap k is at w + k step, or the taps come in reverse; element k goes to
+#   o + k o_step.
+# - spread_gradients_M_T_N_U(o, o_step, step, table, start, count, work): A d A^T of tiles of outputs, as patch.
+# - join_filters_M_T_N_U(o, o_step, x, x_step, lanes, work): G^T u G; element k of u is at x + k x_step, and tap k goes
+#   to o + k o_step.
+OPERATIONS = {one.name: one for one in _operations()}

@@ -11,11 +11,13 @@ import numpy as np
 
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
+from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.kernels.strides import row_major
+from minicnn.ops.groups import Communicator
 
 ADVANCE = "def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n"
 COLLECT = """def kernel(made, rows, count, cursor, offset):
@@ -44,7 +46,6 @@ class NumbaCudaRuntime:
 
     def __init__(self, device: Device) -> None:
         self.device, self.gpu = device, device.gpu
-        self.peers = None if SIMULATED else PeerMemory()
 
     @property
     def bus(self) -> str:
@@ -133,6 +134,11 @@ class NumbaCudaRuntime:
 
     def seconds(self, start: Event, end: Event) -> float:
         return float(end[0] - start[0] if SIMULATED else (end - start) * 1e-3)
+
+    # Other processes ----------------------------------------------------------------------------
+
+    def reach(self, host: Communicator) -> PeerSums | None:
+        return None if SIMULATED else open_windows(self, PeerMemory(), host)
 
     # Launching ----------------------------------------------------------------------------------
 

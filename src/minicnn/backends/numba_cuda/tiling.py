@@ -6,20 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
-from minicnn.backends._gpu.tile_families import ProductTile, Tile
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, TileLimits
+from minicnn.backends._gpu.tiling import LIMITS, ProductTile, TileLimits
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
+from minicnn.kernels.tiles import TileShape
 from minicnn.program.graph import Node, Value
 
 SIMULATOR = replace(H200, name="simulator", multiprocessors=2)
 # The simulator has a thread of the host for each of the device: small blocks, so that tests end.
-_SMALL = TileLimits(32, 16, 8, ((4, 4, 2, 2), (8, 2, 2, 1), (2, 8, 1, 2)), (4, 8))
+_SHAPES = TileShape(4, 4, 2, 2, depth=4), TileShape(8, 2, 2, 1, depth=4), TileShape(2, 8, 1, 2, depth=4)
+_SMALL = TileLimits(convolution=32, weight_gradient=16, reduction=8, products=_SHAPES, depths=(4, 8))
 
 THREAD_COLUMNS = 16  # columns up to which a thread makes all of a row
 LANES = 8  # threads side by side that have different rows of bytes
@@ -33,7 +35,8 @@ def byte_tile_of(region: RowRegion) -> ByteTile | None:
     if region.product is None:
         return None
     k, m = region.product.node.inputs[0].shape[1], region.product.node.outputs[0].shape[1]
-    return ByteTile(region.batch, k, m, region.rows, region.threads // region.slices, region.threads)
+    one = region.tile
+    return ByteTile(N=region.batch, K=k, M=m, ROWS=one.rows, LANES=one.threads // one.slices, THREADS=one.threads)
 
 
 class NumbaLayout(Layout):
@@ -79,25 +82,21 @@ class NumbaTiles(Tiles):
         if n > THREAD_COLUMNS or m * k < MANY or node.outputs[0].dtype != "float32":
             return None
         if m >= 128 * multiprocessors:
-            rows, terms, thread_rows, splits = 256, 16, 2, 1
+            shape = TileShape(rows=256, columns=n, thread_rows=2, thread_columns=n, depth=16)
         elif m <= 1024 and k >= 64 * multiprocessors:
             run = -(-k // (8 * 2 * multiprocessors)) * 8
-            rows, terms, thread_rows, splits = -(-m // 4) * 4, 8, 4, -(-k // run)
+            shape = TileShape(-(-m // 4) * 4, n, thread_rows=4, thread_columns=n, depth=8, splits=-(-k // run))
         else:
             return None
         return ProductTile(
-            rows=rows, columns=n, terms=terms, thread_rows=thread_rows, thread_columns=n,
-            blocks=-(-m // rows) * splits, threads=rows // thread_rows, splits=splits,
-            shared=terms * (rows + thread_rows + -(-n // 4) * 4 + 4) * 4,
+            shape=shape, blocks=-(-m // shape.rows) * shape.splits, threads=shape.threads, splits=shape.splits,
+            shared=shape.depth * (shape.rows + shape.thread_rows + -(-n // 4) * 4 + 4) * 4,
         )  # fmt: skip
 
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""
         regions = [u.tile.shared for u in groups if u.tile and u.anchor.op.name == "row_region"]
-        others = [u for u in groups if u.anchor.op.name != "row_region"]
-        sums = sum(u.shares_sums for u in others)
-        tiles = sum(u.tile.shared for u in others if u.tile)
-        return tiles + SUM_SHARED * sums, max(regions, default=0)
+        return sum(u.shared for u in groups if u.anchor.op.name != "row_region"), max(regions, default=0)
 
     # Regions -------------------------------------------------------------------------------------
 
@@ -116,24 +115,25 @@ class NumbaTiles(Tiles):
         rows = [8] if self.simulated else [8, *(r for r in (16, 32, 64) if -(-2 * n // r) > self.gpu.multiprocessors)]
         for r in reversed(rows):
             for few in (False, True):
-                tile = ByteTile(n, k, m, r, r // 2 if few else min(LANES, r // 4), self.limits.reduction)
+                lanes = r // 2 if few else min(LANES, r // 4)
+                tile = ByteTile(N=n, K=k, M=m, ROWS=r, LANES=lanes, THREADS=self.limits.reduction)
                 held = self.simulated or 4 * tile.words_per_thread * m <= MOST_SUMS
                 if held and tile.nbytes + BESIDE_ROW * r <= self.gpu.shared_block:
                     yield tile
 
     def size_region(self, region: RowRegion) -> bool:
         """See `Tiles.size_region`."""
-        region.threads, blocks = self.limits.reduction, 2 * self.gpu.multiprocessors
+        one, blocks = replace(region.tile, threads=self.limits.reduction), 2 * self.gpu.multiprocessors
         if region.product is not None:
             (_, m), k = region.product.node.outputs[0].shape, region.product.node.inputs[0].shape[1]
             blocks = self.gpu.multiprocessors
             for tile in self._byte_tiles(region.batch, k, m):
-                region.rows, region.slices = tile.ROWS, tile.slices
+                region.tile = replace(one, rows=tile.ROWS, slices=tile.slices)
                 if NumbaLayout(region).shared <= self.gpu.shared_block:
                     break
         else:
-            region.rows = min(region.rows, 4) if self.simulated else region.rows
-            while NumbaLayout(region).shared > self.gpu.shared_block and region.rows > 1:
-                region.rows //= 2
-        region.blocks = min(region.tiles, blocks)
+            region.tile = replace(one, rows=min(one.rows, 4) if self.simulated else one.rows)
+            while NumbaLayout(region).shared > self.gpu.shared_block and region.tile.rows > 1:
+                region.tile = replace(region.tile, rows=region.tile.rows // 2)
+        region.tile = replace(region.tile, blocks=min(region.tiles, blocks))
         return NumbaLayout(region).shared <= self.gpu.shared_block

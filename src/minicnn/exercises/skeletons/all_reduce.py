@@ -23,7 +23,7 @@ def tree_sum(parts):
 
 
 def schedule(ranks):
-    """Who sends to whom while the tree is added up.
+    """Messages of the ranks while the tree is added up.
 
     A sum is kept by the rank of its left part, so rank 0 has the whole sum at last.
 

@@ -41,7 +41,7 @@ def peak(lives, sizes):
 
 
 def plan(lives, sizes):
-    """Where each value begins.
+    """The byte at which each value begins.
 
     Args:
         lives: As `lifetimes` returns them.

@@ -1,4 +1,4 @@
-"""Where operators of ONNX are emitted as primitives, and what they have in common."""
+"""Emission of ONNX's operators as primitives, and the parts that several of them share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ELEMENTS = 1 << 28  # of any array
 
 
 class Emitter:
-    """Where operators are written, and what they can ask for.
+    """The Program that operators are written to, and the answers that they need.
 
     Attributes:
         program: The Program.

@@ -136,7 +136,7 @@ def _shares(every: Sequence[StepByLayers]) -> str:
 
 
 def _against(every: Sequence[StepByLayers], ours: str) -> Iterator[tuple[str, tuple[float, str], tuple[float, str]]]:
-    """Where a candidate ran; its step as a multiple of the best of the others', least and largest, with the network."""
+    """Machines on which a candidate ran; its step by the best of the others', least and largest, with the network."""
     mine = [s for s in every if s.candidate == ours]
     ratios = []
     for step in (s for s in mine if s.run is mine[0].run):

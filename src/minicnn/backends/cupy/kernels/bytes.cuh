@@ -41,11 +41,14 @@ template <int N, int FROM = 0, class F> DEVICE void repeat(F f) {
 // Tile of a product of N rows of K bytes with a matrix of K x M: a block takes ROWS rows at a time, and sends for those of the
 // next turn before it is done, if STAGES is 2. PARTS warps share the terms of the product of some rows. `back`: whether the
 // product with the gradient is taken as well.
-template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PARTS_, bool back_> struct ByteTile {
-  static constexpr int N = N_, K = K_, M = M_, ROWS = ROWS_, THREADS = THREADS_, STAGES = STAGES_, PARTS = PARTS_;
+template <class A> struct ByteRows;
+template <class Sizes> struct ByteRowTile {
+  using Rows = ByteRows<ByteRowTile>;
+  static constexpr int N = Sizes::batch, K = Sizes::terms, M = Sizes::columns, ROWS = Sizes::rows, THREADS = Sizes::threads;
+  static constexpr int STAGES = Sizes::stages, PARTS = Sizes::slices;
   static constexpr int WARPS = THREADS / 32, OWN_ROWS = quotient(ROWS, WARPS);  // for which a warp sends
-  static constexpr int EARLY_ROWS = back_ ? OWN_ROWS / 2 : OWN_ROWS;  // of these, while it multiplies by the weights
-  static constexpr bool BACK = back_;
+  static constexpr int EARLY_ROWS = Sizes::back ? OWN_ROWS / 2 : OWN_ROWS;  // of these, while it multiplies by the weights
+  static constexpr bool BACK = Sizes::back;
   static constexpr int STEPS = quotient(K, 32), TILES = ROWS / 16, ROW_STEPS = quotient(ROWS, 32);
   static constexpr int PITCH = 16 * odd(quotient(K, 16));  // rows start in different banks
   static constexpr int CHUNK = K % 16 == 0 ? 16 : K % 8 == 0 ? 8 : K % 4 == 0 ? 4 : 1;

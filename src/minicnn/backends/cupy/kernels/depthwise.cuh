@@ -44,7 +44,7 @@ template <class I, class U, int G, int NB, int H, int W, int THREADS, class F> D
 }
 
 // The tiles of a result Out: NB images of TH x TW positions of G runs of channels, for each of which a block is.
-template <class U_, class In_, class Out_, class S_, bool back, int G_, int NB_, int TH_, int TW_, int PX_, int THREADS_> struct DepthwiseTile {
+template <class U_, class In_, class Out_, class S_, bool back, class Sizes> struct DepthwiseTile {
   using U = U_;
   using In = In_;
   using Out = Out_;
@@ -52,7 +52,7 @@ template <class U_, class In_, class Out_, class S_, bool back, int G_, int NB_,
   using Down = Axis<back, S::KH, S::SH, S::PT, S::DH>;
   using Right = Axis<back, S::KW, S::SW, S::PL, S::DW>;
   static constexpr bool BACK = back;
-  static constexpr int G = G_, NB = NB_, TH = TH_, TW = TW_, PX = PX_, THREADS = THREADS_;
+  static constexpr int G = Sizes::runs, NB = Sizes::images, TH = Sizes::rows, TW = Sizes::columns, PX = Sizes::strip, THREADS = Sizes::threads;
   static constexpr int WIDE = 8 * G, SLICES = Out::C / WIDE, STEP = THREADS / G, STRIPS = TW / PX, ITEMS = NB * TH * STRIPS;
   static constexpr int H = Down::seen(TH), W = Right::seen(TW), SPAN = Right::seen(PX);  // of the piece; of a strip
   static constexpr int H_TILES = quotient(Out::H, TH), W_TILES = quotient(Out::W, TW), TILES = quotient(Out::N, NB) * H_TILES * W_TILES;
@@ -130,10 +130,9 @@ DEVICE void depthwise(int block, F x, FW weight, Ends ends, Total total) {
 }
 
 // The same where a thread keeps the sums of some rows of taps while the block goes through every PARTS-th tile of dy.
-template <class U, class X, class Y, class S, bool back, int G, int NB, int TH, int TW, int PX, int THREADS, int TAP_ROWS_, int PARTS_>
-struct DepthwiseWeightTile : DepthwiseTile<U, X, Y, S, back, G, NB, TH, TW, PX, THREADS> {
-  using DepthwiseTile<U, X, Y, S, back, G, NB, TH, TW, PX, THREADS>::DepthwiseTile;
-  static constexpr int TAP_ROWS = TAP_ROWS_, PARTS = PARTS_;
+template <class U, class X, class Y, class S, bool back, class Sizes> struct DepthwiseWeightGradientTile : DepthwiseTile<U, X, Y, S, back, Sizes> {
+  using DepthwiseTile<U, X, Y, S, back, Sizes>::DepthwiseTile;
+  static constexpr int TAP_ROWS = Sizes::tap_rows, PARTS = Sizes::splits;
 };
 
 // Weight gradient: out(i, sum) gets element i of an array of PARTS filters. dy(i), x(i): 8 channels.

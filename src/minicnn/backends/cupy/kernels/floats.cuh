@@ -22,9 +22,12 @@ DEVICE void make_anew(float& x) {
 // Tile of a product of N rows of K numbers with a matrix of K x M: a block takes ROWS rows at a time, and sends for those of the
 // next turn before it is done, if STAGES is 2. PARTS warps share the terms of the product of some rows. `back`: whether the product
 // with the gradient is taken as well.
-template <int N_, int K_, int M_, int ROWS_, int THREADS_, int STAGES_, int PARTS_, bool back_> struct FloatTile {
-  static constexpr int N = N_, K = K_, M = M_, ROWS = ROWS_, THREADS = THREADS_, STAGES = STAGES_, PARTS = PARTS_;
-  static constexpr bool BACK = back_;
+template <class A> struct FloatRows;
+template <class Sizes> struct FloatRowTile {
+  using Rows = FloatRows<FloatRowTile>;
+  static constexpr int N = Sizes::batch, K = Sizes::terms, M = Sizes::columns, ROWS = Sizes::rows, THREADS = Sizes::threads;
+  static constexpr int STAGES = Sizes::stages, PARTS = Sizes::slices;
+  static constexpr bool BACK = Sizes::back;
   static constexpr int WARPS = THREADS / 32, OWN_ROWS = quotient(ROWS, WARPS);  // for which a warp sends
   static constexpr int STEPS = quotient(K, 8), TILES = ROWS / 16, COLUMNS = quotient(K, 16);
   // Columns by eight, a fragment for the larger and one for the smaller parts; up to four that are left share one for both.

@@ -95,17 +95,20 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Channel channel, Pl
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
 // input gradient of strides SH x SW has as many *phases*, whose positions see the same taps: each block makes positions of one, and
 // every PARTS-th part of their sums.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
-struct PipelinedConvTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, false, back> {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, bool back, class Sizes>
+struct PipelinedTile : Pipeline<P_, Sizes, false, back> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, PARTS = PARTS_;
+  using Base = Pipeline<P_, Sizes, false, back>;
+  using Base::BM, Base::BN, Base::BK, Base::STAGES, Base::PARTS;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F;
   static constexpr bool BACK = back;
   static constexpr int ROWS = back ? S::SH : 1, COLUMNS = back ? S::SW : 1;  // of phases
   static_assert((ROWS == 1 || S::DH == 1) && (COLUMNS == 1 || S::DW == 1), "phases see the same taps");
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
   static constexpr int FILTER_PARTS = quotient(F, BN), BLOCKS = FILTER_PARTS * quotient(POSITIONS, BM) * ROWS * COLUMNS * PARTS;
+  static constexpr bool WHOLE = ROWS * COLUMNS * PARTS == 1 && quotient(C, BK) * S::KH * S::KW == STAGES;  // all steps are there at once
 };
 
 // Taps along an axis: `count` from `first` on, every `step`-th, and the element of X that the first of them meets for position 0.
@@ -155,16 +158,15 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   }
   const int taps = down.count * right.count, steps = quotient(A::C, A::BK) * taps;
   const int first = A::PARTS > 1 ? quotient(steps, A::PARTS) * split : 0, own = A::PARTS > 1 ? min(quotient(steps, A::PARTS), steps - first) : steps;
-  // The channels and the tap of the step that is sent for; there are no channels from C on.
+  // The channels and the tap of the step that is sent for.
   int c0 = 0, i = 0, j = 0;
-  if (!taps) c0 = A::C;
-  else if (A::PARTS > 1) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
+  if (A::PARTS > 1 && taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
   constexpr int ROW = (A::BACK ? A::C : A::F) * A::GROUPS;  // of the filters, from one to the next
   const int column = Filters::column(), row = Filters::row(0);
   const U* const filters = weight + (A::BACK ? (f0 + row) * ROW + group * A::C + column : row * ROW + group * A::F + f0 + column);
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
     const U* const image = x + (i * DOWN * X::W + j * RIGHT) * X::C + c0;
-    const uint32 needed = 1u << i | 1u << (16 + j) | uint32((A::C % A::BK ? c0 + Image::column() : c0) >= A::C) << 15;
+    const uint32 needed = 1u << i | 1u << (16 + j) | uint32(A::C % A::BK != 0 && c0 + Image::column() >= A::C) << 15;
     Image::send(a, share, shares, [&](int k, bool& real) {
       real = (needed & ~seen[k]) == 0;
       return image + place[k];
@@ -173,7 +175,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     const U* const those = filters + tap * (A::BACK ? A::F : A::C) * ROW + c0 * (A::BACK ? 1 : ROW);
     Filters::send(b, share, shares, [&](int k, bool& real) {
       const int c = c0 + (A::BACK ? column : row + k * Filters::STEP), f = f0 + (A::BACK ? row + k * Filters::STEP : column);
-      real = (A::C % A::BK ? c : c0) < A::C && (A::F % A::BN == 0 || f < A::F);
+      real = (A::C % A::BK == 0 || c < A::C) && (A::F % A::BN == 0 || f < A::F);
       return those + k * Filters::STEP * ROW;
     });
     if (share + 1 < shares) return;
@@ -203,12 +205,14 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
 }
 
 // Weight gradient: BM elements (tap, channel) of the filters x BN filters, from every PARTS-th part of the positions of dy.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, int BM, int BN, int BK, int MT, int NT, int STAGES, int PARTS_>
-struct PipelinedWeightTile : Pipeline<P_, BM, BN, BK, MT, NT, STAGES, true, false> {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, class Sizes>
+struct PipelinedWeightGradientTile : Pipeline<P_, Sizes, true, false> {
   using X = X_;
   using Y = Y_;
   using S = S_;
-  static constexpr int C = C_, F = F_, PARTS = PARTS_, GROUPS = Y::C / F, ELEMENTS = S::KH * S::KW * C;
+  using Base = Pipeline<P_, Sizes, true, false>;
+  using Base::BM, Base::BN, Base::BK, Base::PARTS;
+  static constexpr int C = C_, F = F_, GROUPS = Y::C / F, ELEMENTS = S::KH * S::KW * C;
   static constexpr int POSITIONS = Y::N * Y::H * Y::W, STEPS = quotient(quotient(POSITIONS, BK), PARTS);
   static constexpr int F_PARTS = quotient(F, BN), ROWS = quotient(ELEMENTS, BM);
   static constexpr int BLOCKS = F_PARTS * ROWS * PARTS * GROUPS;

@@ -50,10 +50,11 @@ template <int ROWS, int COLUMNS, int MOST> struct RowsOf<false, ROWS, COLUMNS, M
 // A product by a block: BM x BN sums, BK terms in a step, STAGES steps in shared memory at a time; a warp makes MT * 16 x NT * 8 of
 // it, MT pieces that are WM * 16 rows apart in a product by warpgroups, neighbours otherwise. TA, TB: whether operands are stored
 // transposed.
-template <class P_, int BM_, int BN_, int BK_, int MT_, int NT_, int STAGES_, bool TA_, bool TB_> struct Pipeline {
+template <class P_, class Sizes, bool TA_, bool TB_> struct Pipeline {
   using P = P_;
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, STAGES = STAGES_;
-  static constexpr bool TA = TA_, TB = TB_;
+  static constexpr int BM = Sizes::rows, BN = Sizes::columns, BK = Sizes::terms, STAGES = Sizes::stages, PARTS = Sizes::splits;
+  static constexpr int MT = Sizes::warp_rows, NT = Sizes::warp_columns;
+  static constexpr bool TA = TA_, TB = TB_, WHOLE = false;
   static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, THREADS = 32 * WM * WN;
   using Left = RowsOf<P::WARPGROUPS, TA ? BK : BM, TA ? BM : BK, 64>;
   using Right = RowsOf<P::WARPGROUPS, TB ? BN : BK, TB ? BK : BN, (TB || NT >= 8 ? 64 : NT * 8)>;  // a warpgroup begins with whole ones
@@ -111,7 +112,7 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
   };
 #pragma unroll
   for (int s = 0; s < A::STAGES - 1; s++) {
-    send(s, 0, 1);
+    if (s < steps) send(s, 0, 1);
     close_copies();
   }
   wait_for_copies<A::STAGES - 2>();
@@ -126,7 +127,7 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
     for (int piece = 0; piece < PIECES; piece++) {
       Fragments<A>& loaded = f[(piece + 1) % 2];
       if (piece + 1 < PIECES) load(loaded, stage, piece + 1);
-      if (piece < SHARES) send(next, piece, SHARES);
+      if (piece < SHARES && step + A::STAGES - 1 < steps) send(next, piece, SHARES);
       if (piece + 1 == SHARES) close_copies();
       if (piece + 1 == PIECES) {
         wait_for_copies<A::STAGES - 2>();
@@ -142,32 +143,30 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
   __syncthreads();
 }
 
+// Calls step(k) for k < N groups of copies, each as soon as it has arrived.
+template <int K, int N, class Step> DEVICE void arriving(Step step) {
+  wait_for_copies<N - 1 - K>();
+  step(K);
+  if constexpr (K + 1 < N) arriving<K + 1, N>(step);
+}
+
 // `pipelined_sums` by warpgroups. While a step's products are on their way, those of the next are started; what they are made of is
-// overwritten a step later.
+// overwritten a step later, or never, if all steps are in shared memory (WHOLE).
 template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
   using P = typename A::P;
   using Left = typename A::Left;
   using Right = typename A::Right;
-  constexpr int AHEAD = A::STAGES - 2;  // steps that are on their way
+  constexpr int AHEAD = A::WHOLE ? A::STAGES : A::STAGES - 2;  // steps that are on their way
   static_assert(AHEAD > 0 && A::WM % 4 == 0 && A::STAGE % 512 == 0, "warps are whole warpgroups, stages begin where swizzles do");
   uint16* const memory = reinterpret_cast<uint16*>(dynamic_shared() + (-shared_offset(dynamic_shared()) & 1023));
   const int warp = A::THREADS > 128 ? threadIdx.x / 128 * 4 : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
   const uint64 left = Left::descriptor(memory + (A::TA ? Left::start(0, wm) : Left::start(wm, 0)), A::TA);
   const uint64 right = Right::descriptor(memory + Left::SIZE + (A::TB ? Right::start(wn, 0) : Right::start(0, wn)), !A::TB);
-  const auto send = [&](int stage) {
-    bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
+  const auto send = [&](int stage, bool real) {  // even zeros would take their time
+    if (real) bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
     close_copies();
   };
-#pragma unroll
-  for (int s = 0; s < AHEAD; s++) send(s);
-  hold(sums);
-  int stage = 0, next = AHEAD;
-#pragma unroll 1
-  for (int step = 0; step < steps; step++) {
-    wait_for_copies<AHEAD - 1>();
-    show_to_warpgroups();
-    wait_for_products<1>();
-    __syncthreads();  // this step's operands are there for all, and nobody reads those of the last but one any more
+  const auto multiply = [&](int stage) {
     begin_products();
 #pragma unroll
     for (int k = 0; k < A::BK; k += 16)
@@ -179,8 +178,28 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
                                      behind(right, stage * A::STAGE + (A::TB ? Right::start(0, k) : Right::start(k, 0))));
       }
     close_products();
-    send(next);
-    stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
+  };
+#pragma unroll
+  for (int s = 0; s < AHEAD; s++) send(s, A::WHOLE || s < steps);
+  hold(sums);
+  if constexpr (A::WHOLE) {
+    arriving<0, A::STAGES>([&](int stage) {
+      show_to_warpgroups();
+      __syncthreads();
+      multiply(stage);
+    });
+  } else {
+    int stage = 0, next = AHEAD;
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+      wait_for_copies<AHEAD - 1>();
+      show_to_warpgroups();
+      wait_for_products<1>();
+      __syncthreads();  // this step's operands are there for all, and nobody reads those of the last but one any more
+      multiply(stage);
+      send(next, step + AHEAD < steps);
+      stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
+    }
   }
   wait_for_copies<0>();
   wait_for_products<0>();
@@ -188,8 +207,8 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
   __syncthreads();
 }
 
-// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands, zeros or any others behind the
-// last. At the end, shared memory is free.
+// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands. At the end, shared memory is
+// free.
 template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
   if constexpr (A::P::WARPGROUPS) sums_by_warpgroups<A>(sums, steps, bring);
   else sums_by_warps<A>(sums, steps, bring);

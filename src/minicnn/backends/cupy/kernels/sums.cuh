@@ -27,8 +27,8 @@ template <int NEAR, int FAR, class Join, class T> DEVICE T join_lanes(T x) {
 
 // Calls out(i, value) for each of O results, those of part p p * O later, each over R terms that are cut into PARTS: f(o, r) gives those
 // of N neighbouring results as `Lanes`, o being a multiple of N as O is. A block makes OX results with RX threads each.
-template <class T, class Join, int O, int R, int PARTS, int OX, int RX, int N, class F, class Out>
-DEVICE void reduce_lanes(int block, F f, Out out) {
+template <class T, class Join, class Sizes, int N, class F, class Out> DEVICE void reduce_lanes(int block, F f, Out out) {
+  constexpr int O = Sizes::results, R = Sizes::terms, PARTS = Sizes::splits, OX = Sizes::columns, RX = Sizes::rows;
   constexpr int GROUPS = OX / N, THREADS = OX * RX, ROWS = THREADS / GROUPS, RUN = quotient(R, PARTS);
   static_assert(OX % N == 0 && O % N == 0 && 32 % GROUPS == 0 && THREADS % 32 == 0 && THREADS <= 256, "lanes of a warp share results");
   T* const shared = static_cast<T*>(unit_shared());

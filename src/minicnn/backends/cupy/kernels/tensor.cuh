@@ -62,13 +62,15 @@ DEVICE auto wide_records(uint32* xs, float* stage, int n0, int h0, int w0, const
 
 // Tile of a convolution on tensor cores: a block makes FB filters for patches of PY x PX positions, GY x GX of them in NB
 // images each, CC channels at a time; a warp 8 patches x NT * 8 filters.
-template <class P_, class Y_, class S_, int C_, int F_, int EH_, int EW_, int NB_, int GY_, int GX_, int FB_, int CC_, int PY_, int PX_, int NT_, bool wide>
-struct TensorConvTile {
+template <class P_, class Y_, class S_, int C_, int F_, class Sizes> struct TensorConvolutionTile {
   using P = P_;
   using Y = Y_;
   using S = S_;
-  using R = Record<S_, CC_, wide>;
-  static constexpr int C = C_, F = F_, EH = EH_, EW = EW_, NB = NB_, GY = GY_, GX = GX_, FB = FB_, CC = CC_, PY = PY_, PX = PX_, NT = NT_;
+  static constexpr int C = C_, F = F_, EH = Sizes::result_rows, EW = Sizes::result_columns, NB = Sizes::images;
+  static constexpr int GY = Sizes::patches_down, GX = Sizes::patches_across, FB = Sizes::filters, CC = Sizes::channels;
+  static constexpr int PY = Sizes::patch_rows, PX = Sizes::patch_columns, NT = Sizes::warp_columns;
+  static constexpr bool WIDE = Sizes::wide;
+  using R = Record<S_, CC, WIDE>;
   static constexpr int MT = PY * PX / 2, FX = 2 * NT, SIDE = 2, PATCHES = NB * GY * GX;
   static constexpr int WM = quotient(PATCHES, 8), WN = FB / 8 / NT, THREADS = 32 * WM * WN;
   static constexpr int TH = GY * PY, TW = GX * PX;
@@ -77,7 +79,6 @@ struct TensorConvTile {
   static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), WEIGHTS = STEPS * 16 * ROW;  // elements of a part
   static constexpr int ROWS = quotient(EH, TH), COLUMNS = quotient(EW, TW), FILTER_PARTS = quotient(F, FB);
   static constexpr int BLOCKS = quotient(Y::N, NB) * ROWS * COLUMNS * FILTER_PARTS;
-  static constexpr bool WIDE = wide;
   static constexpr int UNROLL = STEPS * MT * NT <= 160 ? STEPS : 1;
 };
 
@@ -179,14 +180,15 @@ template <class T, class A, class E, class In, class W, class Out> DEVICE void t
 
 // Tile of a weight gradient on tensor cores: a block makes all taps of CB channels x FB filters from every PARTS-th strip of
 // TH rows of NB images of dy; a warp MW * 16 elements of records x NT * 8 filters, from every SLICES-th 16 positions of a strip.
-template <class P_, class X_, class Y_, class S_, int C_, int F_, int CB_, int FB_, int NB_, int TH_, int MW_, int NT_, int SLICES_, int PARTS_, bool wide>
-struct TensorWeightTile {
+template <class P_, class X_, class Y_, class S_, int C_, int F_, class Sizes> struct TensorWeightGradientTile {
   using P = P_;
   using X = X_;
   using Y = Y_;
   using S = S_;
-  using R = Record<S_, CB_, wide>;
-  static constexpr int C = C_, F = F_, CB = CB_, FB = FB_, NB = NB_, TH = TH_, MW = MW_, NT = NT_, SLICES = SLICES_, PARTS = PARTS_;
+  static constexpr int C = C_, F = F_, CB = Sizes::channels, FB = Sizes::filters, NB = Sizes::images, TH = Sizes::rows;
+  static constexpr int MW = Sizes::warp_rows, NT = Sizes::warp_columns, SLICES = Sizes::slices, PARTS = Sizes::splits;
+  static constexpr bool WIDE = Sizes::wide;
+  using R = Record<S_, CB, WIDE>;
   static constexpr int WM = quotient(quotient(R::CHUNKS, 2), MW), WN = FB / 8 / NT, OWN = 32 * WM * WN, THREADS = OWN * SLICES;
   static constexpr int IH = (TH - 1) * S::SH + (S::KH - 1) * S::DH + 1, IW = R::columns(Y::W);
   static constexpr int REAL = NB * TH * Y::W, STEPS = quotient(REAL, 16);
@@ -194,7 +196,6 @@ struct TensorWeightTile {
   static constexpr int ROWS = quotient(Y::H, TH), STRIPS = quotient(Y::N, NB) * ROWS;
   static constexpr int C_PARTS = quotient(C, CB), F_PARTS = quotient(F, FB), GROUPS = Y::C / F;
   static constexpr int SIZE = S::KH * S::KW * C * Y::C;
-  static constexpr bool WIDE = wide;
   static constexpr int BLOCKS = PARTS * C_PARTS * F_PARTS * GROUPS;
 };
 

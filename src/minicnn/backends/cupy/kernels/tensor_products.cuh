@@ -4,10 +4,10 @@
 
 // Tile of a product on tensor cores: M x N with sums of K terms, cut into PARTS; a block makes BM x BN of it, BK terms at a time, a
 // warp MT * 16 x NT * 8, from every SLICES-th 16 terms. TA, TB: whether the operands are stored transposed.
-template <class P_, int M_, int N_, int K_, bool TA_, bool TB_, int BM_, int BN_, int BK_, int MT_, int NT_, int SLICES_, int PARTS_>
-struct TensorProductTile {
+template <class P_, int M_, int N_, int K_, bool TA_, bool TB_, class Sizes> struct TensorProductTile {
   using P = P_;
-  static constexpr int M = M_, N = N_, K = K_, BM = BM_, BN = BN_, BK = BK_, MT = MT_, NT = NT_, SLICES = SLICES_, PARTS = PARTS_;
+  static constexpr int M = M_, N = N_, K = K_, BM = Sizes::rows, BN = Sizes::columns, BK = Sizes::terms;
+  static constexpr int MT = Sizes::warp_rows, NT = Sizes::warp_columns, SLICES = Sizes::slices, PARTS = Sizes::splits;
   static constexpr bool TA = TA_, TB = TB_;
   static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, OWN = 32 * WM * WN, THREADS = OWN * SLICES;
   static constexpr int COLUMNS = quotient(N, BN), ROWS = quotient(M, BM), BLOCKS = ROWS * COLUMNS * PARTS;
