@@ -19,19 +19,23 @@ from support.model_cases import Watch
 class HostStage(Stage):
     """Slots in the host's memory; slots that may not be read hold nonsense."""
 
-    def __init__(self, specs: Mapping[str, Spec], rows: int, log: list[str]) -> None:
-        self.specs, self.rows, self._log = specs, rows, log
-        self._hidden = {n: np.zeros((self.slots * rows, *s.shape), s.dtype) for n, s in specs.items()}
+    def __init__(self, specs: Mapping[str, Spec], rows: int, total: int, log: list[str]) -> None:
+        self.specs, self.rows, self._log, self._kept = specs, rows, log, total > 0
+        self._hidden = {n: np.zeros((total or self.slots * rows, *s.shape), s.dtype) for n, s in specs.items()}
         self.arrays = {n: np.full_like(a, 77) for n, a in self._hidden.items()}
         self._free = [True] * self.slots
+        self._parts = [slice(slot * rows, (slot + 1) * rows) for slot in range(self.slots)]
 
     def _part(self, slot: int) -> slice:
-        return slice(slot * self.rows, (slot + 1) * self.rows)
+        return self._parts[slot]
 
-    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, Any]], None]) -> None:
+    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, Any]], None], first: int | None = None) -> None:
         assert self._free[slot], "a slot is filled while it is read"
-        assert threading.current_thread() is not threading.main_thread()
+        assert (first is not None) == self._kept
+        assert self._kept or threading.current_thread() is not threading.main_thread()
         self._free[slot] = False
+        if first is not None:
+            self._parts[slot] = slice(first, first + rows)
         write({n: a[self._part(slot)] for n, a in self._hidden.items()})
         self._log.append(f"fill {rows}")
 
@@ -41,7 +45,7 @@ class HostStage(Stage):
 
     def end(self, slot: int) -> None:
         self._free[slot] = True
-        for array in self.arrays.values():
+        for array in self.arrays.values() if not self._kept else ():
             array[self._part(slot)] = 77
 
     def close(self) -> None:
@@ -65,8 +69,8 @@ class Staging(NumpyBackend):
     def keeps(self, nbytes: int) -> bool:
         return nbytes <= self._limit
 
-    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
-        return HostStage(specs, rows, self.log)
+    def stage(self, specs: Mapping[str, Spec], rows: int, total: int = 0) -> Stage:
+        return HostStage(specs, rows, total, self.log)
 
     def compile(self, program: Any) -> Any:
         return _Many(super().compile(program), list(program.updates), self.log)
@@ -129,10 +133,34 @@ def test_training_from_the_host_is_the_same_training(at_once: int, last_batch: s
     assert backend.log[-1] == "close"
 
 
-def test_what_fits_is_kept() -> None:
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_fits_comes_while_the_first_steps_run_and_is_kept(shuffle: bool, last_batch: str) -> None:
+    extra: dict[str, Any] = {"last_batch": last_batch, "sample_weight": WEIGHT, "shuffle": shuffle}
     backend = Staging(limit=10**6)
+    _same(_fit("numpy", X, Y, **extra), _fit(backend, X, Y, **extra))
+    # 12 rows at a time; of 26 two are left over, which the second epoch may need.
+    first = {"keep": ["fill 12", "fill 12", "fill 2"], "drop": ["fill 12", "fill 12"], "pad": ["fill 12", "fill 12"]}
+    log = backend.log[: backend.log.index("close")]
+    assert [e for e in log if e.startswith("fill")] == [*first[last_batch], *(["fill 4"] * (last_batch == "pad"))]
+    assert log.index("3 steps") < 4
+    later = backend.log[backend.log.index("close") + 1 :]
+    assert later[: 2 if last_batch == "drop" else 0] == ["fill 2", "close"][: 2 if last_batch == "drop" else 0]
+    trained = [e for e in later if e.endswith("steps")]
+    assert trained[0] == ("6 steps" if last_batch != "pad" else "7 steps")
+
+
+def test_what_is_as_small_as_a_slot_is_copied_at_once() -> None:
+    backend = Staging(limit=10**6)
+    backend.stage_bytes = 10**4
     _same(_fit("numpy", X, Y), _fit(backend, X, Y))
     assert all(entry.endswith("steps") for entry in backend.log)
+
+
+def test_a_pass_that_begins_later_has_all_of_the_data() -> None:
+    backend = Staging(limit=10**6)
+    steps: dict[str, Any] = {"steps_per_epoch": 4}
+    _same(_fit("numpy", X, Y, **steps), _fit(backend, X, Y, **steps))
 
 
 def test_a_loader_s_batches_go_through_the_slots() -> None:
@@ -148,7 +176,7 @@ def test_a_batch_that_comes_again_and_again_is_copied_once() -> None:
     convert = backend.asarray
     backend.asarray = lambda data, dtype=None: copies.append(data) or convert(data, dtype)  # type: ignore[assignment]
     _same(_fit("numpy", [(X, Y)] * 5), _fit(backend, [(X, Y)] * 5))
-    assert sum(a is X for a in copies) == 3 + 2  # an epoch each, predict and evaluate
+    assert sum(a is X for a in copies) == 3  # an epoch each; predict and evaluate take them piece by piece
     assert backend.log[:3] == ["5 steps"] * 3
 
 

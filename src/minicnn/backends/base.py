@@ -79,7 +79,7 @@ class Stage:
     Attributes:
         specs: Shape and dtype of one row of each array.
         rows: Rows of a slot.
-        arrays: Arrays by name; those of slot s are rows s * rows to (s + 1) * rows.
+        arrays: Arrays by name; those of slot s are rows s * rows to (s + 1) * rows, unless what comes is kept.
     """
 
     slots: ClassVar[int] = 3
@@ -87,8 +87,11 @@ class Stage:
     rows: int
     arrays: dict[str, Array]
 
-    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, Any]], None]) -> None:
-        """Have `write` put so many rows into host arrays by name, and begin to copy them; from any one thread."""
+    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, Any]], None], first: int | None = None) -> None:
+        """Have `write` put so many rows into host arrays by name, and begin to copy them; from any one thread.
+
+        They are kept where they go if that is another row than the slot's, `first`.
+        """
         raise NotImplementedError
 
     def begin(self, slot: int) -> None:
@@ -99,6 +102,9 @@ class Stage:
 
     def close(self) -> None:
         """Wait for copies under way."""
+
+    def release(self) -> None:
+        """Say that nobody reads what was kept any more."""
 
 
 class Backend:
@@ -180,12 +186,13 @@ class Backend:
         """True if a data set of so many bytes is to stay where the backend computes."""
         return True
 
-    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
+    def stage(self, specs: Mapping[str, Spec], rows: int, total: int = 0) -> Stage:
         """A stage for batches from the host, where `stage_bytes` says that there are any.
 
         Args:
             specs: Shape and dtype of one row of each array.
             rows: Rows of a slot.
+            total: Rows of its arrays, if all that comes is kept there.
         """
         raise NotImplementedError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 class ArraySource(BatchSource):
     """Batches picked by index from whole arrays: on the device, or in the host's memory if they are not kept there.
+
+    Arrays of the host that are kept on the device go there in the order of the first pass, whose steps begin as soon as
+    their rows are there, and stay in that order.
 
     Memory maps of which either would take a copy are read and converted batch by batch, as what a loader gives is.
 
@@ -62,9 +66,14 @@ class ArraySource(BatchSource):
             self._mapped = [[host(a) for a in arrays] for arrays in (xs, ys, ws)]
             return
         labels = ys[0] if len(ys) == 1 else ys or None
-        whole = (standardizer if stays else on_host(standardizer)).run(xs, labels, *ws)
+        self._stays = stays
+        self._places: Indices | None = None  # of the samples on the device, where they are in another order
+        nbytes = sum(int(getattr(a, "nbytes", 0)) for a in (*xs, *ys, *ws))
+        # What goes through one slot waits for all of it in any case.
+        comes = stays and nbytes > self._backend.stage_bytes > 0 and not _on_device([*xs, *ys, *ws], self._backend)
+        whole = (on_host(standardizer) if comes or not stays else standardizer).run(xs, labels, *ws)
         self._whole, self._arrays = whole.feed, whole.arrays
-        self._gather = None if stays else Gatherer(self._arrays)
+        self._gather = Gatherer(self._arrays) if comes or not stays else None
 
     def batches(self) -> int:
         """See `BatchSource`."""
@@ -83,27 +92,66 @@ class ArraySource(BatchSource):
             source = LoaderSource(self._standardizer, loader, several_epochs=False)
             source._stages = self._stages
             yield from source.runs(shuffle=False, seed=0, epoch=0, skip=skip, longest=longest)
+        elif self._gather is not None and self._stays:
+            yield from self._arriving(batches, skip, self._gather, longest)
         elif self._gather is not None:
             yield from staged(self._chunks(batches[skip:], self._gather, longest), self._backend, self._stages)
         else:
-            for size, rows in _grouped(batches[skip:], longest):
-                feed = Feed(size, self._whole.x, self._whole.y, self._whole.weight, gathered=True)
-                yield Run(feed, self._arrays, len(rows), np.stack(rows))
+            yield from self._there(batches[skip:], longest)
         if shuffle and longest > 1:  # the device is still at work: time for the next order
             self._ahead = (seed, epoch + 1), epoch_order(self._samples, shuffle=True, seed=seed, epoch=epoch + 1)
+
+    def _there(self, batches: Iterable[Indices], longest: int) -> Iterator[Run]:
+        """Steps on arrays of the device."""
+        for size, rows in _grouped(batches, longest):
+            feed = Feed(size, self._whole.x, self._whole.y, self._whole.weight, gathered=True)
+            index = np.stack(rows)
+            yield Run(feed, self._arrays, len(rows), index if self._places is None else self._places[index])
+
+    def _arriving(self, batches: list[Indices], skip: int, gather: Gatherer, longest: int) -> Iterator[Run]:
+        """The first pass of arrays that are to stay on the device: they come while it computes.
+
+        A pass that begins later, or whose steps are taken one by one, has all of them from the beginning.
+        """
+        if skip or longest == 1:
+            self._arrays = {name: self._backend.asarray(array) for name, array in self._arrays.items()}
+            self._gather = None
+            yield from self._there(batches[skip:], longest)
+            return
+        order = np.concatenate(batches)
+        absent = np.ones(self._samples, bool)
+        absent[order] = False
+        left = np.flatnonzero(absent).astype(np.int32)  # in no batch of this pass
+        total, stages = len(order) + len(left), dict[Any, Stage]()
+        yield from staged(self._chunks(batches, gather, longest, total), self._backend, stages)
+        (stage,) = stages.values()
+        if len(left):
+            stage.fill(0, len(left), partial(gather, left), len(order))
+            stage.begin(0)
+            stage.close()
+        places = np.empty(self._samples, np.int32)
+        places[order], places[left] = np.arange(len(order)), np.arange(len(order), total)
+        x, y = (tuple(Spec((total, *s.shape[1:]), s.dtype) for s in part) for part in (self._whole.x, self._whole.y))
+        self._whole = replace(self._whole, x=x, y=y)
+        self._arrays, self._places, self._gather = dict(stage.arrays), places, None
+        weakref.finalize(self, stage.release)
 
     def _read(self, rows: Indices) -> tuple[Any, ...]:
         """A batch of memory maps, as a loader gives it."""
         xs, ys, ws = ([picked(array, rows) for array in arrays] for arrays in self._mapped)
         return xs, ys or None, *ws
 
-    def _chunks(self, batches: Iterable[Indices], gather: Gatherer, longest: int) -> Iterator[Chunk]:
+    def _chunks(self, batches: Iterable[Indices], gather: Gatherer, longest: int, total: int = 0) -> Iterator[Chunk]:
+        """Steps whose rows are on the host; of `total` rows those that are kept on the device, one behind the other."""
         specs = row_specs(self._arrays)
         steps = steps_of_a_slot(specs, self._batch_size, longest, self._backend.stage_bytes)
+        at = 0
         for size, rows in _grouped(batches, steps):
             x, y = (tuple(Spec((size, *s.shape[1:]), s.dtype) for s in part) for part in (self._whole.x, self._whole.y))
-            feed = Feed(size, x, y, self._whole.weight)
-            yield Chunk(feed, len(rows), specs, steps * self._batch_size, partial(gather, np.concatenate(rows)))
+            feed, write = Feed(size, x, y, self._whole.weight), partial(gather, np.concatenate(rows))
+            room, first = steps * self._batch_size, at if total else None
+            yield Chunk(feed, len(rows), specs, room, write, first, total)
+            at += size * len(rows)
 
 
 class LoaderSource(BatchSource):

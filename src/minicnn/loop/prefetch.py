@@ -1,4 +1,4 @@
-"""Data that do not stay on the device: batches are made ready in the host's memory and copied while it computes."""
+"""Data on their way to the device: batches are made ready in the host's memory and copied while it computes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Chunk:
         specs: Shape and dtype of one row of each array.
         room: Rows of the slot that it goes through.
         write: Writes all rows, one step after the other, to the first rows of arrays by name.
+        first: Row where they are kept on the device; None if they are not.
+        total: Rows that are kept in all.
     """
 
     feed: Feed
@@ -38,6 +40,8 @@ class Chunk:
     specs: tuple[tuple[str, Spec], ...]
     room: int
     write: Callable[[Mapping[str, HostArray]], None]
+    first: int | None = None
+    total: int = 0
 
 
 def row_specs(arrays: Mapping[str, HostArray]) -> tuple[tuple[str, Spec], ...]:
@@ -84,13 +88,13 @@ def staged(items: Iterable[Run | Chunk], backend: Backend, stages: dict[Any, Sta
             if isinstance(item, Run):
                 waiting.append((item, None, 0, None))
             elif item is not None:
-                key = (item.specs, item.room)
+                key = (item.specs, item.room, item.total)
                 if key not in stages:
-                    stages[key] = backend.stage(dict(item.specs), item.room)
+                    stages[key] = backend.stage(dict(item.specs), item.room, item.total)
                 stage = stages[key]
                 number = counts[id(stage)] = counts.get(id(stage), -1) + 1
                 slot = number % stage.slots
-                future = worker.submit(stage.fill, slot, item.steps * item.feed.batch, item.write)
+                future = worker.submit(stage.fill, slot, item.steps * item.feed.batch, item.write, item.first)
                 waiting.append((item, stage, slot, future))
 
         for _ in range(Stage.slots):
@@ -120,9 +124,9 @@ def _close(stages: Mapping[Any, Stage]) -> None:
 
 def _run(chunk: Chunk, stage: Stage, slot: int) -> Run:
     """A chunk in a slot, as steps that pick its rows."""
-    feed, first = chunk.feed, slot * chunk.room
+    feed, first = chunk.feed, slot * chunk.room if chunk.first is None else chunk.first
     index = np.arange(first, first + chunk.steps * feed.batch, dtype=np.int32).reshape(chunk.steps, -1)
-    whole = stage.slots * chunk.room
+    whole = chunk.total or stage.slots * chunk.room
     x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
     return Run(Feed(feed.batch, x, y, feed.weight, gathered=True), dict(stage.arrays), chunk.steps, index)
 

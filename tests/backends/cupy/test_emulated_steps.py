@@ -7,6 +7,7 @@ import pytest
 
 from backends.cupy.emulated import DeviceArray, EmulatedBackend
 from backends.cupy.emulator import needs_gxx
+from backends.cupy.networks import NETWORKS, data
 from minicnn import ops
 from minicnn.backends._gpu.options import Options
 from minicnn.program import Program
@@ -49,3 +50,19 @@ class TestSteps(EngineSteps):
         stage.close()
         expected = sum(2.0 ** (8 - k) * row for k, row in enumerate(rows))
         np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=STEP, atol=STEP)
+
+    @pytest.mark.parametrize("early", [False, True])
+    def test_data_that_arrive_while_steps_run_give_the_same_bits(self, early: bool) -> None:
+        (x, y), results = data(), []
+        for stage_bytes in (0, 3 * 8 * (144 + 4)):  # all at once; three steps at a time
+            backend = self.make()
+            backend.runtime.early, backend.stage_bytes = early, stage_bytes
+            model = NETWORKS["mlp"](backend)
+            for images in (x, 255 - x):  # the second time into the same memory
+                history = model.fit(images, y, batch_size=8, epochs=2, verbose=0, last_batch="drop")
+                results.append((history.history, model.get_weights(), model.evaluate(images, y, 8)))
+            assert len(backend._stages._spares) == (1 if stage_bytes else 0)
+        for alone, arriving in zip(results[:2], results[2:], strict=True):
+            assert (alone[0], alone[2]) == (arriving[0], arriving[2])
+            for path, weight in alone[1].items():
+                np.testing.assert_array_equal(arriving[1][path], weight)

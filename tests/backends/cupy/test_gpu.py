@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from minicnn.backends import get_backend
+from minicnn.backends import backend_class, get_backend
 from minicnn.conformance.cases import Case
 from minicnn.program import Program
 from support.kernel_check import CASES, check_kernels, convolutions, products, reductions, train_by_steps, train_network
@@ -152,6 +152,23 @@ def test_models_on_two_gpus_side_by_side(name: str) -> None:
         np.testing.assert_array_equal(model.backend.to_numpy(model.predict(own, batch_size=16)), a)
         with pytest.raises(ValueError, match="Arrays are on the model's device"):
             model.backend.asarray(other)
+
+
+@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
+def test_data_that_arrive_while_steps_run_give_the_same_bits(name: str) -> None:
+    pytest.importorskip(name)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (6000, 12, 12, 1)).astype("uint8"), rng.integers(0, 5, 6000).astype("int32")
+    results = []
+    for stage_bytes in (0, 50_000):
+        backend = backend_class(name)()
+        backend.stage_bytes = stage_bytes
+        model = NETWORKS["mlp"](backend)
+        for images in (x, 255 - x):
+            model.fit(images, y, batch_size=32, epochs=2, verbose=0)
+        results.append(model.get_weights())
+    for path, weight in results[0].items():
+        np.testing.assert_array_equal(results[1][path], weight)
 
 
 def test_the_default_runs_no_reference() -> None:

@@ -21,7 +21,7 @@ from minicnn.backends._gpu.planning import tiles_of
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.runtime import Runtime
 from minicnn.backends._gpu.source import Source
-from minicnn.backends._gpu.staging import STAGE_BYTES, GpuStage
+from minicnn.backends._gpu.staging import STAGE_BYTES, Stages
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.base import Array, Backend, Executable, Stage
@@ -76,6 +76,7 @@ class GpuBackend(Backend, ABC):
         if reference_only or not isinstance(self.tiles, TensorTiles):
             self.precisions = Backend.precisions  # mixed ones are for tensor cores
         self._arena: Callable[[], Arena | None] = lambda: None
+        self._stages = Stages()
         self.steps_at_once = self.predictions_at_once = 256 if self.captures else 1
         self.stage_bytes = min(STAGE_BYTES, self.options.data_bytes or STAGE_BYTES)
 
@@ -127,8 +128,8 @@ class GpuBackend(Backend, ABC):
                 limit = self.runtime.free() // 5 * 4
         return self.options.resident and nbytes <= (limit or 0)
 
-    def stage(self, specs: Mapping[str, Spec], rows: int) -> Stage:
-        return GpuStage(self.runtime, specs, rows, pinned=self.options.pinned)
+    def stage(self, specs: Mapping[str, Spec], rows: int, total: int = 0) -> Stage:
+        return self._stages.take(self.runtime, specs, rows, total, pinned=self.options.pinned)
 
     def active(self) -> AbstractContextManager[Any]:
         return self.runtime.active()

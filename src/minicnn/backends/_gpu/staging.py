@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from minicnn.program.graph import Spec
 
 STAGE_BYTES = 8 * 2**20  # of a slot: large enough for copies at full speed
 PINNED_BYTES = 16 * 2**20  # of one input; more is copied as it is
+SPARE_BYTES = 2**28  # of data on the device, up to which their memory is kept for the next who bring such data
+SPARES = 2  # such memories: for training and for validation
 BROADCAST_BYTES = 2**16  # of equal rows; more are copied once
 
 
@@ -84,24 +87,33 @@ class GpuStage(Stage):
         runtime: The device.
         specs: Shape and dtype of one row of each array.
         rows: Rows of a slot.
+        total: Rows of the arrays, if all that comes is kept.
         pinned: Whether the device copies from the host's memory by itself.
     """
 
-    def __init__(self, runtime: Runtime, specs: Mapping[str, Spec], rows: int, *, pinned: bool) -> None:
-        self.specs, self.rows, self._runtime = specs, rows, runtime
+    def __init__(self, runtime: Runtime, specs: Mapping[str, Spec], rows: int, total: int = 0, *, pinned: bool) -> None:
+        self.specs, self.rows, self.total, self._runtime = dict(specs), rows, total, runtime
+        self.spares: Stages | None = None  # who takes it back
         with runtime.active():
-            self.arrays = {n: runtime.empty((self.slots * rows, *s.shape), s.dtype) for n, s in specs.items()}
+            self.arrays = {n: runtime.empty((total or self.slots * rows, *s.shape), s.dtype) for n, s in specs.items()}
             self._host = [
                 {n: runtime.host((rows, *s.shape), s.dtype, pinned=pinned) for n, s in specs.items()}
                 for _ in range(self.slots)
             ]
             self._stream = runtime.stream()
             self._copied, self._read = ([runtime.event() for _ in range(self.slots)] for _ in range(2))
-            for event in self._read:  # the memory may be another's that is still computed with
-                runtime.record(event)
+            self.again()
 
-    def fill(self, slot: int, rows: int, write: Callable[[Mapping[str, HostArray]], None]) -> None:
-        host, runtime, first = self._host[slot], self._runtime, slot * self.rows
+    def again(self) -> None:
+        """Begin anew: copies wait for all that is computed until now, which may read the same memory."""
+        with self._runtime.active():
+            for event in self._read:
+                self._runtime.record(event)
+
+    def fill(
+        self, slot: int, rows: int, write: Callable[[Mapping[str, HostArray]], None], first: int | None = None
+    ) -> None:
+        host, runtime, first = self._host[slot], self._runtime, slot * self.rows if first is None else first
         with runtime.active():
             runtime.synchronize(self._copied[slot])  # the last copy from this memory is done
             write(host)
@@ -115,6 +127,8 @@ class GpuStage(Stage):
             self._runtime.wait(self._copied[slot])
 
     def end(self, slot: int) -> None:
+        if self.total:  # nothing is copied there again
+            return
         with self._runtime.active():
             self._runtime.record(self._read[slot])
 
@@ -122,3 +136,33 @@ class GpuStage(Stage):
         with self._runtime.active():
             for event in self._copied:
                 self._runtime.synchronize(event)
+
+    def release(self) -> None:
+        if self.spares is not None:
+            self.spares.put(self)
+
+
+class Stages:
+    """Stages of a backend: the next data of the same form get the memory of the last, for which there are graphs."""
+
+    def __init__(self) -> None:
+        self._spares: list[GpuStage] = []  # what was given back last comes last
+        self._lock = Lock()
+
+    def take(self, runtime: Runtime, specs: Mapping[str, Spec], rows: int, total: int, *, pinned: bool) -> GpuStage:
+        """A stage: see `Backend.stage`."""
+        with self._lock:
+            for stage in self._spares:
+                if (stage.specs, stage.rows, stage.total) == (specs, rows, total):
+                    self._spares.remove(stage)
+                    stage.again()
+                    return stage
+        stage = GpuStage(runtime, specs, rows, total, pinned=pinned)
+        if sum(array.nbytes for array in stage.arrays.values()) <= SPARE_BYTES and total:
+            stage.spares = self
+        return stage
+
+    def put(self, stage: GpuStage) -> None:
+        """Take one back that nobody reads any more."""
+        with self._lock:
+            self._spares = [*self._spares, stage][-SPARES:]
