@@ -119,7 +119,7 @@ CASES = {
     "unpooled16": _like("kernels", convolutions=(ConvUnit(16),) * 3, batch=96, steps=40),
     "unpooled32": _like("kernels", convolutions=(ConvUnit(32),) * 3, batch=96, steps=40),
     "unpooled64": _like("kernels", convolutions=_UNPOOLED, image=(24, 24, 3), batch=96, steps=10),
-    "kernel5_32": _like("kernels", convolutions=(ConvUnit(32, 5), ConvUnit(32, 5, pool=2)), batch=96, steps=20),
+    "kernel5_32": _like("kernels", convolutions=(ConvUnit(32, 5),) * 2, image=(24, 24, 3), batch=96, steps=20),
     "kernel5_64": _like("kernels", convolutions=_WIDER, image=(32, 32, 3), batch=96, steps=20),
     "dense300": _like("mlp", hidden=(300, 300), batch=96, steps=40),
     "dense1024": _like("mlp", hidden=(1024, 1024), batch=96, steps=40),

@@ -97,8 +97,11 @@ def test_every_number_of_threads_gives_the_same_bits() -> None:
 @pytest.mark.usefixtures("interpreted")
 def test_transforms_as_python() -> None:
     x, w = normal((3, 5, 4, 2), 0).astype("float32"), normal((3, 3, 2, 3), 1).astype("float32")
-    for name, arrays, attrs in (("conv2d", (x, w), {}), ("conv2d_input_gradient", (x, w[..., :2]), {"image": (7, 6)})):
-        attrs = attrs | {"padding": ((0, 0), (0, 0))}
+    cases: list[tuple[str, Any, dict[str, Any]]] = [
+        ("conv2d", (x, w), {}), ("conv2d_input_gradient", (x, w[..., :2]), {"image": (7, 6)}),
+    ]  # fmt: skip
+    for name, arrays, more in cases:
+        attrs = more | {"padding": ((0, 0), (0, 0))}
         made, expected = both(getattr(ops, name), arrays, attrs, (1,), convolution_kernel="winograd")
         np.testing.assert_allclose(made[0], expected[0], rtol=tolerance("float32", 27)[0], atol=1e-4)
 

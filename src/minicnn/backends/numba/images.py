@@ -15,6 +15,7 @@ from minicnn.backends.numba import (
     tile_rules,
     weights,
     winograd,
+    winograd_gradients,
 )
 from minicnn.backends.numba import rows as row_products
 from minicnn.backends.numba.correlate import Line, Operands, correlate
@@ -40,10 +41,10 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
     floats = SHORT not in _types(x, w, y, ending).values()
-    shape = winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads) if floats else None
-    if shape is not None:
+    tiling = winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads) if floats else None
+    if tiling is not None:
         key = transposed(to, node, w, kh * kw, channels, filters, 1) if back else to.need(w, PLAIN)
-        _winograd(to, node, x, key, shape, ending)
+        _winograd(to, node, x, key, tiling, ending)
         return
     operands = Operands(
         x.shape[2], y.shape[1], y.shape[2], sizes[0] // groups if back else channels,
@@ -129,6 +130,16 @@ def _weight_sum(
         dy, x, dtype = stored(dy), stored(x), SHORT
     shape = filter_lanes.LaneShape(row, column, channels, filters // groups, groups, x.shape[0], dtype)
     if tile_rules.summed(to, node, dy, x, shape):
+        return
+    tiling = winograd_gradients.chosen(to.convolution, shape, to.threads)
+    if tiling is not None:
+        count = min(to.threads, tiling.tiles)
+        memory = to.scratch(node, "memory", tiling.work_bytes * count)
+        sums = to.scratch(node, "parts", tiling.sum_bytes * count)
+        source = winograd_gradients.weight_gradient(tiling, count)
+        to.add(node, source, [to.clean(dy), to.clean(x)], [memory, sums], count)
+        join = winograd_gradients.joined(tiling, count)
+        to.tasks.append(Task(node, [sums], [to.buffer(dw, PLAIN)], join, channels))
         return
     # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):

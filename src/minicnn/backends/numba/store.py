@@ -18,8 +18,8 @@ from minicnn.backends.numba.cpus import host
 
 # Modules whose code writes the operations that kernels are made of.
 WRITERS = (
-    "vector", "functions", "registers", "panels", "winograd_tiles", "short", "short_tiles", "matrix_tiles",
-    "operations", "translation", "machine_code",
+    "vector", "functions", "registers", "panels", "winograd_tiles", "winograd_matrices", "short", "short_tiles",
+    "matrix_tiles", "operations", "translation", "machine_code",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from minicnn.backends.numba import cpus
 from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES
-from minicnn.backends.numba.winograd_matrices import OUTPUTS
+from minicnn.backends.numba.winograd_matrices import OUTPUTS, accurate
 from minicnn.machine import second_level_cache
 
 # Measured, relative to a vector of multiply-adds of the direct kernel: one of a product here; what a transform takes
@@ -70,6 +70,11 @@ class Tiling:
         """Suffixes of operations on elements, and on outputs and taps."""
         rows, columns = self.elements
         return f"{rows}_{columns}", f"{self.height}_{self.row.taps}_{self.width}_{self.column.taps}"
+
+    @property
+    def kind(self) -> str:
+        """Name of the tile."""
+        return f"F({self.height}x{self.width})"
 
     def origin(self, out: Lines) -> None:
         """Text for the block and the first output of tile t."""
@@ -163,11 +168,13 @@ def possible(row: Line, column: Line, groups: int) -> bool:
     )
 
 
-def shapes(row: Line, column: Line, channels: int, filters: int, blocks: int) -> Iterator[WinogradShape]:
-    """All tiles that a convolution can be computed by."""
-    flipped = row.weight_step < 0
+def tilings(
+    row: Line, column: Line, blocks: int, terms: int, *, gradient: bool = False
+) -> Iterator[tuple[Line, Line, int, int, int]]:
+    """All that a `Tiling` of a geometry can be whose errors stay within the table; for results of so many terms."""
     for height, width in product(OUTPUTS[row.taps], OUTPUTS[column.taps]):
-        yield WinogradShape(row, column, height, width, blocks, channels, filters, flipped)
+        if accurate((height, row.taps), (width, column.taps), terms, gradient=gradient):
+            yield row, column, height, width, blocks
 
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,
@@ -175,7 +182,11 @@ def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: 
     """The tiles by which a convolution is computed: where there are and they are faster, unless the user has pinned."""
     if pinned == "direct" or not possible(row, column, groups):
         return None
-    best = min(shapes(row, column, channels, filters, blocks), key=lambda shape: shape.cost)
+    sizes = (channels, filters, row.weight_step < 0)
+    possible_tilings = tilings(row, column, blocks, row.taps * column.taps * channels)
+    best = min((WinogradShape(*one, *sizes) for one in possible_tilings), key=lambda shape: shape.cost, default=None)
+    if best is None:
+        return None
     # Tiles are divided among threads as they are; the direct kernel divides rows.
     idle = -(-best.tiles // threads) * threads / best.tiles
     direct = row.taps * column.taps * row.count * column.count * blocks * channels * filters
@@ -283,5 +294,4 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                     f" {'bias' if bias else 'zeros'}, work)"
                 )
     extra = [*(["bias"] if bias else []), *(["mask"] if finish == "mask" else [])]
-    kind = f"F({shape.height}x{shape.width})"
-    return out.source(f"{name} by winograd {kind}", "x", "w", *extra, "parts", "y")
+    return out.source(f"{name} by winograd {shape.kind}", "x", "w", *extra, "parts", "y")

@@ -11,6 +11,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 
+from minicnn.tolerance import EPSILON, tolerance
+
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 # Points by their number, those that round least. Four beside 0 in two pairs of a number and its negative would halve
@@ -20,8 +22,8 @@ POINTS = {
     6: (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2)),
     8: tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2"))),
 }
-# Outputs of a tile along an axis by its number of taps: those whose errors stay within `minicnn.tolerance`.
-OUTPUTS = {3: (2, 4), 5: (2, 4)}
+OUTPUTS = {3: (2, 4), 5: (2, 4)}  # of a tile along an axis, by its number of taps
+ROUNDING = 10  # the largest error of many results, in EPSILON times `amplification` along both axes: measured
 
 
 def _powers(points: tuple[Fraction, ...], count: int) -> list[list[Fraction]]:
@@ -58,3 +60,27 @@ def matrices(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
     from_inputs = tuple(tuple(x / s for x in row) for row, s in zip(inverse, scales, strict=True))
     of_taps = tuple(tuple(x * s for x in row) for row, s in zip(_powers(points, taps), scales, strict=True))
     return transposed(tuple(map(tuple, _powers(points, outputs)))), of_taps, from_inputs
+
+
+@cache
+def amplification(outputs: int, taps: int, *, gradient: bool) -> float:
+    """Size of the terms that a result is summed of, relative to the result, and with it of rounding errors.
+
+    Of random inputs with random signs, along one axis; of outputs, or of the gradient of taps.
+    """
+    of_outputs, of_taps, of_inputs = matrices(outputs, taps)
+    ends = transposed(of_outputs)
+    results, factors, terms = (transposed(of_taps), ends, outputs) if gradient else (of_outputs, of_taps, taps)
+    sizes = [_square(x) * _square(y) for x, y in zip(factors, of_inputs, strict=True)]
+    largest = max(sum(x * x * size for x, size in zip(row, sizes, strict=True)) for row in results)
+    return float(largest / terms) ** 0.5
+
+
+def _square(row: tuple[Fraction, ...]) -> Fraction:
+    return sum((x * x for x in row), Fraction(0))
+
+
+def accurate(rows: tuple[int, int], columns: tuple[int, int], terms: int, *, gradient: bool) -> bool:
+    """True if errors of sums of so many terms stay within `minicnn.tolerance`; kinds are (outputs, taps)."""
+    growth = amplification(*rows, gradient=gradient) * amplification(*columns, gradient=gradient)
+    return ROUNDING * EPSILON["float32"] * growth <= tolerance("float32", terms)[0]

@@ -84,7 +84,7 @@ def _patch(down: Matrix, along: Matrix) -> Callable[..., None]:
                 return _load(builder, builder.add(pixel, at[1]))
 
             place = at[0]
-            for _, _, value in _both_ways(builder, down, along, work, read):
+            for _i, _j, value in _both_ways(builder, down, along, work, read):
                 _store(builder, place, value)
                 place = builder.add(place, o_step)
             return []
