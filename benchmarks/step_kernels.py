@@ -30,8 +30,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from gpu_steps import build, graphs, network, orders, seconds
 
-from minicnn.backends._gpu.options import Options
 from minicnn import plans
+from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import PlannedLaunch, planned_launch
 from minicnn.backends._gpu.source import Source
 from minicnn.loop.totals import Totals
@@ -262,19 +262,20 @@ def peer(name: str, case: TrainingCase, *, dry: bool) -> dict[str, Any]:
     """PyTorch's step, compiled, in a graph: its time and that of its kernels by kind."""
     from gpu_peers import GraphTrainer, samples
 
+    case = replace(case, steps=STEPS)
     work = Work(scaled=True, accuracy=False, network=case.options, load=partial(samples, case))
     kind, device = ("eager", "cpu") if dry else ("compile graph", "cuda")
-    settings = replace(case, steps=4).settings(name, precision="float32")
+    settings = case.settings(name, precision="float32")
     where = f"torch.nn:{device}"
     trainer = GraphTrainer(where, settings, work, kind=kind, precision="bfloat16", channels_last=True)
     for _ in range(3):
         trainer._epoch()
-    taken = statistics.median(trainer._epoch()["time_s"] for _ in range(7)) / 4 * 1e6
+    taken = statistics.median(trainer._epoch()["time_s"] for _ in range(7)) / STEPS * 1e6
     sums: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     rows = [] if dry else kernel_times(trainer._epoch)
     for kernel, us, _ in rows:
         which = next(k for k, pattern in KINDS if re.search(pattern, kernel, re.IGNORECASE))
-        sums[which][0], sums[which][1] = sums[which][0] + 1 / 4, sums[which][1] + us / 4
+        sums[which][0], sums[which][1] = sums[which][0] + 1 / STEPS, sums[which][1] + us / STEPS
     return {"us": taken, "kinds": sums, "kernels": rows}
 
 

@@ -180,8 +180,8 @@ def test_compiling_is_for_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_kernel_is_printed_for_people() -> None:
     text = done("plan", "kernels", "--gpu", "h200", "--kernel", "1").stdout
     assert text.splitlines()[0] == "conv2d+add+max_pool2d+max_pool2d_index+relu"
-    assert "conv2d of p3, p4 by a template: result_rows = " in text
-    assert "        max_pool2d of v1 by a template: kernel = (2, 2)\n" in text
+    assert "conv2d of p3, p4 by a TensorConvolutionTile: result_rows = " in text
+    assert "        max_pool2d of v1: kernel = (2, 2)\n" in text
     assert "            v4 = relu(v2)\n" in text
 
 

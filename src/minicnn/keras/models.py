@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,10 @@ def _class_numbers(model: Any, y: Any) -> Any:
     return y.astype("int32") if whole and bool(np.all(y == np.round(y))) else y
 
 
-class _AsInKeras:
-    """Methods with Keras's arguments in Keras's order; else those of minicnn."""
+class Model(minicnn.Model):
+    """`minicnn.Model`, whose methods take Keras's arguments in Keras's order."""
 
-    def compile(
+    def compile(  # type: ignore[override]  # as in Keras
         self, optimizer: Any = "rmsprop", loss: Any = None, loss_weights: Any = None, metrics: Any = None,
         weighted_metrics: Any = None, run_eagerly: bool = False, steps_per_execution: int = 1,
         jit_compile: Any = "auto", auto_scale_loss: bool = True, **options: Any,
@@ -86,36 +87,44 @@ class _AsInKeras:
         both = metrics or []
         if weighted_metrics:
             both = [*(both if isinstance(both, list) else [both]), *weighted_metrics]
-        super().compile(optimizer, loss, both, loss_weights=loss_weights, **options)  # type: ignore[misc]
+        super().compile(optimizer, loss, both, loss_weights=loss_weights, **options)
 
     # Of Keras 2, in a step.
 
     @property
     def compiled_loss(self) -> Any:
         """A function of (y, y_pred, sample_weight=None), whose result has the penalties in it."""
-        return lambda y, y_pred, sample_weight=None, **_: self.compute_loss(None, y, y_pred, sample_weight)  # type: ignore[attr-defined]
+        return lambda y, y_pred, sample_weight=None, **_: self.compute_loss(None, y, y_pred, sample_weight)
 
     @property
     def compiled_metrics(self) -> Any:
         """An object that updates the metrics of `compile`."""
-        return _CompiledMetrics(self)
+
+        def update_state(y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            for metric in self.metrics:
+                if metric.name != "loss":
+                    metric.update_state(y, y_pred, sample_weight=sample_weight)
+
+        return SimpleNamespace(update_state=update_state)
 
     def get_metrics_result(self) -> dict[str, Any]:
         """The metrics of `compile` by name, and the loss."""
-        loss = getattr(self, "_step", None) and self._step._loss  # type: ignore[attr-defined]
-        metrics = {m.name: m.result() for m in self.metrics}  # type: ignore[attr-defined]
+        loss = None if self._step is None else self._step._loss
+        metrics = {m.name: m.result() for m in self.metrics}
         return metrics if loss is None or metrics["loss"].totals else {**metrics, "loss": loss}
 
     @functools.wraps(minicnn.Model.fit)
-    def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any) -> Any:
-        return super().fit(x, y, 32 if batch_size is None else batch_size, *more, **options)  # type: ignore[misc]
+    def fit(  # type: ignore[override]  # as in Keras  # noqa: D102
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, *more: Any, **options: Any
+    ) -> Any:
+        return super().fit(x, y, 32 if batch_size is None else batch_size, *more, **options)
 
     def evaluate(
         self, x: Any = None, y: Any = None, batch_size: int | None = None, verbose: Any = 0, sample_weight: Any = None,
         steps: int | None = None, callbacks: Any = None, return_dict: bool = False,
     ) -> Any:  # fmt: skip
         """Loss and metrics: see `minicnn.Model.evaluate`."""
-        return super().evaluate(  # type: ignore[misc]
+        return super().evaluate(
             x, y, 32 if batch_size is None else batch_size, verbose, sample_weight, steps, return_dict=return_dict,
             callbacks=callbacks or (),
         )  # fmt: skip
@@ -125,15 +134,15 @@ class _AsInKeras:
     ) -> Any:
         """Outputs: see `minicnn.Model.predict`."""
         size = 32 if batch_size is None else batch_size
-        return super().predict(x, size, verbose, steps, callbacks=callbacks or ())  # type: ignore[misc]
+        return super().predict(x, size, verbose, steps, callbacks=callbacks or ())
 
     def _placed(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Data by place; inputs get a last axis of length 1 where the model has one, labels of classes are integers."""
-        x, y = super()._placed(x, y)  # type: ignore[misc]
-        if isinstance(x, Batches) or self._training.step.graph is None:  # type: ignore[attr-defined]
+        x, y = super()._placed(x, y)
+        if isinstance(x, Batches) or self._training.step.graph is None:
             return x, y
         many = isinstance(x, list | tuple)
-        shapes = [t.sample_shape for t in self.inputs]  # type: ignore[attr-defined]
+        shapes = [t.sample_shape for t in self.inputs]
         arrays = list(x) if many else [x]
         if len(arrays) == len(shapes):
             arrays = [_with_last_axis(a, shape) for a, shape in zip(arrays, shapes, strict=True)]
@@ -141,28 +150,18 @@ class _AsInKeras:
 
     def save(self, filepath: Any, overwrite: bool = True) -> None:
         """Write the model: see `save_model`."""
-        super().save(file_of(filepath))  # type: ignore[misc]
+        super().save(file_of(filepath))
 
     def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
         """Write the weights: see `minicnn.Model.save_weights` and `file_of`."""
-        super().save_weights(file_of(filepath))  # type: ignore[misc]
+        super().save_weights(file_of(filepath))
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False) -> None:
         """Read weights: see `minicnn.Model.load_weights` and `file_of`; Keras's as `minicnn.load_keras` does."""
         if _of_keras(filepath):
-            minicnn.load_keras(filepath, self)  # type: ignore[arg-type]
+            minicnn.load_keras(filepath, self)
         else:
-            super().load_weights(file_of(filepath), skip_mismatch)  # type: ignore[misc]
-
-
-class _CompiledMetrics:
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        for metric in self._model.metrics:
-            if metric.name != "loss":
-                metric.update_state(y, y_pred, sample_weight=sample_weight)
+            super().load_weights(file_of(filepath), skip_mismatch)
 
 
 class GradientTape:
@@ -191,11 +190,7 @@ class GradientTape:
         return gradients(total, sources)
 
 
-class Model(_AsInKeras, minicnn.Model):  # type: ignore[misc]  # other signatures
-    """`minicnn.Model`, whose methods take Keras's arguments."""
-
-
-class Sequential(_AsInKeras, minicnn.Sequential):  # type: ignore[misc]
+class Sequential(Model, minicnn.Sequential):
     """`minicnn.Sequential`, whose methods take Keras's arguments."""
 
     def __init__(self, layers: Any = (), trainable: bool = True, name: str | None = None, **options: Any) -> None:

@@ -182,10 +182,11 @@ class Run(Statement):
 
 @dataclass(frozen=True)
 class Template(Statement):
-    """Kernel code that an engine has as a template: tiles on tensor cores.
+    """Kernel code that an engine has as a template: a tile on tensor cores, or what is done on its way out.
 
     Attributes:
         name: The operation.
+        tile: The kind of tile that computes it; empty on the way out of one.
         fields: What was chosen for it, by name.
         operands: The functions or arrays that it reads.
         result: The variable that holds a finished element i.
@@ -193,6 +194,7 @@ class Template(Statement):
     """
 
     name: str
+    tile: str
     fields: tuple[tuple[str, object], ...]
     operands: tuple[str, ...]
     result: Name

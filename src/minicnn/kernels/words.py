@@ -120,7 +120,7 @@ class Words(Printer):
 
     def _template(self, x: Template) -> str:
         fields = ", ".join(f"{name} = {value}" for name, value in x.fields)
-        text = f"{x.name} of {', '.join(x.operands)} by a template: {fields}"
+        text = f"{x.name} of {', '.join(x.operands)}{f' by a {x.tile}' * bool(x.tile)}: {fields}"
         if x.finish:
             text += f"\n{self.INDENT * self._depth}for each of its results, {x.result.name} of element i:\n"
             text += self.inner(x.finish)

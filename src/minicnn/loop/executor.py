@@ -170,11 +170,11 @@ class Executor:
             return sums
         for k in range(count):
             new = {name: backend.asarray(row[k, ...]) for name, row in rows.items()}
-            others = {**arrays, **new, **self._begun(step, sums)}
+            inputs = {**arrays, **new, **self._begun(step, sums)}
             if kind == "evaluate" and step.on_state is not None:
-                results = step.on_state(others, state())
+                results = step.on_state(inputs, state())
             else:
-                results = step.run({**state(), **others})
+                results = step.run({**state(), **inputs})
             sums = self._keep(step, results)
             if kind == "train":
                 self.steps_taken += 1

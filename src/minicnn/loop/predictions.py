@@ -72,8 +72,8 @@ def predict_alike(training: Training, x: Any, batch_size: int) -> list[Any] | No
     refuse_after_fork(backend)
     with backend.active():
         outputs = executor.predict(run, training.next_draw())
-        # Outputs are new arrays; NumPy's own need not be made its own.
-        alike = all(type(array) is np.ndarray for array in outputs)
+        # Outputs are new arrays, which need no copy, but where the network hands its input through.
+        alike = all(type(array) is np.ndarray and not np.may_share_memory(array, x) for array in outputs)
         return outputs if alike else _joined(x, True, [[array] for array in outputs], backend)
 
 

@@ -79,7 +79,7 @@ def test_row_regions_that_begin_with_bytes(hidden: int, architecture: str) -> No
     model = Sequential(body, backend="numpy")
     model.compile("sgd", "sparse_categorical_crossentropy")
     texts = _program_texts(model.program("train", batch_size=5000), tiled=True, fuse=True)
-    assert any("ByteTile<Sizes>" in text and "batch = 5000, terms = 100," in text for text in texts)
+    assert any("ByteRowTile<Sizes>" in text and "batch = 5000, terms = 100," in text for text in texts)
     assert all(compiler.compile_all(texts, architecture))
 
 
@@ -90,7 +90,7 @@ def test_row_regions_that_begin_with_rows_of_float32(width: int, hidden: int, ar
     model.compile("sgd", "sparse_categorical_crossentropy")
     tiles = tensor_tiling.TensorTiles(H200)
     texts = _program_texts(model.program("train", batch_size=5000), tiles=tiles, tiled=True, fuse=True)
-    assert any("FloatTile<Sizes>" in text and f"batch = 5000, terms = {width}," in text for text in texts)
+    assert any("FloatRowTile<Sizes>" in text and f"batch = 5000, terms = {width}," in text for text in texts)
     assert all(compiler.compile_all(texts, architecture))
 
 

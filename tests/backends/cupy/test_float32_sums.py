@@ -98,6 +98,6 @@ def test_products_with_rows_in_memory(columns: int, signs: str) -> None:
     y = ops.matmul(rows, weights, transpose_a=False, transpose_b=False) + program.input("b", (columns,))
     program.outputs["y"], program.outputs["sums"] = y, ops.sum(y, axes=(0,), keepdims=False)
     emulated = Emulated(program, tiles=ALONE)
-    assert any("FloatTile<" in source.text for source in emulated.sources)
+    assert any("FloatRowTile<" in source.text for source in emulated.sources)
     found = emulated({"x": x, "w": w, "b": np.zeros(columns, "float32")})["y"]
     assert errors(found, x.astype("float64") @ w.astype("float64"))[1] < 1.5e-6

@@ -196,3 +196,17 @@ def test_a_part_of_a_step_that_casts_weights_makes_neighbours_though_it_has_no_p
     (launch,) = planned(program, H200, generate).launches
     assert launch.source is not None
     assert launch.source.blocks * launch.source.threads * 8 == weight.size
+
+
+def test_terms_of_a_sum_are_not_stored_where_a_part_of_a_step_is_given_what_they_are_made_of() -> None:
+    """Another part of the step has left the image; here the terms alone read it."""
+    program = Program("part")
+    image, slope = (program.input(name, (8, 32, 32, 64), "bfloat16") for name in ("image", "slope"))
+    dy = ops.cast(ops.cast(slope, dtype="float32") * ops.cast(slope, dtype="float32"), dtype="bfloat16")
+    wide = ops.cast(dy, dtype="float32")
+    program.outputs["dy"] = dy
+    program.outputs["sum"] = ops.sum(wide, axes=(0, 1, 2))
+    program.outputs["scaled"] = ops.sum(wide * (ops.cast(image, dtype="float32") - 0.5), axes=(0, 1, 2))
+    launches = planned(program, H200, generate).launches
+    stored = [v for launch in launches for group in launch.groups for v in group.stored]
+    assert [v.name for v in stored if v.size == dy.size] == [dy.name]

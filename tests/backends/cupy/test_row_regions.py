@@ -16,11 +16,10 @@ from minicnn import Sequential, get_backend, layers, losses
 from minicnn.backends._gpu import row_products, row_regions
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.region_layout import Layout
-from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
+from minicnn.backends._gpu.region_layout import Layout, RowRegion
+from minicnn.backends._gpu.row_tiles import ByteRowTile, FloatRowTile, RowProductTile
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends.cupy.tile_types import rows_sizes, rows_type
 from minicnn.optimizers import SGD
 from support.plans import MULTIPLY_ADDS, plan_of
 from support.tolerances import LONG_SUM, SUM
@@ -32,7 +31,7 @@ ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
 def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few threads: on ONE there are also so few blocks that each takes several tiles."""
     monkeypatch.setattr(row_regions, "THREADS", 64)
-    for sizes in (ByteSizes, FloatSizes):
+    for sizes in (ByteRowTile, FloatRowTile):
         monkeypatch.setattr(sizes, "THREADS", (64,))
 
 
@@ -101,7 +100,8 @@ def test_rows_of_float32_go_through_blocks_where_all_blocks_have_some() -> None:
     assert region.product is not None
     assert region.product.gradient is not None
     assert region.product.index is not None
-    assert (rows_type(region, "Tile"), region.product.stored.shape[1], region.rows) == ("FloatTile", 784, 16)
+    assert isinstance(region.tile, FloatRowTile)
+    assert (region.tile.batch, region.tile.terms, region.tile.columns, region.tile.rows) == (2112, 784, 10, 16)
     for made in (planned(step(network, 2000, 784, 10), tiles=TensorTiles(H200)), planned(step(network, 2112, 784, 10))):
         assert all(region.product is None for region in regions_of(made))
         assert any(n.op.name.startswith("matmul") for u in made.groups for n in u.nodes)
@@ -176,6 +176,16 @@ def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
     check(made, TensorTiles(ONE))
 
 
+def choose(patch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Have all regions that begin with rows in memory take these sizes."""
+
+    def best(one: RowRegion, *_: Any) -> RowProductTile:
+        assert one.product is not None
+        return replace(next(row_products.candidates(one, one.product)), **sizes)
+
+    patch.setattr(row_products, "best", best)
+
+
 @pytest.mark.sampled(4)
 @needs_gxx
 @pytest.mark.usefixtures("small_device")
@@ -187,7 +197,8 @@ def test_a_step_of_dense_layers_is_that_of_numpy(made: Made) -> None:
 def test_a_block_takes_several_tiles(
     width: int, hidden: int, rows: int, stages: int, parts: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_products, "tile", lambda *_: (rows, 64, stages, parts, 2, 1))
+    chosen = {"rows": rows, "threads": 64, "stages": stages, "slices": parts, "blocks": 2}
+    choose(monkeypatch, **chosen)
     batch = 5 * rows - 5
     made = step(dense_network(width, [hidden], 5, dtype=dtype), batch, width, 5)
     (region,) = regions_of(check(made, TensorTiles(ONE)))
@@ -216,7 +227,7 @@ def test_gradients_that_nobody_reads_are_not_stored() -> None:
 def test_predictions_are_those_of_numpy(width: int, hidden: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from backends.cupy.emulator import Emulated
 
-    monkeypatch.setattr(row_products, "tile", lambda *_: (16, 64, 2, 2, 1, 1))
+    choose(monkeypatch, rows=16, threads=64, stages=2, slices=2)
     model, rng = dense_network(width, [hidden], 5, dtype=dtype), np.random.default_rng(0)
     given: dict[str, Any] = {}
     for value in model.program("predict", batch_size=37).inputs:
@@ -277,9 +288,9 @@ def test_what_is_no_number_stays_none_in_products_with_rows(name: str, dtype: st
 
 def test_the_last_tiles_of_a_whole_set_keeps_all_blocks_busy() -> None:
     (region,) = regions_of(planned(step(dense_network(784, [10], 10), 59_000, 784, 10)))
-    sizes, used = region.sizes, Layout(region).shared
-    assert sizes.shared <= used <= 227 * 1024
-    chosen = {name: getattr(sizes, name) for name in ("rows", "threads", "stages", "slices")}
-    assert rows_sizes(region) == {"batch": 59000, "terms": 784, "columns": 10, **chosen, "back": True}
-    rounds = -(-region.tiles // region.blocks)
-    assert region.tiles > 0.9 * rounds * region.blocks  # no round in which most blocks have nothing to do
+    tile, used = region.tile, Layout(region).shared
+    assert isinstance(tile, ByteRowTile)
+    assert tile.nbytes <= used <= 227 * 1024
+    assert (tile.batch, tile.terms, tile.columns, tile.back) == (59000, 784, 10, True)
+    rounds = -(-region.tiles // tile.blocks)
+    assert region.tiles > 0.9 * rounds * tile.blocks  # no round in which most blocks have nothing to do

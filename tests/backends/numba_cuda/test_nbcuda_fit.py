@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
@@ -68,6 +70,18 @@ def compiled_and_checked(source: Source, declared: int, gpu: Gpu) -> cubin.Resou
     assert found.shared <= declared, source.title
     assert gpu.misfit(source.threads, found.registers, found.shared + source.shared) is None, source.title
     return found
+
+
+@pytest.mark.parametrize(("network", "precision"), [("lenet_3x3", "float32"), ("two_convs", "float64")])
+def test_sums_declare_the_shared_memory_that_was_planned(network: str, precision: str) -> None:
+    sums = []
+    for source, declared in check(model_of(network, precision).program("train", batch_size=96), KNOWN["t4"]):
+        arrays = re.findall(r"sums = cuda\.shared\.array\((\d+), types\.(\w+), ALIGNED\)", source.text)
+        # Tiles have arrays of other names, whose alignment a plan rounds up.
+        if arrays and source.text.count("shared.array") == len(arrays):
+            assert declared == sum(int(count) * np.dtype(dtype).itemsize for count, dtype in arrays)
+            sums.append(source)
+    assert sums
 
 
 gpus = st.sampled_from(list(KNOWN.values()))

@@ -46,8 +46,8 @@ def test_a_step_of_dense_layers_on_bytes_is_a_region_and_an_update() -> None:
     (region,) = regions_of(run._plan)
     assert region.product is not None
     assert region.product.gradient is not None
-    assert region.tiles > region.blocks, "a block takes several tiles"
-    assert region.batch % region.rows, "and one that is not full"
+    assert region.tiles > region.tile.blocks, "a block takes several tiles"
+    assert region.batch % region.tile.rows, "and one that is not full"
 
 
 @settings(
@@ -103,7 +103,8 @@ def test_a_block_takes_as_many_rows_of_bytes_as_fit(n: int, k: int, m: int, rows
     product = next(node for node in program.nodes if node.op.name == "matmul")
     assert tiles.takes_rows(product, next(v for v in program.inputs if v.name == "x")) == (rows is not None)
     for region in regions_of(backend.plan(program)):
-        assert region.product is None or (region.rows, region.blocks) == (rows, min(132, -(-n // (rows or 1))))
+        tile, blocks = region.tile, min(132, -(-n // (rows or 1)))
+        assert region.product is None or (tile.rows, tile.blocks) == (rows, blocks)
 
 
 @pytest.mark.parametrize("options", [Options(fused=False), Options(tiled=False)])

@@ -42,3 +42,12 @@ class Tile:
         """Numbers that a template takes, by name: not those that the launch alone is told, nor why it was chosen."""
         launch = ("blocks", "precision", "shared", "resident", "warpgroups", "score")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in launch}
+
+    @property
+    def chosen(self) -> tuple[tuple[str, Any], ...]:
+        """Choices for people, by name: its sizes, then those that all tiles have."""
+        of_all = {f.name for f in fields(Tile)}
+        # Only what was chosen against a default: a reader looks for what is particular about this tile.
+        names = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        names = [name for name in names if name not in ("blocks", "threads", "score")]
+        return tuple((name, getattr(self, name)) for name in sorted(names, key=of_all.__contains__))

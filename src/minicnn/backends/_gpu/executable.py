@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from minicnn.backends._gpu.calls import call, collective
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
 from minicnn.backends._gpu.inputs import Inputs
 from minicnn.backends._gpu.placement import place
@@ -16,7 +17,6 @@ from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import EACH_STEP, Array, Span, State, is_new_each_step
-from minicnn.ops.groups import Group
 from minicnn.program.graph import Node, Program, Spec, Value
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class StepExecutable:
         self._kernels = [next(loaded) if isinstance(s, Source) else None for s in self._sources]
         self._advance = next(loaded)
         self._collect = [(text.threads, next(loaded)) for text in collect]
-        self.captures = backend.captures and all(isinstance(s, Source) or _collective(s.anchor) for s in self._sources)
+        self.captures = backend.captures and all(isinstance(s, Source) or collective(s.anchor) for s in self._sources)
 
         self._arena = backend.arena()
         self._arena.reserve(self._placement.nbytes)
@@ -375,20 +375,12 @@ class StepExecutable:
         return launches
 
     def _called(self, node: Node, arrays: Mapping[str, Array], elsewhere: Mapping[int, Array]) -> Launch:
-        """Call that computes a node without a kernel: the communicator of a collective, else the node's reference."""
         inputs, outputs = (
             [self._array(v, arrays, elsewhere) for v in values] for values in (node.inputs, node.outputs)
         )
-        communicator = _collective(node)
-        if communicator is not None:
-            return partial(communicator.enqueue, node.op.name, inputs[0], outputs[0], self._runtime)
         queued = {v.name for v in self._queued}
-        inputs = [
-            self._queue.get(v.name, a) if v.name in queued else a for v, a in zip(node.inputs, inputs, strict=True)
-        ]
-        at = [k for k, v in enumerate(node.inputs) if v.name in queued]
-        function = partial(node.op.reference, xp=self._backend.xp, **node.attrs)
-        return partial(_reference, function, inputs, at, self._cursor, outputs)
+        queues = {k: self._queue[v.name] for k, v in enumerate(node.inputs) if v.name in queued}
+        return call(node, inputs, outputs, queues, self._cursor, self._backend)
 
 
 @dataclass(frozen=True)
@@ -406,26 +398,3 @@ class _Known:
     addresses: tuple[int, ...]
     passed: list[Value]
     returned: list[str]
-
-
-def _collective(node: Node) -> Any:
-    """The communicator that puts a node into the stream, if it is a collective between GPUs."""
-    group = node.attrs.get("group")
-    communicator = group.communicator if isinstance(group, Group) else None
-    return communicator if hasattr(communicator, "enqueue") else None
-
-
-def _reference(
-    function: Callable[..., Any],
-    inputs: Sequence[Array],
-    queues: Sequence[int],
-    cursor: Array,
-    outputs: Sequence[Array],
-) -> None:
-    """Run a node's reference, on rows of those of its inputs that are queues, and put the results into its outputs."""
-    operands = list(inputs)
-    for k in queues:
-        operands[k] = operands[k][int(cursor[0])]
-    results = function(*operands)
-    for target, array in zip(outputs, results if len(outputs) > 1 else (results,), strict=True):
-        target[...] = array

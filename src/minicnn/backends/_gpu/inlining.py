@@ -182,8 +182,9 @@ class Inlining:
     def _begins_in_memory(self, node: Node) -> bool:
         size = node.outputs[0].size
         return all(
-            len(self._readers_of(v)) > 1
-            or (v.node is not None and v.node.op.elementwise and self._begins_in_memory(v.node))
+            v.node is None  # as what one part of a step hands to another
+            or len(self._readers_of(v)) > 1
+            or (v.node.op.elementwise and self._begins_in_memory(v.node))
             for v in node.inputs
             if v.size == size
         )

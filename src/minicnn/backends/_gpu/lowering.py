@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
 from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.fusing import Plan
@@ -85,16 +83,9 @@ class _Lowering(Writer):
             pooled = self.locals[id(self.plan.root(group.pool.inputs[0]))]
             after = tuple(self.follow(group.nodes, group, Name("top"), Name("tap")))
             kernel = (("kernel", group.pool.attrs["kernel"]),)
-            finish.append(Template("max_pool2d", kernel, (pooled.name,), Name("top"), after))
+            finish.append(Template("max_pool2d", "", kernel, (pooled.name,), Name("top"), after))
         for one in group.sums:
             term = self.locals[id(self.plan.root(one.inputs[0]))].name
-            finish.append(Template(one.op.name, (("axes", one.attrs["axes"]),), (term,), Name("sum"), ()))
+            finish.append(Template(one.op.name, "", (("axes", one.attrs["axes"]),), (term,), Name("sum"), ()))
         operands = tuple(self.function(v) if self.inlined(v) is not None else self.parameter(v) for v in node.inputs)
-        return Template(node.op.name, _chosen(tile), operands, total, tuple(finish))
-
-
-def _chosen(tile: Tile) -> tuple[tuple[str, Any], ...]:
-    """Choices for a tile, by name."""
-    # Only what was chosen against a default: a reader looks for what is particular about this tile.
-    chosen = [(f.name, getattr(tile, f.name)) for f in fields(tile) if getattr(tile, f.name) != f.default]
-    return tuple(one for one in chosen if one[0] not in ("blocks", "threads", "score"))
+        return Template(node.op.name, type(tile).__name__, tile.chosen, operands, total, tuple(finish))

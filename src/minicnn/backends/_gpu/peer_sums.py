@@ -98,7 +98,6 @@ class PeerSums:
 extern "C" __global__ void __launch_bounds__({THREADS}) kernel(
     const {name}* own, {name}* total, const uint64* places, uint32* rounds, int rank, int count, int blocks) {{
   wait_for_previous();
-  let_next_begin();  // which waits for this one's end
   sum_of_peers<{self._ranks}, {THREADS}>(
       own, total, places, rounds, rank, count, blocks, [](const Summand<{name}>* x) {{
     return {total};

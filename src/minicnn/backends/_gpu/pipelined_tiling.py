@@ -80,9 +80,9 @@ class _Pipeline:
         self, kind: int, blocks: int, steps: float, longest: int, beside: float, *, whole: bool = False
     ) -> PipelineWork:
         one = self.tile
-        results = one.rows * one.columns
+        results, ahead = one.rows * one.columns, math.inf if whole else one.stages - 1 - one.warpgroups
         return PipelineWork(
-            blocks, self.resident, math.inf if whole else one.stages - 1 - one.warpgroups, steps, longest, results * one.terms // 2048, self.loads,
+            blocks, self.resident, ahead, steps, longest, results * one.terms // 2048, self.loads,
             (one.rows + one.columns) * one.terms // 8, self.lines, one.terms // 16, one.warp_rows * one.warp_columns,
             results // 8, beside, one.warpgroups, kind,
         )  # fmt: skip

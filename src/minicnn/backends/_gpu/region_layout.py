@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from minicnn.backends._gpu.fusion_groups import added_up
-from minicnn.backends._gpu.row_sizes import ByteSizes, FloatSizes
+from minicnn.backends._gpu.row_tiles import RowProductTile, RowTile
 from minicnn.kernels.elements import same_index
 from minicnn.kernels.row_sums import OwnSums, RowProducts, RowSums, Totals
 from minicnn.program.graph import ITEMSIZE, Node, Value
@@ -54,44 +54,26 @@ class RowRegion:
         nodes: The nodes in order, sums included.
         sums: Those that sum over the rows of the batch.
         product: The product with rows in memory with which it begins, if it does.
-        rows: Rows that a block takes at a time.
-        threads: Threads of a block.
-        stages: Tiles of rows that are in shared memory or on their way there.
-        slices: Warps that share the terms of that product of some rows.
-        blocks: Blocks.
-        resident: Blocks of a multiprocessor.
+        tile: Its sizes.
     """
 
     batch: int
     nodes: list[Node]
     sums: set[int] = field(default_factory=set)
     product: RowProduct | None = None
-    rows: int = 1
-    threads: int = 256
-    stages: int = 1
-    slices: int = 1
-    blocks: int = 1
-    resident: int = 1
+    tile: RowTile = field(default_factory=RowTile)
 
     @property
     def tiles(self) -> int:
         """Tiles of rows that all blocks have together."""
         # Rounded up: the last tile may have fewer rows.
-        return -(-self.batch // self.rows)
+        return -(-self.batch // self.tile.rows)
 
     @property
     def thread_per_row(self) -> bool:
         """True if a thread takes a row by itself through everything behind such a product."""
         columns = [v.size // self.batch for n in self.nodes if id(n) not in self.sums for v in n.outputs]
         return self.product is not None and max(columns) <= THREAD_COLUMNS
-
-    @property
-    def sizes(self) -> ByteSizes | FloatSizes:
-        """The product with rows in memory, in its tile."""
-        product = cast(RowProduct, self.product)
-        (_, m), k = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
-        kind = ByteSizes if product.stored.dtype == "uint8" else FloatSizes
-        return kind(k, m, self.rows, self.threads, self.stages, self.slices, product.gradient is not None)
 
 
 @dataclass
@@ -204,7 +186,8 @@ class Layout:
             if parted or (node.op.name == "matmul" and (product is None or node is not product.node)):
                 terms = node.inputs[0].shape[0 if parted else 1]
                 # Threads that have no element of their own share the sums of others.
-                while region.rows * columns * loop.lanes * 2 <= region.threads and loop.lanes < min(32, terms // 2):
+                tile, most = region.tile, min(32, terms // 2)
+                while tile.rows * columns * loop.lanes * 2 <= tile.threads and loop.lanes < most:
                     loop.lanes *= 2
             for value in node.outputs:
                 level[id(value)] = at
@@ -228,7 +211,7 @@ class Layout:
 
     def _total(self, number: int, node: Node) -> Totals:
         """A sum over the rows, in registers."""
-        name, threads, y = str(number), self.region.threads, node.outputs[0]
+        name, threads, y = str(number), self.region.tile.threads, node.outputs[0]
         if self.own_sum(node):
             return OwnSums(name, y.size, threads)
         if self.thread_per_row and node.op.name == "matmul":
@@ -255,9 +238,8 @@ class Layout:
 
     def product_space(self) -> tuple[int, int]:
         """Bytes that the product with rows in memory takes, and where among them threads leave sums at the end."""
-        if self.region.product is None:
-            return 0, 0
-        return self.region.sizes.shared, self.region.sizes.products
+        tile = self.region.tile
+        return (tile.nbytes, tile.products) if isinstance(tile, RowProductTile) else (0, 0)
 
     def _placed(self) -> None:
         region = self.region
@@ -272,16 +254,16 @@ class Layout:
                 # A thread that has a whole row keeps it in registers; only sums over rows read what other threads have.
                 if self.needs_slot(value) and (not self.thread_per_row or early or self.summed(value)):
                     itemsize = ITEMSIZE[value.dtype]
-                    self.slots[id(value)] = self._place(region.rows * value.size // region.batch * itemsize)
+                    self.slots[id(value)] = self._place(region.tile.rows * value.size // region.batch * itemsize)
         for level in self.levels:
             for value in level.statistics if not self.thread_per_row else ():
-                self.statistics[id(value)] = self._place(8 * region.rows)
+                self.statistics[id(value)] = self._place(8 * region.tile.rows)
         for value in _staged(region):
             # Larger matrices are read through the cache, rather than take the place of rows.
             if value.nbytes <= STAGED:
                 self.staged.append((value, self._place(value.nbytes)))
         if not self.shuffles:
-            self.exchange = self._place(4 * region.threads)
+            self.exchange = self._place(4 * region.tile.threads)
         # Sums are left when all tiles are done: over the memory of the rows, which nobody reads any more.
         left = left if self.overlaid else self.shared
         for number, node in enumerate(region.nodes):

@@ -74,13 +74,13 @@ class Levels:
         first = list(self.layout.levels[0].loops.values())
         few = [one for one in first if self._is_early(one)]
         early = self._early(few) if few else Early(lambda tile: [], [])
-        rows: Expr = Number(region.rows, PLACE)
-        if region.batch % region.rows:
+        rows: Expr = Number(region.tile.rows, PLACE)
+        if region.batch % region.tile.rows:
             rest = Number(region.batch, PLACE) - ROW0
-            rows = Select(rest < region.rows, rest, rows)
+            rows = Select(rest < region.tile.rows, rest, rows)
         body: list[Statement] = [
-            Let(TILE, BLOCK + TURN * region.blocks),
-            Let(ROW0, TILE * region.rows),
+            Let(TILE, BLOCK + TURN * region.tile.blocks),
+            Let(ROW0, TILE * region.tile.rows),
             Let(ROWS, rows),
         ]
         if steps is not None:
@@ -91,9 +91,9 @@ class Levels:
         body += self.tile(few, early)
         body += steps.tail(early) if steps is not None else []
         # The last turn of some blocks may be one less.
-        turns: int | Expr = region.tiles // region.blocks
-        if region.tiles % region.blocks:
-            turns = (Number(region.tiles + region.blocks - 1, PLACE) - BLOCK) // region.blocks
+        turns: int | Expr = region.tiles // region.tile.blocks
+        if region.tiles % region.tile.blocks:
+            turns = (Number(region.tiles + region.tile.blocks - 1, PLACE) - BLOCK) // region.tile.blocks
         self.writer.kept.clear()
         return [*begin, Loop(TURN, turns, tuple(body), 1), *self._end()]
 
@@ -105,7 +105,7 @@ class Levels:
         for k, (value, at) in enumerate(layout.staged):
             array, source = Array(f"staged{k}", value.dtype, value.size, memory=SHARED), operand(writer, value)
             fill = filled(
-                f"fetched{k}", array, value.size, region.threads, source, Term, lambda place: place,
+                f"fetched{k}", array, value.size, region.tile.threads, source, Term, lambda place: place,
                 source.run(value.size),
             )  # fmt: skip
             statements += [Shared(array, at), Block(fill)]
@@ -118,12 +118,12 @@ class Levels:
             statements.append(Barrier())
         for k, value in enumerate(v for n in region.nodes for v in n.outputs if id(v) in layout.slots):
             columns = value.size // region.batch
-            array = Array(f"values{k}", value.dtype, region.rows * columns, title=f"{value.spec}", memory=SHARED)
+            array = Array(f"values{k}", value.dtype, region.tile.rows * columns, title=f"{value.spec}", memory=SHARED)
             statements.append(Shared(array, layout.slots[id(value)]))
             self._keep(value, array)
         for k, (value_id, at) in enumerate(layout.statistics.items()):
-            arrays = [Array(f"{name}{k}", "float32", region.rows, memory=SHARED) for name in ("tops", "totals")]
-            statements += [Shared(array, at + 4 * region.rows * j) for j, array in enumerate(arrays)]
+            arrays = [Array(f"{name}{k}", "float32", region.tile.rows, memory=SHARED) for name in ("tops", "totals")]
+            statements += [Shared(array, at + 4 * region.tile.rows * j) for j, array in enumerate(arrays)]
             self.tops[value_id] = arrays[0], arrays[1]
         for node in self.sums:
             statements += layout.totals[id(node)].begin(layout.scratch[id(node)])
@@ -187,7 +187,7 @@ class Levels:
 
     def _thread(self, items: int) -> Expr:
         """Number of a thread in a loop over so many items; loops between two barriers begin in different warps."""
-        threads, start = self.region.threads, self.start
+        threads, start = self.region.tile.threads, self.start
         # Loops between two barriers are independent: those with few items then run in different warps at the same time.
         self.start = (start + -(-items // WARP) * WARP) % threads
         return (NUMBER + (threads - start)) % threads if start else NUMBER
@@ -195,7 +195,7 @@ class Levels:
     def _loop(self, one: ElementLoop) -> Statement:
         """Loop over the elements of values with so many columns."""
         region, columns, lanes = self.region, one.columns, one.lanes
-        total, step = region.rows * columns, region.threads // lanes
+        total, step = region.tile.rows * columns, region.tile.threads // lanes
         self.columns, number = columns, self._thread(total * lanes) // lanes
         names: dict[Expr, Expr] = {I: ROW0 + Q, C: ZERO}
         if columns > 1:
@@ -237,19 +237,20 @@ class Levels:
         region, pieces, stores = self.region, list[tuple[Name, Name, int, Expr]](), list[Statement]()
         computed = list[list[Statement]]()
         for one in loops:
-            total = region.rows * one.columns
-            for first in range(0, total, region.threads):
+            total = region.tile.rows * one.columns
+            for first in range(0, total, region.tile.threads):
                 number = self.writer.new()
                 k, i = Name(f"k_{number}", PLACE), Name(f"i_{number}", PLACE)
-                thread = self._thread(min(region.threads, total - first)) + first
+                thread = self._thread(min(region.tile.threads, total - first)) + first
                 count = region.batch * one.columns
                 pieces.append((k, i, total, thread))
                 # Behind the last row element 0 is read, where a branch would keep loads from being under way together.
-                beyond = (region.tiles - 1) * total + first + region.threads > count
+                beyond = (region.tiles - 1) * total + first + region.tile.threads > count
                 place = Select(i < count, i, Number(0, PLACE)) if beyond else i
                 lines, results = self._compute((n, [], element(n, 0).replaced({I: place})) for n in one.nodes)
                 computed.append(lines)
-                real = [k < total] * (first + region.threads > total) + [i < count] * (count < region.tiles * total)
+                real = [k < total] * (first + region.tile.threads > total)
+                real += [i < count] * (count < region.tiles * total)
                 for y, local in results:
                     stores += when(real, self._stores(y, local, k, i))
 
@@ -284,18 +285,18 @@ class Levels:
 
     def _statistics(self, value: Value) -> Statement:
         """Loop over rows whose maxima and sums of exponentials are taken."""
-        region, (tops, totals), columns = self.region, self.tops[id(value)], value.shape[1]
+        tile, (tops, totals), columns = self.region.tile, self.tops[id(value)], value.shape[1]
         lanes = 1
         # Threads without a row of their own share the rows of others.
-        while self.layout.shuffles and region.rows * lanes * 2 <= region.threads and lanes < min(WARP, columns):
+        while self.layout.shuffles and tile.rows * lanes * 2 <= tile.threads and lanes < min(WARP, columns):
             lanes *= 2
-        step, number = region.threads // lanes, self._thread(region.rows * lanes) // lanes
+        step, number = tile.threads // lanes, self._thread(tile.rows * lanes) // lanes
         top, total, r = Name("top", "float32"), Name("total", "float32"), Name("row_of_tile", PLACE)
         term = self.writer.at(value, (ROW0 + Q) * columns + R)
         # The maximum is taken off before: exp of a large number would be infinite.
         below = Call("exp", (term - top,), "float32")
         stores = Store(tops, Q, top), Store(totals, Q, total)
-        return rounds(-(-region.rows // step), lambda turn: (
+        return rounds(-(-tile.rows // step), lambda turn: (
             Let(r, turn * step + number), Let(Q, Select(r < ROWS, r, Number(0, PLACE))),
             *[Let(LANE, NUMBER % lanes)] * (lanes > 1), *shared_terms(top, "max", columns, lanes, term),
             *shared_terms(total, "sum", columns, lanes, below),
@@ -311,7 +312,7 @@ class Levels:
         early = [n for n in region.nodes if id(n) not in region.sums and layout.early(n)]
         # Rows behind the batch hold zeros, but for what is read early.
         zeros = layout.thread_per_row and not any(v is n.outputs[0] for v in node.inputs for n in early)
-        rows: int | Expr = region.rows if zeros or region.batch % region.rows == 0 else ROWS
+        rows: int | Expr = region.tile.rows if zeros or region.batch % region.tile.rows == 0 else ROWS
 
         def taken(tree: Expr) -> Callable[[Expr, Expr], Expr]:
             resolved = self.writer.resolved(node, tree)
@@ -328,7 +329,7 @@ class Levels:
             fold, term = columns, Element(0, ROW0 * columns + R)
         if not isinstance(total, RowSums):
             raise TypeError("A thread adds up its own sums as it goes.")
-        return Block(tuple(total.add(rows * fold, region.rows * fold, taken(term))))
+        return Block(tuple(total.add(rows * fold, region.tile.rows * fold, taken(term))))
 
 
 def _stored(array: Array, first: Expr, o: Expr, x: Expr) -> Statement:

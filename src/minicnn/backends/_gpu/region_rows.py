@@ -87,11 +87,11 @@ class ThreadRows(Levels):
     def _no_rows(self) -> Sequence[Statement]:
         """Zeros where sums read what belongs to rows behind the last of the batch."""
         region, zeros = self.region, list[Statement]()
-        if region.batch % region.rows == 0:
+        if region.batch % region.tile.rows == 0:
             return zeros
         for y in (n.outputs[0] for n in region.nodes if id(n) not in region.sums and not self.layout.early(n)):
             if self.layout.summed(y):
                 columns = y.size // region.batch
                 zero = Store(self.slots[id(y)], NUMBER * columns + C, Number(0, y.dtype))
                 zeros.append(Loop(C, columns, (zero,), columns))
-        return when([NUMBER >= ROWS, region.rows > NUMBER], zeros)
+        return when([NUMBER >= ROWS, region.tile.rows > NUMBER], zeros)

@@ -20,7 +20,7 @@ def region_statements(writer: Writer, node: Node) -> list[Statement]:
     arrays: dict[str, Array] = {}
 
     def exchange(dtype: str) -> Array:
-        return arrays.setdefault(dtype, Array(f"exchange_{dtype}", dtype, one.region.threads, memory=SHARED))
+        return arrays.setdefault(dtype, Array(f"exchange_{dtype}", dtype, one.region.tile.threads, memory=SHARED))
 
     statements = list(exchanged(statements, exchange))
     return [*(Shared(array, one.layout.exchange) for array in arrays.values()), *statements]

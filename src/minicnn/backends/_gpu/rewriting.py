@@ -168,7 +168,7 @@ def remember_maxima(program: Program) -> Program:
 
 
 def _pooling_of(node: Node, k: int) -> Hashable:
-    """What decides where maxima are: the image, which is input k, and the window."""
+    """The image, which is input k, and the window: they decide where maxima are."""
     return id(node.inputs[k]), tuple(sorted(node.attrs.items()))
 
 

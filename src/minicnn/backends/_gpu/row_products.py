@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.region_layout import Layout, RowProduct, RowRegion, StoredRows
+from minicnn.backends._gpu.row_tiles import ByteRowTile, FloatRowTile, RowProductTile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.program.graph import Program, Value
 
@@ -78,7 +80,7 @@ def find(program: Program, tiles: Tiles) -> dict[int, StoredRows]:
         one = RowRegion(node.outputs[0].shape[0], [node], set(), product)
         # Bytes have no other kernel; floats have, which splits sums among all blocks.
         enough = rows.stored.dtype == "uint8" or one.batch >= ROWS[0] * gpu.multiprocessors
-        if enough and tile(one, gpu) is not None:
+        if enough and best(one, gpu) is not None:
             first_products[id(node)] = rows
     sources = {id(rows.stored) for rows in first_products.values()}
     return first_products | {
@@ -106,29 +108,39 @@ def begin(one: RowRegion, streams: Mapping[int, StoredRows]) -> bool:
     return len(products) <= 1
 
 
-def tile(one: RowRegion, gpu: Gpu) -> tuple[int, ...] | None:
-    """Rows, threads, stages, slices, blocks and resident blocks of a region that begins so; None if nothing fits.
+def candidates(one: RowRegion, product: RowProduct) -> Iterator[RowProductTile]:
+    """Tiles to choose from of a region that begins with a product, which need not fit."""
+    (_, columns), terms = product.node.outputs[0].shape, product.node.inputs[0].shape[1]
+    family = ByteRowTile if product.stored.dtype == "uint8" else FloatRowTile
+    for rows, threads, stages, slices in itertools.product(ROWS, family.THREADS, (1, 2), family.SLICES):
+        if rows <= threads and slices * 32 <= threads:
+            yield family(
+                batch=one.batch, terms=terms, columns=columns, back=product.gradient is not None, rows=rows,
+                threads=threads, stages=stages, slices=slices,
+            )  # fmt: skip
+
+
+def best(one: RowRegion, gpu: Gpu) -> RowProductTile | None:
+    """The tile of a region that begins with its product that takes the least time; None if nothing fits.
 
     Args:
         one: The region, with its product.
         gpu: The GPU that it is for.
     """
-    models = costs_on(gpu)
-    best: tuple[float, tuple[int, ...]] | None = None
-    for rows, threads, stages in itertools.product(ROWS, type(one.sizes).THREADS, (1, 2)):
-        for slices in type(one.sizes).SLICES:
-            one = replace(one, rows=rows, threads=threads, stages=stages, slices=slices)
-            if rows > threads or slices * 32 > threads or one.sizes.shared > gpu.shared_block:
-                continue
-            fit = gpu.resident(threads, one.sizes.registers, Layout(one).shared)
-            if not fit:
-                continue
-            # Two blocks hide each other's barriers; each has sums of its own to leave at the end, so that more do not
-            # pay.
-            resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
-            blocks = min(one.tiles, gpu.multiprocessors * resident)
-            # Rounds of the block that has most tiles, as the launch waits for it.
-            score = -(-one.tiles // blocks) * one.sizes.cycles(models, one.thread_per_row, resident)
-            if best is None or score < best[0]:
-                best = (score, (rows, threads, stages, slices, blocks, resident))
-    return None if best is None else best[1]
+    models, least = costs_on(gpu), math.inf
+    chosen: RowProductTile | None = None
+    for tile in candidates(one, one.product) if one.product is not None else ():
+        one = replace(one, tile=tile)
+        if tile.nbytes > gpu.shared_block:
+            continue
+        fit = gpu.resident(tile.threads, tile.registers, Layout(one).shared)
+        if not fit:
+            continue
+        # Two blocks hide each other's barriers; each has sums of its own to leave at the end, so that more do not pay.
+        resident = min(fit, 2, -(-one.tiles // gpu.multiprocessors))
+        blocks = min(one.tiles, gpu.multiprocessors * resident)
+        # Rounds of the block that has most tiles, as the launch waits for it.
+        score = -(-one.tiles // blocks) * tile.cycles(models, one.thread_per_row, resident)
+        if score < least:
+            least, chosen = score, replace(tile, blocks=blocks, resident=resident)
+    return chosen

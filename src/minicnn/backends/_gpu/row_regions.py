@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minicnn import ops
 from minicnn.backends._gpu import row_products
-from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.region_layout import SOFTMAX, Layout, RowRegion, StoredRows, adds_product_sums
+from minicnn.backends._gpu.row_tiles import RowTile
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.ops.checks import normalize_axes, normalize_axis
 from minicnn.ops.primitive import Array, Namespace, Primitive
@@ -235,20 +235,17 @@ def _choose(one: RowRegion, streams: Mapping[int, StoredRows], gpu: Gpu) -> bool
     if not row_products.begin(one, streams):
         return False
     if one.product is not None:
-        tile = row_products.tile(one, gpu)
+        tile = row_products.best(one, gpu)
         if tile is None:
             return False
-        one.rows, one.threads, one.stages, one.slices, one.blocks, one.resident = tile
+        one.tile = tile
     else:
-        one.threads = THREADS
-        one.rows = 1
         # Shared memory grows linearly with the rows: two layouts, of 1 and of 33 rows, tell what one more row takes.
-        few = Layout(one).shared
-        one.rows = 33
-        most = max(1, ROW_BYTES * 32 // max(1, Layout(one).shared - few))
-        one.rows = min(most, max(1, -(-one.batch // gpu.multiprocessors)))
+        few, many = (Layout(replace(one, tile=RowTile(rows=rows, threads=THREADS))).shared for rows in (1, 33))
+        rows = min(max(1, ROW_BYTES * 32 // max(1, many - few)), max(1, -(-one.batch // gpu.multiprocessors)))
         # Two blocks hide each other's barriers; more would leave more partial sums to add up afterwards.
-        one.blocks = min(one.tiles, 2 * gpu.multiprocessors)
+        blocks = min(-(-one.batch // rows), 2 * gpu.multiprocessors)
+        one.tile = RowTile(rows=rows, threads=THREADS, blocks=blocks)
     return Layout(one).shared <= gpu.shared_block
 
 
@@ -297,14 +294,14 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
     for node in one.nodes:
         if id(node) in one.sums:
             y = node.outputs[0]
-            value = Value(program, y.name, Spec((one.blocks, *y.shape), y.dtype), y.kind, whole)
+            value = Value(program, y.name, Spec((one.tile.blocks, *y.shape), y.dtype), y.kind, whole)
             parts[id(node)] = value
             outputs.append(value)
             with program.scope_of(node, node.phase):
                 start = len(program.nodes)
                 # Blocks cannot wait for each other, so that a later launch adds what they leave; in the order of their
                 # numbers, for the same bits every time.
-                total = ops.sum(value, axes=0) if one.blocks > 1 else ops.reshape(value, shape=y.shape)
+                total = ops.sum(value, axes=0) if one.tile.blocks > 1 else ops.reshape(value, shape=y.shape)
                 after += program.nodes[start:]
                 del program.nodes[start:]
             replaced[id(y)] = total
@@ -314,10 +311,8 @@ def _contract(program: Program, one: RowRegion, layout: type[Layout]) -> None:
                 value.node = whole
                 outputs.append(value)
     whole.outputs = tuple(outputs)
-    tile = Tile(
-        blocks=one.blocks, threads=one.threads, splits=one.blocks, shared=layout(one).shared, resident=one.resident
-    )
-    whole.attrs = {"region": one, "partial_sums": parts, "tile": tile}
+    one.tile = replace(one.tile, splits=one.tile.blocks, shared=layout(one).shared)
+    whole.attrs = {"region": one, "partial_sums": parts, "tile": one.tile}
     _reorder(program, inside, [whole, *after], set(inputs))
     program.substitute(replaced)
 

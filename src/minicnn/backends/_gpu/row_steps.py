@@ -59,7 +59,7 @@ class RowSteps:
             raise TypeError("A region without rows in memory has no such steps.")
         self.writer, self.layout, self.region, self.partial = writer, layout, layout.region, partial
         self.product = layout.region.product
-        self._ahead = self.region.stages - 1  # turns whose rows are on their way
+        self._ahead = self.region.tile.stages - 1  # turns whose rows are on their way
 
     def step(self, name: str, *arguments: Expr, beside: str = "") -> Step:
         """A step by its name; `beside`: further arguments, as the engine writes them."""
@@ -73,7 +73,9 @@ class RowSteps:
 
     def declare(self) -> list[Statement]:
         """Declarations of the template."""
-        return [self.step("declare")]
+        tile = self.region.tile
+        sizes = ", ".join(f"{name} = {value}" for name, value in tile.chosen)
+        return [Step(f"{_TITLES['declare']} by a {type(tile).__name__}: {sizes}", "")]
 
     def find(self, row: Expr) -> Statement:
         """The step that looks up where rows lie."""
@@ -103,22 +105,22 @@ class RowSteps:
 
     def begin(self, early: Early) -> list[Statement]:
         """Steps before the first tile."""
-        region, ahead = self.region, bool(self._ahead)
-        following = [self.step("load", Number(0, PLACE)), self.find((BLOCK + region.blocks) * region.rows)]
+        tile, ahead = self.region.tile, bool(self._ahead)
+        following = [self.step("load", Number(0, PLACE)), self.find((BLOCK + tile.blocks) * tile.rows)]
         # What waits for nothing is read a tile ahead, so that its latency passes while the product is computed.
         return [
-            *self.declare(), self.find(BLOCK * region.rows), self.copy_weights(), self.step("keep", Number(0, PLACE)),
+            *self.declare(), self.find(BLOCK * tile.rows), self.copy_weights(), self.step("keep", Number(0, PLACE)),
             Barrier(), *following * ahead, *early.loads(BLOCK), *early.stores, self.step("begin"),
             *[self.step("keep", Number(1, PLACE)), Barrier()] * ahead,
         ]  # fmt: skip
 
     def head(self, early: Early) -> list[Statement]:
         """Steps with which a tile begins."""
-        step, last = self.region.blocks, self.region.tiles - 1
+        step, last = self.region.tile.blocks, self.region.tiles - 1
         following = TILE + step
         return [
             Let(_MORE, following < self.region.tiles), *[self.step("load", TURN)] * (not self._ahead),
-            self.find((TILE + (self._ahead + 1) * step) * self.region.rows),
+            self.find((TILE + (self._ahead + 1) * step) * self.region.tile.rows),
             *early.loads(Select(following < last, following, Number(last, PLACE))), self.step("wait"), Barrier(),
             self.step("multiply", TURN, _MORE), Barrier(),
         ]  # fmt: skip

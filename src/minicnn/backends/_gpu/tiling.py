@@ -18,8 +18,8 @@ from minicnn.ops.windows import Axes
 from minicnn.program.graph import ITEMSIZE, Node
 
 THREADS = 256
-# Bytes of shared memory that texts declare, beside what tiles ask for: for sums that threads share, and for scales of
-# operands of tensor cores.
+# Bytes of shared memory that C++ declares, beside what tiles ask for: for sums of neighbouring results, and for scales
+# of operands of tensor cores.
 SUM_SHARED, SCALE_SHARED = 2176, 256
 
 _PRODUCT_TILES = tuple(

@@ -144,7 +144,7 @@ class NeighbourWriter(Writer):
         return names, self._rows + self._loads
 
     def run_ends(self, group: FusionGroup, width: int) -> str:
-        """The function `ends` for runs of results of a group's tile: of the first channel, of the place, of the results.
+        """The function `ends` for runs of a group's results: of the first channel, then of the place, then of the sums.
 
         Each gives the next one, which keeps what it has loaded; `added` are sums over positions.
         """
@@ -159,9 +159,10 @@ class NeighbourWriter(Writer):
             sums = [self.locals[id(self.plan.root(n.inputs[0]))].name for n in group.sums]
             added = "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums))
             body = self._each(text, results, width, added)
+        sums_type = f"Pack<{c_type(node.outputs[0])}, {width}>"
         return (
             f"    const auto ends = [&](uint32 first) {{\n{self._rows}      return [=](uint32 first) {{\n{self._loads}"
-            f"      return [=](const Pack<{c_type(node.outputs[0])}, {width}>& total, auto& added) {{\n{body}      }};\n"
+            f"      return [=](const {sums_type}& total, auto& added) {{\n{body}      }};\n"
             "      };\n    };\n"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicnn.backends._gpu.row_steps import ROWS, RowSteps
 from minicnn.backends.cupy.cpp import Cpp
-from minicnn.backends.cupy.tile_types import rows_sizes, rows_type, sizes_type
+from minicnn.backends.cupy.tile_types import sizes_type
 from minicnn.kernels.expressions import Apply, Array, Expr
 from minicnn.kernels.statements import Statement, Step
 
@@ -28,9 +28,9 @@ class CppRowSteps(RowSteps):
             offset = f" + (unsigned long long)(row) * {rows.size}u"
         index = f"uint32({writer.function(product.index)}(r))" if product.index is not None else "r"
         where = f"auto where = [&](uint32 r) {{{{ return {index}; }}}};"
-        stream = f"{rows_type(self.region, 'Rows')}<A> stream(dynamic_shared(), {writer.parameter(rows)}{offset});"
-        sizes = sizes_type(rows_sizes(self.region)).replace("{", "{{").replace("}", "}}")  # a step's text is a format
-        lines = [sizes, f"using A = {rows_type(self.region, 'Tile')}<Sizes>;", stream, where]
+        tile, stream = self.region.tile, f"A::Rows stream(dynamic_shared(), {writer.parameter(rows)}{offset});"
+        sizes = sizes_type(tile.sizes).replace("{", "{{").replace("}", "}}")  # a step's text is a format
+        lines = [sizes, f"using A = {type(tile).__name__}<Sizes>;", stream, where]
         return [self.step("declare", beside=line) for line in lines]
 
     def find(self, row: Expr) -> Step:
@@ -43,7 +43,7 @@ class CppRowSteps(RowSteps):
 
     def split(self, gradient: Array) -> list[Statement]:
         """See `RowSteps.split`."""
-        columns = gradient.size // self.region.rows
+        columns = gradient.size // self.region.tile.rows
         term = f"[&](uint32 r, uint32 c) {{{{ return {gradient.name}[r * {columns}u + c]; }}}}"
         return [self.step("split", ROWS, beside=term)]
 

@@ -8,7 +8,6 @@ from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.depthwise_tiling import DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import whole
 from minicnn.backends._gpu.pipelined_tiling import PipelinedTile, PipelinedWeightGradientTile
-from minicnn.backends._gpu.region_layout import RowRegion
 from minicnn.backends._gpu.tensor_families import TensorConvolutionTile, TensorWeightGradientTile
 from minicnn.backends.cupy.cpp import C_TYPES, Cpp
 from minicnn.kernels.geometry import Geometry
@@ -63,18 +62,3 @@ def _sides(node: Node, *, back: bool) -> tuple[str, str]:
 
 def _argument(argument: str | int) -> str:
     return str(argument).lower() if isinstance(argument, bool) else str(argument)
-
-
-def rows_type(region: RowRegion, what: str) -> str:
-    """Name of a type of the product with rows in memory, with which a region begins: with rows of bytes or not."""
-    stored = region.product.stored.dtype if region.product is not None else ""
-    return f"{'Byte' if stored == 'uint8' else 'Float'}{what}"
-
-
-def rows_sizes(region: RowRegion) -> dict[str, int | bool]:
-    """Numbers that the tile of that product takes, by name."""
-    one = region.sizes
-    return {
-        "batch": region.batch, "terms": one.k, "columns": one.m, "rows": one.rows, "threads": one.threads,
-        "stages": one.stages, "slices": one.slices, "back": one.back,
-    }  # fmt: skip

@@ -21,6 +21,7 @@ from minicnn.machine import second_level_cache
 SIDE = TILE.together  # tiles of pixels, and of filters, of one product
 PAIRS = TILE.row_bytes // 4  # of a row
 MOST_PIXELS = 32  # whose inputs are laid out together: their places fit on the stack
+START = 10_000  # cycles of one more kernel, and of the tiles' beginning
 _WIDTH = 8  # vectors of sums that are finished together
 
 
@@ -83,7 +84,7 @@ class TileShape:
 
 def cost(shape: TileShape) -> float:
     """Cycles of a core."""
-    o, total = shape.operands, 0.0
+    o, total = shape.operands, float(START)
     for row, column in shape.phases:
         terms = row.taps * column.taps
         products = shape.chunks(row, column) * shape.filter_tiles * TILE.cycles * 1.3

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minicnn.backends.numba.filter_lanes import LaneShape
+from minicnn.backends.numba.filter_lanes import LaneShape, worth_it
 from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.matrix_tiles import TILE
 from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.short import SHORT_BYTES
-from minicnn.backends.numba.tile_products import SIDE
+from minicnn.backends.numba.tile_products import SIDE, START
 
 CHUNK = SIDE * TILE.rows  # of the k
 PIXELS = 15  # pairs of pixels that are laid out together: they fit on the stack with their places
@@ -87,12 +87,13 @@ def cost(shape: SumShape) -> float:
     products = shape.chunks * shape.filter_tiles * TILE.cycles * 1.3
     pixel = products + shape.chunks * (40 + 25 * runs) + shape.filter_tiles * 40
     visits = -(-shape.pairs // PIXELS) * shape.sum_bytes / 8
-    return shape.pixels * pixel + visits
+    return START + shape.pixels * pixel + visits
 
 
 def direct_cost(shape: SumShape) -> float:
-    """The same by pairs in vectors, which a CPU that has tiles multiplies in two cycles."""
-    return float(shape.pixels * shape.weights * shape.filter_tiles * LANES)
+    """The same in vectors, of filters if they fill some: a CPU that has tiles takes two cycles for 16 pairs."""
+    filters = shape.filter_tiles * LANES if worth_it(shape.lanes) else shape.lanes.filters
+    return float(shape.pixels * shape.weights * filters)
 
 
 def panels(shape: SumShape) -> KernelCode:

@@ -48,8 +48,7 @@ class PythonRowSteps(RowSteps):
             place = f"index(number * {tile.K * m} + i)"
             out = writer.device("p, number, i, total", f"    {part}[{place}] = total * {scale}\n")
             parts += ["clear", "accumulate", "finish"]
-        numbers = f"{tile.N}, {tile.K}, {m}, {tile.ROWS}, {tile.LANES}, {tile.THREADS}"
-        stream = writer.define(f"{{name}} = byte_rows(ByteTile({numbers}), {x}, {where}, {weight}, {dy}, {out})\n")
+        stream = writer.define(f"{{name}} = byte_rows({tile}, {x}, {where}, {weight}, {dy}, {out})\n")
         self.functions = {name: writer.define(f"{{name}} = {stream}.{name}\n") for name in parts}
         self.memory = Array("shared", "float32", tile.nbytes // 4, memory=SHARED)
         self.tile = tile
@@ -79,7 +78,7 @@ class PythonRowSteps(RowSteps):
 
     def is_early(self, loop: ElementLoop) -> bool:
         """See `RowSteps.is_early`."""
-        few = loop.lanes == 1 and loop.columns * self.region.rows <= self.region.threads
+        few = loop.lanes == 1 and loop.columns * self.region.tile.rows <= self.region.tile.threads
         return few and all(map(self.layout.early, loop.nodes))
 
     def _fetch(self, early: Early) -> list[Statement]:
@@ -115,7 +114,7 @@ class PythonRowSteps(RowSteps):
 
     def before_last(self, early: Early) -> list[Statement]:
         """See `RowSteps.before_last`."""
-        return [Assign(_FOLLOWING, TILE + self.region.blocks), *self._fetch(early)]
+        return [Assign(_FOLLOWING, TILE + self.region.tile.blocks), *self._fetch(early)]
 
     def tail(self, early: Early) -> list[Statement]:
         """See `RowSteps.tail`."""

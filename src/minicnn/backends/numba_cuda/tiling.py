@@ -11,7 +11,7 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.region_layout import Layout, RowRegion
 from minicnn.backends._gpu.tiles import Tiles
-from minicnn.backends._gpu.tiling import LIMITS, SUM_SHARED, ProductTile, TileLimits
+from minicnn.backends._gpu.tiling import LIMITS, ProductTile, TileLimits
 from minicnn.backends.numba_cuda.kernels.bytes_product import ByteTile
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.kernels.elements import MOST_ELEMENTS
@@ -35,7 +35,8 @@ def byte_tile_of(region: RowRegion) -> ByteTile | None:
     if region.product is None:
         return None
     k, m = region.product.node.inputs[0].shape[1], region.product.node.outputs[0].shape[1]
-    return ByteTile(region.batch, k, m, region.rows, region.threads // region.slices, region.threads)
+    one = region.tile
+    return ByteTile(N=region.batch, K=k, M=m, ROWS=one.rows, LANES=one.threads // one.slices, THREADS=one.threads)
 
 
 class NumbaLayout(Layout):
@@ -95,10 +96,7 @@ class NumbaTiles(Tiles):
     def shared(self, groups: Sequence[FusionGroup]) -> tuple[int, int]:
         """See `Tiles.shared`: only regions ask for theirs, all else is declared, group by group."""
         regions = [u.tile.shared for u in groups if u.tile and u.anchor.op.name == "row_region"]
-        others = [u for u in groups if u.anchor.op.name != "row_region"]
-        sums = sum(u.shares_sums for u in others)
-        tiles = sum(u.tile.shared for u in others if u.tile)
-        return tiles + SUM_SHARED * sums, max(regions, default=0)
+        return sum(u.shared for u in groups if u.anchor.op.name != "row_region"), max(regions, default=0)
 
     # Regions -------------------------------------------------------------------------------------
 
@@ -117,24 +115,25 @@ class NumbaTiles(Tiles):
         rows = [8] if self.simulated else [8, *(r for r in (16, 32, 64) if -(-2 * n // r) > self.gpu.multiprocessors)]
         for r in reversed(rows):
             for few in (False, True):
-                tile = ByteTile(n, k, m, r, r // 2 if few else min(LANES, r // 4), self.limits.reduction)
+                lanes = r // 2 if few else min(LANES, r // 4)
+                tile = ByteTile(N=n, K=k, M=m, ROWS=r, LANES=lanes, THREADS=self.limits.reduction)
                 held = self.simulated or 4 * tile.words_per_thread * m <= MOST_SUMS
                 if held and tile.nbytes + BESIDE_ROW * r <= self.gpu.shared_block:
                     yield tile
 
     def size_region(self, region: RowRegion) -> bool:
         """See `Tiles.size_region`."""
-        region.threads, blocks = self.limits.reduction, 2 * self.gpu.multiprocessors
+        one, blocks = replace(region.tile, threads=self.limits.reduction), 2 * self.gpu.multiprocessors
         if region.product is not None:
             (_, m), k = region.product.node.outputs[0].shape, region.product.node.inputs[0].shape[1]
             blocks = self.gpu.multiprocessors
             for tile in self._byte_tiles(region.batch, k, m):
-                region.rows, region.slices = tile.ROWS, tile.slices
+                region.tile = replace(one, rows=tile.ROWS, slices=tile.slices)
                 if NumbaLayout(region).shared <= self.gpu.shared_block:
                     break
         else:
-            region.rows = min(region.rows, 4) if self.simulated else region.rows
-            while NumbaLayout(region).shared > self.gpu.shared_block and region.rows > 1:
-                region.rows //= 2
-        region.blocks = min(region.tiles, blocks)
+            region.tile = replace(one, rows=min(one.rows, 4) if self.simulated else one.rows)
+            while NumbaLayout(region).shared > self.gpu.shared_block and region.tile.rows > 1:
+                region.tile = replace(region.tile, rows=region.tile.rows // 2)
+        region.tile = replace(region.tile, blocks=min(region.tiles, blocks))
         return NumbaLayout(region).shared <= self.gpu.shared_block

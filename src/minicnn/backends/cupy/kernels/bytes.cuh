@@ -41,7 +41,9 @@ template <int N, int FROM = 0, class F> DEVICE void repeat(F f) {
 // Tile of a product of N rows of K bytes with a matrix of K x M: a block takes ROWS rows at a time, and sends for those of the
 // next turn before it is done, if STAGES is 2. PARTS warps share the terms of the product of some rows. `back`: whether the
 // product with the gradient is taken as well.
-template <class Sizes> struct ByteTile {
+template <class A> struct ByteRows;
+template <class Sizes> struct ByteRowTile {
+  using Rows = ByteRows<ByteRowTile>;
   static constexpr int N = Sizes::batch, K = Sizes::terms, M = Sizes::columns, ROWS = Sizes::rows, THREADS = Sizes::threads;
   static constexpr int STAGES = Sizes::stages, PARTS = Sizes::slices;
   static constexpr int WARPS = THREADS / 32, OWN_ROWS = quotient(ROWS, WARPS);  // for which a warp sends

@@ -22,7 +22,9 @@ DEVICE void make_anew(float& x) {
 // Tile of a product of N rows of K numbers with a matrix of K x M: a block takes ROWS rows at a time, and sends for those of the
 // next turn before it is done, if STAGES is 2. PARTS warps share the terms of the product of some rows. `back`: whether the product
 // with the gradient is taken as well.
-template <class Sizes> struct FloatTile {
+template <class A> struct FloatRows;
+template <class Sizes> struct FloatRowTile {
+  using Rows = FloatRows<FloatRowTile>;
   static constexpr int N = Sizes::batch, K = Sizes::terms, M = Sizes::columns, ROWS = Sizes::rows, THREADS = Sizes::threads;
   static constexpr int STAGES = Sizes::stages, PARTS = Sizes::slices;
   static constexpr bool BACK = Sizes::back;

@@ -62,6 +62,8 @@ DEVICE void sum_of_peers(const T* own, T* total, const uint64* places, uint32* r
     } while (!there && (++looks % LOOKS || !look_at_host(ended)));
     if (i < count) total[i] = add(taken);
   }
+  // Not before: blocks of the next kernel would wait in the places of one that a peer waits for.
+  let_next_begin();
   __syncthreads();  // all have read the count
   if (threadIdx.x == 0) rounds[blockIdx.x] = round;
 }

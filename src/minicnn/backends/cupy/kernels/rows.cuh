@@ -22,7 +22,7 @@ DEVICE void copies_wait() {
 #endif
 }
 
-// What a block knows of rows of T between tiles. A: what `ByteTile` and `FloatTile` have in common. PITCH bytes lie between the
+// What a block knows of rows of T between tiles. A: what `ByteRowTile` and `FloatRowTile` have in common. PITCH bytes lie between the
 // beginnings of rows in shared memory, of which CHUNK are copied at a time, and BUFFER between the tiles of two turns.
 template <class A, class T> struct RowStream {
   unsigned char* memory;
