@@ -42,6 +42,7 @@ TUNED_MALLOC = {
 SHOWN = ("platforms", "kernels", "mlp", "channels12", "kernel5", "stride2", "batch96", "rgb32", "resnet18", "resnet50",
          "mobilenet_v2", "squeezenet1_1", "unpooled16", "unpooled32", "unpooled64", "kernel5_32", "kernel5_64",
          "dense300", "dense1024")  # fmt: skip
+FEW_SAMPLES = ("vgg11", "alexnet", "overfeat")  # large networks, on request
 # By name in the results: the trainer and its options.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicnn": ("numba", {}),
@@ -130,7 +131,7 @@ def measure(
 def table(path: Path) -> str:
     """Results of a file as a Markdown table, with the candidates that it has."""
     results = json.loads(path.read_text("utf-8"))
-    measured = {name: results[name] for name in SHOWN if name in results}
+    measured = {name: results[name] for name in (*SHOWN, *FEW_SAMPLES) if name in results}
     names = [c for c in CANDIDATES if any(c in rows for rows in measured.values())]
     peers = [c for c in names if c.startswith("torch") and "bfloat16" not in c]
     titles = [c.replace("torch", "PyTorch").replace("jax", "JAX") for c in names]
@@ -163,14 +164,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.table:
         print(table(chosen.table))
         return
-    if unknown := set(chosen.cases) - set(SHOWN):
-        parser.error(f"the cases are {', '.join(SHOWN)}. Received: {', '.join(sorted(unknown))}.")
+    if unknown := set(chosen.cases) - {*SHOWN, *FEW_SAMPLES}:
+        parser.error(f"the cases are {', '.join((*SHOWN, *FEW_SAMPLES))}. Received: {', '.join(sorted(unknown))}.")
     if chosen.rounds < 2:
         parser.error(f"quartiles need at least 2 rounds. Received: --rounds {chosen.rounds}.")
     results: dict[str, Any] = {"machine": machine.facts(), "threads": chosen.threads, "precision": "float32"}
     results |= {"batch": chosen.batch} if chosen.batch else {}
     wanted = [list(CANDIDATES)[int(i)] for i in chosen.candidates.split(",")]
-    for name in chosen.cases or SHOWN[:12]:
+    for name in chosen.cases or SHOWN:
         each = [c for c in wanted if c != "jax" or not CASES[name].deep]
         rows = results[name] = measure(name, each, chosen.rounds, chosen.threads, chosen.batch, chosen.side)
         base = rows[each[0]]["median_ms"]

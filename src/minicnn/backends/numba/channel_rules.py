@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from minicnn.backends.numba import channel_lanes, cpus, movement, winograd
-from minicnn.backends.numba.channel_lanes import ChannelShape, End, Frame, Update, margins
+from minicnn.backends.numba.channel_lanes import End, Update
+from minicnn.backends.numba.channel_shapes import ChannelShape, Frame, margins
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task

@@ -61,7 +61,7 @@ HANDOFF, PACKED, CHANNELS = 2500, 2, 1.25
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of work on a CPU, in the time of a multiply-add of 16 floats.
+    """Times of work on a CPU, in those of a multiply-add of 16 floats, and sizes by which it is chosen.
 
     Attributes:
         channels: One with channels in the lanes; it loads more.

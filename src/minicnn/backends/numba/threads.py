@@ -179,7 +179,7 @@ class Pool:
         self._posted = np.array([self._address(0), flags.ctypes.data, 0, 0, 0], np.int64)
         # NumPy takes longer to tell an address than a short kernel runs.
         self._first_line, self._post_table = self._address(0), self._posted.ctypes.data
-        self._list = memoryview(self._posted)[2:]
+        self._list = self._posted.data[2:]
         # How long a round of waiting takes depends on the CPU: the pause instruction takes 10 to 140 cycles.
         second = self._rounds()
         rounds, patience, limit = (int(second * wait) + 1 for wait in (WAIT_S, STEAL_S, NAP_S))
