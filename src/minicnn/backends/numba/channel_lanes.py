@@ -103,7 +103,7 @@ def places(s: ChannelShape) -> KernelCode:
 
 @dataclass(frozen=True)
 class End:
-    """What is done with the sums of a correlation.
+    """Ending of a correlation: operations on its sums.
 
     Attributes:
         bias: Whether there is a bias (F,).

@@ -157,7 +157,7 @@ class Target:
 
     @property
     def costs(self) -> Costs:
-        """What work takes: cycles that were measured, by what the registers do in one of two multiply-add units."""
+        """Costs of work: cycles that were measured, by what the registers do in one of two multiply-add units."""
         floats = {24: 16, 3: 4}.get(self.accumulators, 4 if self.architecture == "aarch64" else 8)  # of a register
         rate = 2 * floats / 16  # multiply-adds of 16 floats in a cycle
         # A cache line of 16 weights takes some 2 cycles from beyond the second level.
