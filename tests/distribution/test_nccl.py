@@ -210,7 +210,7 @@ def connected(*devices: tuple[str, str]) -> list[str]:
         kind, bus = devices[host.rank]
         runtime: Any = SimpleNamespace(gpu=SimpleNamespace(name=kind), bus=bus, active=nullcontext)
         try:
-            NcclCommunicator(host, MadeUp())._connection(runtime)
+            NcclCommunicator(host, MadeUp(), peers=False)._connection(runtime)
         except (ValueError, RuntimeError) as error:
             return str(error)
         return ""
