@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from minicnn import Sequential, ops, zoo
 from minicnn.backends._gpu.device import H200
 from minicnn.backends.numba_cuda import compiling, tiling
 from minicnn.backends.numba_cuda.generation import generate
+from minicnn.backends.numba_cuda.runtime import NumbaCudaRuntime
 from minicnn.backends.numba_cuda.shim import SIMULATED
 from minicnn.conformance.cases import Case
 from minicnn.layers import Conv2D, Dense, Flatten, Input
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.skipif(
     SIMULATED or find_spec("nvidia") is None, reason="compiles outside of the simulator, with NVVM from pip"
 )
 FOLDER = Path(__file__).parent
-# By day networks are compiled for the oldest, primitives for the newest: a network takes Numba up to half a minute.
+# By day networks are compiled for the oldest, primitives for the newest.
 CAPABILITIES = [(7, 5), (8, 0), (9, 0)] if NIGHT else [(7, 5)]
 PTX = functools.cache(compiling.ptx)  # tiled or not, most primitives have the same kernel
 
@@ -152,21 +154,28 @@ def test_all_kernels_of_the_namespace(capability: tuple[int, int]) -> None:
     )  # fmt: skip
     kernels = json.loads(done.stdout)
     assert len(kernels) > 300
-    for text, signature, threads in kernels if NIGHT else kernels[::10]:
+    for text, signature, threads in kernels if NIGHT else kernels[::4]:
         assert ".entry kernel(" in compiling.ptx(text, tuple(signature), capability, threads)
 
 
-def test_processes_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_the_runtime(capability: tuple[int, int]) -> None:
+    """Every program without updates loads them."""
+    for one in (NumbaCudaRuntime.advance, *NumbaCudaRuntime.collect):
+        assert ".entry kernel(" in compiling.ptx(one.text, one.signature, capability, one.threads)
+
+
+def test_threads_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core")
     monkeypatch.setenv("MINICNN_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiling.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compiling, "cores", lambda: 2)
     here = []
     own = compiling.machine_code
-    monkeypatch.setattr(compiling, "machine_code", lambda *job: here.append(job) or own(*job))
+    monkeypatch.setattr(compiling, "machine_code", lambda *job: here.append(threading.get_ident()) or own(*job))
     texts = [f"def kernel(p):\n    p[0] = np.float32({k})\n" for k in range(6)]
     jobs = [(text, ("float32*",), (9, 0), 32) for text in texts]
     compiling.compile_all([*jobs, *jobs])
-    assert len(set(here)) == len(here)
+    assert len(here) == 6
+    assert threading.get_ident() not in here
     assert len(list((tmp_path / "numba_cuda").iterdir())) == 6
     here.clear()
     compiling.compile_all(jobs)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 
 from minicnn.backends import _code
 from minicnn.backends._gpu.device import OVERLAPPING
-from minicnn.backends._helpers import compile_side_by_side, work_with
-from minicnn.backends.numba_cuda.shim import LIBRARY, VERSION, compile_ptx, cuda, types
+from minicnn.backends.numba_cuda import nvvm
+from minicnn.backends.numba_cuda.shim import cuda
+from minicnn.machine import cores
 
 # Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
 Signature = tuple[str, ...]
@@ -22,42 +23,31 @@ Signature = tuple[str, ...]
 Job = tuple[str, Signature, tuple[int, int], int]
 
 
-def numba_types(signature: Signature) -> Any:
-    """The signature as Numba's types."""
-    arguments = []
-    for text in signature:
-        name = text.rstrip("*")
-        kind = types.uint8 if name == "bool" else getattr(types, name)
-        arguments.append(types.CPointer(kind) if text.endswith("*") else kind)
-    return types.void(*arguments)
-
-
 def python_function(text: str) -> Any:
     """The function named `kernel` of a kernel's text."""
+    from minicnn.backends.numba_cuda.kernels.decorators import define
     from minicnn.backends.numba_cuda.kernels.names import NAMES
 
     names: dict[str, Any] = {**NAMES, "cuda": cuda, "__name__": "minicnn.backends.numba_cuda.generated"}
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    exec(compile(text, f"<kernel {digest}>", "exec"), names)
+    define(text, names)
     return names["kernel"]
 
 
 @cache
 def _package() -> str:
-    """Text of all kernel files: a change of one makes every compiled kernel stale."""
-    folder = files("minicnn.backends.numba_cuda").joinpath("kernels")
-    names = sorted(p.name for p in folder.iterdir() if p.name.endswith(".py"))
-    return chr(0).join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    """Text of all that decides about code beside a kernel's own text: a change makes every compiled kernel stale."""
+    engine = files("minicnn.backends.numba_cuda")
+    parts = [
+        *engine.joinpath("kernels").iterdir(),
+        *map(engine.joinpath, ("translation.py", "instructions.py", "intrinsics.py", "nvvm.py")),
+    ]
+    return chr(0).join(p.read_text(encoding="utf-8") for p in sorted(parts, key=str) if p.name.endswith(".py"))
 
 
 def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> str:
     """PTX with one entry, named "kernel"."""
-    code = compile_ptx(python_function(text), numba_types(signature), capability, threads)
-    entry = re.search(r"\.entry\s+(\w+)", code)
-    if entry is None:
-        raise RuntimeError(f"PTX of a kernel has an entry. Received: {code[:200]}. Please report this.")
-    # Numba mangles names by type; the loader asks for one name.
-    code = code.replace(entry.group(1), "kernel")
+    module = nvvm.module_of(python_function(text), signature, threads, nvvm.version())
+    code = nvvm.compile_module(module, capability)
     if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
         return code
     # The first instruction behind the declarations. Python has no word for it, so that it goes into the PTX.
@@ -86,25 +76,19 @@ def machine_code(text: str, signature: Signature, capability: tuple[int, int], t
 def compile_all(jobs: Sequence[Job]) -> None:
     """Put machine code that is not in the cache there, several kernels at a time."""
     new = [job for job in dict.fromkeys(jobs) if _code.read(_place(*job)) is None]
-    if not new or _place(*new[0]) is None:
+    if len(new) < 2 or _place(*new[0]) is None:
         return
     new.sort(key=lambda job: len(job[0]), reverse=True)
-    compile_side_by_side(new, _compile_job, __name__, processes=os.cpu_count() or 1)
-
-
-def _compile_job(job: Sequence[Any]) -> None:
-    text, signature, capability, threads = job
-    machine_code(text, tuple(signature), tuple(capability), threads)
-
-
-def work() -> None:
-    """Compile what another process asks for: see `compile_side_by_side`."""
-    work_with(_compile_job)
+    # The compilers work outside of Python.
+    with ThreadPoolExecutor(min(cores(), len(new))) as pool:
+        for _ in pool.map(lambda job: machine_code(*job), new):
+            pass
 
 
 def _place(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> Path | None:
     """Path of a kernel's machine code; None if it cannot be kept."""
     import cuda.core
 
-    parts = (text, *signature, str(capability), str(threads), LIBRARY, VERSION, cuda.core.__version__, _package())
+    versions = (*map(str, nvvm.version()), cuda.core.__version__)
+    parts = (text, *signature, str(capability), str(threads), *versions, _package())
     return _code.place("numba_cuda", f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin")

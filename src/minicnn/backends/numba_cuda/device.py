@@ -114,7 +114,7 @@ class Kernel(KernelText):
             else:
                 from cuda.core import ObjectCode
 
-                # By way of the cache on disk: Numba takes a second for a kernel.
+                # By way of the cache on disk: a kernel takes a tenth of a second or more.
                 if self.cpp and device.gpu is not None:
                     code = compile_kernel(self.text, device.gpu.architecture)
                 else:

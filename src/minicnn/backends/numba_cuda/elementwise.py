@@ -68,7 +68,8 @@ OPERATIONS: dict[str, tuple[str, str, bool]] = {
 }
 _SPECIAL = {
     ("b", "bitwise_invert"): "not {0}", ("u", "abs"): "{0}", ("u", "sign"): "1 if {0} != 0 else 0",
-    ("f", "floor_divide"): "floor_{t}({0} / {1})", ("f", "pow"): "pow_({0}, {1})",
+    ("f", "floor_divide"): "floor_{t}({0} / {1})", ("f", "remainder"): "remainder({0}, {1})",
+    ("f", "pow"): "pow_({0}, {1})", ("i", "pow"): "whole_power({0}, {1})", ("u", "pow"): "whole_power({0}, {1})",
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         place = f"number - {start}" if start else "number"
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
         start += count
-    # Parameters are one tuple, so that functions of all groups have the same signature and Numba compiles each once.
+    # Parameters are one tuple, so that functions of all groups have the same parameters.
     values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
     arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")

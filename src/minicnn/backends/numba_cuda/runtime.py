@@ -23,7 +23,7 @@ ADVANCE = "def kernel(cursor, steps):\n    cursor[0] = cursor[0] + steps\n"
 COLLECT = """def kernel(made, rows, count, cursor, offset):
     i = cuda.grid(1)
     if i < count:
-        rows[(cursor[0] + offset) * types.int64(count) + i] = made[i]
+        rows[(cursor[0] + offset) * np.int64(count) + i] = made[i]
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +49,13 @@ signed: Any = int if SIMULATED else np.int32
 slot: Any = int if SIMULATED else np.uint64
 
 
+def define(text: str, names: dict[str, Any]) -> None:
+    """Run a text of definitions, whose lines tracebacks and the translation find, and add what it defines to names."""
+    file = f"<kernel {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), names)
+
+
 def unrolled(count: int, body: Function, state: str = "s") -> Function:
     """Function run(s) that calls body(0, s), body(1, s) ... one after the other, each k a constant.
 
@@ -55,10 +64,10 @@ def unrolled(count: int, body: Function, state: str = "s") -> Function:
     The compiler unrolls short loops by itself; this is for those that it leaves as loops, and where a loop would put an
     array in memory that could be in registers.
     """
-    names: dict[str, Any] = {"body": body, "index": index}  # a plain number would make the body be compiled for each
+    names: dict[str, Any] = {"body": body, "index": index}  # 32 bits wide, as other indices
     calls = "".join(f"    body(index({k}), ({state}))\n" for k in range(count))
     # As text, so that each call has its number as a constant.
-    exec(f"def run({state}):\n    pass\n{calls}", names)
+    define(f"def run({state}):\n    pass\n{calls}", names)
     return device(names["run"])
 
 

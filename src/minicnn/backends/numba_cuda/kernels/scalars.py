@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.numba_cuda.kernels import elementary
-from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device
-from minicnn.backends.numba_cuda.kernels.elementary import exp, log1p
+from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, define, device
+from minicnn.backends.numba_cuda.kernels.elementary import copysign, exp, fmod, log1p
 from minicnn.backends.numba_cuda.printer import NAMES as SPELLED
 from minicnn.kernels.expressions import Call, Name, Number, Select
 from minicnn.kernels.printing import Printer
@@ -54,7 +54,25 @@ def log_of_sum(a: Any, b: Any) -> Any:
     return top + log1p(exp(low - top)) if top - top == 0 else top + low if top != top or low != low else top
 
 
-_ANY_TYPE = {f.__name__: f for f in (larger, smaller, absolute, signum, log_of_sum)}
+@device
+def remainder(a: Any, b: Any) -> Any:
+    """The remainder of a float that is divided by another, with the sign of that one."""
+    rest = fmod(a, b)
+    return choose(rest != 0, choose((b < 0) != (rest < 0), rest + b, rest), copysign(rest, b))
+
+
+@device
+def whole_power(x: Any, n: Any) -> Any:
+    """An integer to the power of another, by squares."""
+    result, square, left = x * 0 + 1, x * 1, n * 1
+    while left > 0:
+        result = result * choose(left % 2 == 1, square, square * 0 + 1)
+        square = square * square
+        left = left // 2
+    return result
+
+
+_ANY_TYPE = {f.__name__: f for f in (larger, smaller, absolute, signum, log_of_sum, remainder, whole_power)}
 
 
 # Defined as expressions ------------------------------------------------------------------------------------------
@@ -86,7 +104,7 @@ def _defined(names: dict[str, Any]) -> dict[str, Function]:
     for name, function in FUNCTIONS.items():
         lines = [f"    {local} = {printer.text(x)}\n" for local, x in function.first.items()]
         lines.append(f"    return {printer.text(function.result)}\n")
-        exec(f"def {name}({', '.join(function.parameters)}):\n{''.join(lines)}", names)
+        define(f"def {name}({', '.join(function.parameters)}):\n{''.join(lines)}", names)
         names[name] = device(names[name])
     return {name: names[name] for name in FUNCTIONS}
 
