@@ -172,7 +172,7 @@ def test_faults_are_found(name: str) -> None:
 
 def test_a_template_is_not_interpreted() -> None:
     with pytest.raises(TypeError, match="Template is a template, which engines have"):
-        run(Template("conv2d", (), (), Name("sum"), ()))
+        run(Template("conv2d", "PipelinedTile", (), (), Name("sum"), ()))
 
 
 def test_scalar_functions_and_random_numbers() -> None:

@@ -41,8 +41,9 @@ def program(n: int, image: tuple[int, int], channels: int, filters: int, kernel:
     x, w = made.input("x", (n, *image, channels)), made.input("w", (*kernel, channels, filters), kind="parameter")
     y = made.outputs["y"] = ops.conv2d(x, w, **attrs)
     dy = made.input("dy", y.shape)
-    made.outputs["dx"] = ops.conv2d_input_gradient(dy, w, image=image, **attrs)
-    made.outputs["dw"] = ops.conv2d_weight_gradient(dy, x, kernel=kernel, **attrs)
+    with made.scope("", "backward"):
+        made.outputs["dx"] = ops.conv2d_input_gradient(dy, w, image=image, **attrs)
+        made.outputs["dw"] = ops.conv2d_weight_gradient(dy, x, kernel=kernel, **attrs)
     return made
 
 
@@ -57,6 +58,7 @@ def backend(threads: int = 2) -> Any:
 
 
 @pytest.mark.no_cover
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernel", KERNELS)
 @settings(max_examples=6, deadline=None)
 @given(
@@ -106,11 +108,32 @@ def test_transforms_as_python() -> None:
         np.testing.assert_allclose(made[0], expected[0], rtol=tolerance("float32", 27)[0], atol=1e-4)
 
 
+def ways(made: Program) -> dict[str, str]:
+    """The kernel of each operation that is computed by Winograd's filtering."""
+    texts = [how.removeprefix("kernel: ") for _, how in backend().explain(made)]
+    return dict(text.split(" by winograd ") for text in texts if "winograd" in text)
+
+
 def test_large_tiles_where_they_fit_and_small_ones_where_they_do_not() -> None:
-    for side, kind in ((16, "F(4x4)"), (2, "F(2x2)")):
-        texts = [how for _, how in backend().explain(program(16, (side, side), 16, 16, (3, 3), 1)) if "winograd" in how]
-        assert len(texts) >= 2
-        assert all(kind in text for text in texts)
+    small, large = (ways(program(16, (side, side), 16, 16, (3, 3), 1)) for side in (2, 16))
+    assert set(small.values()) == {"F(2x2)"}
+    assert large.pop("conv2d") == "F(2x2)"  # see the next test
+    assert len(large) >= 1
+    assert set(large.values()) == {"F(4x4)"}
     direct = backend_class("numba")(threads=1)  # type: ignore[call-arg]
     texts = [how for _, how in direct.explain(program(16, (8, 8), 2, 4, (3, 3), 1))]  # too few channels to gain by it
     assert not [text for text in texts if "winograd" in text]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_background_of_zeros_stays_zero(kernel: tuple[int, int]) -> None:
+    """Gradients of relu and of maxima depend on it: noise would be positive half the time."""
+    made = program(16, (13, 11), 24, 32, kernel, 1)
+    assert "conv2d" in ways(made)
+    arrays, rng = arrays_of(made, 0), np.random.default_rng(1)
+    arrays["x"] *= rng.random(arrays["x"].shape[:3])[..., None] < 0.03
+    result = backend().compile(made)(arrays)["y"]
+    expected = ops.conv2d.reference(arrays["x"], arrays["w"], padding=((1, 1), (1, 1)), xp=xp)
+    background = ~expected.any(axis=-1)
+    assert background.mean() > 0.2
+    assert not result[background].any()

@@ -182,7 +182,8 @@ def _with_samples(to: Lowering, node: Node, products: int) -> float:
     if node.op.name in ("conv2d", "conv2d_input_gradient"):
         (row, *_), (column, *_) = all_lines(node)
         sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
-        shape = winograd.chosen(None, row, column, *sizes, node.attrs["groups"], blocks, to.threads)
+        geometry = (row, column, *sizes, node.attrs["groups"], blocks, to.threads)
+        shape = winograd.chosen(None, *geometry, zeros=node.phase == "forward")
         if shape is not None:
             return shape.cost
     return products * blocks

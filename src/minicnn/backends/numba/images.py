@@ -41,7 +41,8 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     # The chooser of the CPU: Winograd where its fewer products outweigh its transforms, else the direct kernel, which
     # can do every geometry.
     floats = SHORT not in _types(x, w, y, ending).values()
-    tiling = winograd.chosen(to.convolution, *lines, *sizes, groups, blocks_of(x), to.threads) if floats else None
+    geometry = (*lines, *sizes, groups, blocks_of(x), to.threads)
+    tiling = winograd.chosen(to.convolution, *geometry, zeros=node.phase == "forward") if floats else None
     if tiling is not None:
         key = transposed(to, node, w, kh * kw, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, tiling, ending)

@@ -16,7 +16,7 @@ from minicnn.backends.numba import cpus
 from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES
-from minicnn.backends.numba.winograd_matrices import OUTPUTS, accurate
+from minicnn.backends.numba.winograd_matrices import OUTPUTS, accurate, keeps_zeros
 from minicnn.machine import second_level_cache
 
 # Measured, relative to a vector of multiply-adds of the direct kernel: one of a product here; what a transform takes
@@ -169,21 +169,30 @@ def possible(row: Line, column: Line, groups: int) -> bool:
 
 
 def tilings(
-    row: Line, column: Line, blocks: int, terms: int, *, gradient: bool = False
+    row: Line, column: Line, blocks: int, terms: int, *, gradient: bool = False, zeros: bool = False
 ) -> Iterator[tuple[Line, Line, int, int, int]]:
-    """All that a `Tiling` of a geometry can be whose errors stay within the table; for results of so many terms."""
+    """All that a `Tiling` of a geometry can be whose errors stay within the table; for results of so many terms.
+
+    With `zeros` only those by which results of zeros are zero.
+    """
     for height, width in product(OUTPUTS[row.taps], OUTPUTS[column.taps]):
+        if zeros and not (keeps_zeros(height, row.taps) and keeps_zeros(width, column.taps)):
+            continue
         if accurate((height, row.taps), (width, column.taps), terms, gradient=gradient):
             yield row, column, height, width, blocks
 
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,
-           threads: int) -> WinogradShape | None:  # fmt: skip
-    """The tiles by which a convolution is computed: where there are and they are faster, unless the user has pinned."""
+           threads: int, *, zeros: bool) -> WinogradShape | None:  # fmt: skip
+    """The tiles by which a convolution is computed: where there are and they are faster, unless the user has pinned.
+
+    `zeros`: see `tilings`. The forward pass asks for it: where a background of zeros became noise, a relu would pass
+    gradients on, and a maximum would lie anywhere.
+    """
     if pinned == "direct" or not possible(row, column, groups):
         return None
     sizes = (channels, filters, row.weight_step < 0)
-    possible_tilings = tilings(row, column, blocks, row.taps * column.taps * channels)
+    possible_tilings = tilings(row, column, blocks, row.taps * column.taps * channels, zeros=zeros)
     best = min((WinogradShape(*one, *sizes) for one in possible_tilings), key=lambda shape: shape.cost, default=None)
     if best is None:
         return None

@@ -80,6 +80,16 @@ def _square(row: tuple[Fraction, ...]) -> Fraction:
     return sum((x * x for x in row), Fraction(0))
 
 
+@cache
+def keeps_zeros(outputs: int, taps: int) -> bool:
+    """True if an output of zeros is exactly zero whatever inputs are beside: it is a sum of none of these."""
+    of_outputs, _, of_inputs = matrices(outputs, taps)
+    return not any(
+        factor and any(x for j, x in enumerate(row) if not i <= j < i + taps)
+        for i, factors in enumerate(of_outputs) for factor, row in zip(factors, of_inputs, strict=True)
+    )  # fmt: skip
+
+
 def accurate(rows: tuple[int, int], columns: tuple[int, int], terms: int, *, gradient: bool) -> bool:
     """True if errors of sums of so many terms stay within `minicnn.tolerance`; kinds are (outputs, taps)."""
     growth = amplification(*rows, gradient=gradient) * amplification(*columns, gradient=gradient)
