@@ -143,6 +143,7 @@ def test_numbers_are_rounded_as_the_policy_says(instruction: bool, monkeypatch: 
 # Networks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("either_at_night")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_beside_the_policy_in_numpy(name: str) -> None:

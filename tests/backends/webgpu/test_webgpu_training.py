@@ -126,12 +126,12 @@ def test_training_with_references_alone_follows_numpy() -> None:
 @pytest.mark.no_cover
 def test_platforms_learns_digits_without_a_gpu() -> None:
     """The software adapter takes seconds for what shows that a user without a GPU gets a trained network."""
-    digits = load("synthetic_digits", n_train=6000, n_test=500)
+    digits = load("synthetic_digits", n_train=2500, n_test=500)
     model = zoo.get_model("platforms", num_classes=10, preprocessing=[layers.Rescaling(1 / 255)], input_dtype="uint8",
                           backend="webgpu")  # fmt: skip
     model.compile(Adam(0.005), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
-    model.fit(digits.x_train, digits.y_train, batch_size=50, epochs=2, verbose=0)
-    assert model.evaluate(digits.x_test, digits.y_test, batch_size=250, verbose=0, return_dict=True)["accuracy"] >= 0.97
+    model.fit(digits.x_train, digits.y_train, batch_size=25, epochs=2, verbose=0)
+    assert model.evaluate(digits.x_test, digits.y_test, batch_size=250, verbose=0, return_dict=True)["accuracy"] >= 0.96
 
 
 def test_arrays() -> None:
