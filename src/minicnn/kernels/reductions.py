@@ -59,7 +59,7 @@ def shared_sum(
     # One array for all sums, so that one barrier is enough.
     sums = Array("sums", dtype, threads * len(terms), memory=SHARED)
     here = [Name(f"joined{n or ''}", dtype) for n in range(len(terms))]
-    own = [NUMBER + n * threads if n else NUMBER for n in range(len(terms))]
+    places = [NUMBER + n * threads if n else NUMBER for n in range(len(terms))]
     # Neighbouring threads read neighbouring numbers.
     mine = (NUMBER % s.lanes, NUMBER // s.lanes) if s.terms_first else (NUMBER // s.side, NUMBER % s.side)
     inside = [s.results > RESULT] * (s.results % s.side > 0 or s.side * s.lanes < threads)
@@ -83,7 +83,7 @@ def shared_sum(
         Let(last, ends), Let(rounds, (last + (s.lanes - 1) - (PART * run + lane)) // s.lanes),
     ]  # fmt: skip
     first = [Variable(one, Number(_neutral(join, dtype), dtype)) for one in here]
-    stores = [Store(sums, place, one) for place, one in zip(own, here, strict=True)]
+    stores = [Store(sums, place, one) for place, one in zip(places, here, strict=True)]
     statements: list[Statement] = [
         Let(PART, BLOCK // columns), Let(lane, mine[0]), Let(beside, mine[1]),
         Let(RESULT, BLOCK % columns * s.side + beside), *first,
@@ -94,7 +94,7 @@ def shared_sum(
     def others(step: int) -> list[Statement]:
         """Statements by which a thread joins what another has, so many lanes on."""
         far = step * (1 if s.terms_first else s.side)
-        return [Assign(one, joined(one, Load(sums, place + far))) for one, place in zip(here, own, strict=True)]
+        return [Assign(one, joined(one, Load(sums, place + far))) for one, place in zip(here, places, strict=True)]
 
     last_of_all: list[Statement] = [
         Let(I, RESULT), *(Let(total, one) for total, one in zip(totals(len(terms), dtype), here, strict=True)), *finish

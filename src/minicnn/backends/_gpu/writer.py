@@ -257,8 +257,8 @@ class Writer:
         for k, node in enumerate(nodes):
             names = {}
             for j, value in enumerate(node.outputs):
-                made = start if k == 0 else tap if node.op.name == "max_pool2d_index" else known.get(id(node))
-                lines, name = self.let(value, made or self.expression(node, j))
+                result = start if k == 0 else tap if node.op.name == "max_pool2d_index" else known.get(id(node))
+                lines, name = self.let(value, result or self.expression(node, j))
                 statements += lines
                 names[id(value)] = name
                 if id(value) in stored:

@@ -86,13 +86,13 @@ class NumbaExecutable:
             for key in (key for task in group for key in (*task.reads, *task.writes)):
                 first.setdefault(key, i)
                 last[key] = i
-        own = [key for key in first if key not in self._outside and key not in self._fixed]
-        temporary = {" ".join(k): k for k in own if not first[k] < prepared <= last[k]}
+        unplaced = [key for key in first if key not in self._outside and key not in self._fixed]
+        temporary = {" ".join(k): k for k in unplaced if not first[k] < prepared <= last[k]}
         placed = assign([Buffer(n, k[1], lowering.sizes[k], first[k], last[k]) for n, k in temporary.items()])
         self.arena_bytes = max((b.offset + b.nbytes for b in placed), default=0)
         arena = _aligned(self.arena_bytes)
         buffers = {temporary[b.name]: arena[b.offset : b.offset + b.nbytes] for b in placed}
-        return buffers | {key: _aligned(lowering.sizes[key]) for key in own if key not in buffers}
+        return buffers | {key: _aligned(lowering.sizes[key]) for key in unplaced if key not in buffers}
 
     def _split(self, groups: list[list[Task]], compiled: Iterator[int]) -> list[KernelList | Task]:
         """Kernels that follow each other as lists, references by themselves."""
@@ -160,10 +160,10 @@ class NumbaExecutable:
 
     def _make_results(self, arrays: Mapping[str, Array], buffers: dict[Key, Array]) -> None:
         """Arrays that are the caller's: donated ones, or new ones, whose pages the system has to clear first."""
-        given = set(map(id, arrays.values()))
+        operands = set(map(id, arrays.values()))
         for key, shape, dtype in self._new:
             spare = self._spare.pop(key, None)
-            buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in given else spare
+            buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in operands else spare
 
     def _prepare(self, arrays: Mapping[str, Array]) -> None:
         """Take other weights, and do what depends on them alone."""

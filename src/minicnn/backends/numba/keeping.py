@@ -1,4 +1,4 @@
-"""Values that weights alone determine: made once, for as long as the weights stay the same.
+"""Values that weights alone determine: producer once, for as long as the weights stay the same.
 
 Where no weight is updated, as in predictions and evaluations, kernels that read nothing but weights run when these have
 become others: scales of normalisations folded into weights, weights in the order that kernels read.
@@ -51,22 +51,22 @@ def fold(program: Program) -> None:
 
 def _scaled(image: Value, scale: Value, fixed: Callable[[Value], bool], readers: Readers) -> list[Value] | None:
     """An image that is a product, or one with numbers added, times a scale; None if that takes another product."""
-    made = image.node
-    if made is None or readers.only(image) is None:
+    producer = image.node
+    if producer is None or readers.only(image) is None:
         return None
-    if made.op.name == "add":
-        for product, offset in (made.inputs, made.inputs[::-1]):
+    if producer.op.name == "add":
+        for product, offset in (producer.inputs, producer.inputs[::-1]):
             if fixed(offset) and _of_channels(offset, product):
                 results = _scaled(product, scale, fixed, readers)
                 return None if results is None else [results[0] + offset * scale]
         return None
-    if made.op.name not in _PRODUCTS or made.attrs.get("transpose_a") or made.attrs.get("transpose_b"):
+    if producer.op.name not in _PRODUCTS or producer.attrs.get("transpose_a") or producer.attrs.get("transpose_b"):
         return None
-    x, w = made.inputs
+    x, w = producer.inputs
     if not fixed(w) or fixed(x) or w.dtype != "float32":
         return None
-    shape = w.shape[2:] if made.op.name == "depthwise_conv2d" else w.shape[-1:]
-    return [made.op(x, w * reshape(scale, shape=shape), **made.attrs)]
+    shape = w.shape[2:] if producer.op.name == "depthwise_conv2d" else w.shape[-1:]
+    return [producer.op(x, w * reshape(scale, shape=shape), **producer.attrs)]
 
 
 def _of_channels(numbers: Value, image: Value) -> bool:

@@ -55,10 +55,10 @@ def _variables(definition: ast.FunctionDef) -> frozenset[str]:
             inner = {id(statement) for body in bodies for statement in body}
             nodes = [n for part in ast.iter_child_nodes(one) if id(part) not in inner for n in ast.walk(part)]
             for name in (n for n in nodes if isinstance(n, ast.Name)):
-                own = isinstance(one, ast.For) and isinstance(name.ctx, ast.Store)  # the variable of a loop
-                if isinstance(name.ctx, ast.Store) and not own:
+                is_counter = isinstance(one, ast.For) and isinstance(name.ctx, ast.Store)  # the variable of a loop
+                if isinstance(name.ctx, ast.Store) and not is_counter:
                     assigned.setdefault(name.id, []).append(path)
-                if not own:
+                if not is_counter:
                     used.setdefault(name.id, set()).add(path[-1])
             for body in bodies:
                 visit(body, (*path, id(body)))
