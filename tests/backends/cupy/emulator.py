@@ -161,8 +161,8 @@ template <int N> static inline void wait_for_copies() {
 }
 static inline void wait_for_previous() {}
 static inline void let_next_begin() {}
-// Memory that other processes write, too. While nothing has come the threads of the block take turns, so that a round of
-// messages is for all of them, and then the processor is the others'.
+// Memory that other processes write, too. While nothing has come the threads of the block take turns, so that they
+// exchange their words in one round, and then the processor is the others'.
 UNCHECKED static void put_word(unsigned long long* place, unsigned long long word) {
   __atomic_store_n(place, word, __ATOMIC_RELAXED);
 }
