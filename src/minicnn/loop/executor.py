@@ -29,7 +29,7 @@ class Executor:
     """Runs the steps of one model, compiled when first needed, on its variables.
 
     Args:
-        step: What Programs are traced from; another one may take its place.
+        step: What Programs are traced from.
         variables: What the steps read and replace.
 
     Attributes:
@@ -38,7 +38,7 @@ class Executor:
     """
 
     def __init__(self, step: Step, variables: Variables) -> None:
-        self.step: Step = step
+        self.step = step
         self.variables = variables
         self.distribution: DataParallel | None = None
         self.steps_taken = 0
