@@ -183,7 +183,7 @@ def _with_samples(to: Lowering, node: Node, products: int) -> float:
         (row, *_), (column, *_) = all_lines(node)
         sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
         geometry = (row, column, *sizes, node.attrs["groups"], blocks, to.threads)
-        shape = winograd.chosen(None, *geometry, zeros=node.phase == "forward")
+        shape = winograd.chosen(None, *geometry, exact=node.phase == "forward")
         if shape is not None:
             return shape.cost
     return products * blocks
