@@ -253,8 +253,9 @@ def emulated(ranks: int, *names: str) -> Any:
 @pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
 def test_two_emulated_gpus_compute_what_one_does() -> None:
     """Bit for bit in the tree; in the fast mode, which NCCL sums, but for rounding."""
-    one, two = (emulated(ranks, "dense", "fast") for ranks in (1, 2))
-    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
+    one, two = (emulated(ranks, "dense", *["fast"] * NIGHT) for ranks in (1, 2))
+    if NIGHT:  # g++ compiles as long for it again, and the ranks that are threads have it by day
+        assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
     assert two == one
 
 
