@@ -236,8 +236,8 @@ class TracedStep(Trace):
                     "Where a batch is cut into shards, each shard has the loss of its own samples. Received: a loss of "
                     f"what is gathered alone, {alike!r}. Let self.gather(x) stand on one side only, and x on the other."
                 )
-            slopes = slopes or list(values)
-            concerned = [i for i, v in enumerate(values) if kind == "same" or id(v) in makers_of(program, alike)]
+            slopes, makers = slopes or list(values), makers_of(program, alike)
+            concerned = [i for i, v in enumerate(values) if kind == "same" or id(v) in makers]
             more = differentiate(program, alike if factor is None else alike * factor, [values[i] for i in concerned])
             with program.scope("shards", "backward"):
                 for i, gradient in zip(concerned, more, strict=True):
