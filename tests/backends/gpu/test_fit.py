@@ -49,7 +49,7 @@ def check(program: Program, gpu: Gpu) -> list[PlannedLaunch]:
     return launches
 
 
-@pytest.mark.sampled(45)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("network", "name", "kind", "precision", "batch"), ALL if EVERYTHING else SOME)
 def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, precision: str, batch: int) -> None:
     gpu = KNOWN[name]
