@@ -56,7 +56,7 @@ def kernels(convolution: str, filters: int, size: int, strides: int) -> list[Any
     return [task.source for task in lower(program, 2, convolution).tasks if task.source is not None]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("target", "full"), TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize(
     ("convolution", "filters", "size", "strides"),
