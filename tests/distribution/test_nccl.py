@@ -315,6 +315,7 @@ SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
     ("torch:cuda", SEVERAL), ("cupy", [*SEVERAL, "mixed"]), ("cupy-eager", ["normalized"]),
     ("cupy-messages", ["normalized"]), ("numba_cuda-messages", ["dense"]),
+    ("cupy-shares", ["normalized"]), ("numba_cuda-shares", ["dense"]),
     ("cupy-numbered", ["plain"]), ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]),
     ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip

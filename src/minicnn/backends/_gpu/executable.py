@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Addresses = tuple[tuple[int, ...], tuple[int, ...]]
 STEPS = 16  # in one graph, where many are asked for
+QUEUE_BYTES = 2**24  # of rows that are new in each step, up to which there is room for all steps of a run
 BINDINGS = 4  # sets of arrays that graphs are kept for
 _NOWHERE: Mapping[int, Array] = {}
 
@@ -277,7 +278,10 @@ class StepExecutable:
 
     def _grow(self, steps: int) -> None:
         if steps > self._capacity:
-            self._capacity, empty = steps, self._runtime.empty
+            # Room for the longest run at once, as graphs would have to be captured again; predictions keep their outputs.
+            row = sum(v.nbytes for v in self._queued)
+            most = min(self._backend.steps_at_once, QUEUE_BYTES // max(1, row)) if self._program.updates else 1
+            self._capacity, empty = max(steps, most if steps > 1 else 1), self._runtime.empty
             self._queue |= {v.name: empty((steps, *v.shape), stored(v.dtype)) for v in self._queued}
             if not self._program.updates:
                 self._collected = {
