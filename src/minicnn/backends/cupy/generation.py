@@ -26,7 +26,7 @@ from minicnn.kernels.windows import Image, images
 from minicnn.program.graph import Node, Value
 
 _ONE_BY_ONE = "const auto made = finish(i, sum); store(i, &made, Width<1>());"  # how results are finished
-_FEW_RUNS = 2  # of 16 bytes, of which a thread has registers for four at a time
+_FEW_RUNS = 3  # of 16 bytes, of which a thread has registers for four at a time
 _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 _T = TypeVar("_T")
@@ -48,7 +48,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     for group, (count, group_threads) in zip(launch, sizes, strict=True):
         body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
-            body = f"    wait_for_previous();\n{body}"
+            # The next launch is put in place meanwhile: its blocks get what is left when all of these are there.
+            body = f"    wait_for_previous();\n    let_next_begin();\n{body}"
         # Groups of a launch may need fewer threads than its largest: the others leave before any barrier.
         spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
@@ -288,9 +289,10 @@ class CppWriter(NeighbourWriter):
         """The template for operands that are in memory in 16 bits; sums over positions are taken of what is stored."""
         x, w = (f"{self.function(v)}.p" for v in group.anchor.inputs)
         ends, together = self._run_ends(group)
+        ahead, fetched = self.run_fetches()
         return (
-            f"{self._tile(group)}{ends}    pipelined_convolve<A, {len(group.sums)}, {together}>(\n"
-            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ends, {self._totals_of(group)});\n"
+            f"{self._tile(group)}{ends}{ahead}    pipelined_convolve<A, {len(group.sums)}, {together}, {fetched}>(\n"
+            f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ahead, ends, {self._totals_of(group)});\n"
         )
 
     def _run_ends(self, group: FusionGroup) -> tuple[str, int]:
