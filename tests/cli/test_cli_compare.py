@@ -141,6 +141,7 @@ def test_all_that_are_found_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.no_cover
+@pytest.mark.night("tests/cli/test_cli_compare.py::test_backends_and_pytorchs_own_modules_agree")
 def test_jax_computes_in_float64_too() -> None:
     pytest.importorskip("jax")
     args = ("--samples", "60", "--epochs", "2", "--backends", "numpy,jax", "--precision", "float64", "--out", "out")

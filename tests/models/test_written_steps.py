@@ -16,6 +16,7 @@ from minicnn.metrics import Mean
 from minicnn.optimizers import SGD, Adam
 from minicnn.program import Value
 from support.distributed import SHARDS, HalfBackend, on_ranks
+from support.model_cases import UNCOMPILED
 from support.numerics import assert_close
 from support.tolerances import ELEMENT, STEP, SUM, TRAINING
 from support.written_steps import LABELS, SAMPLES, WEIGHTS, Spelled, adversaries, classifier, fitted
@@ -38,7 +39,7 @@ def test_the_built_in_step_written_out_gives_the_same_bits(backend: str, options
         np.testing.assert_array_equal(weights[path], array, err_msg=path)
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch", "jax"])
+@pytest.mark.parametrize("backend", ["numba", *UNCOMPILED[1:]])
 def test_adversaries_train_alike_on_each_backend(backend: str) -> None:
     pytest.importorskip(backend)
     (logs, weights), (expected, wanted) = (fitted(adversaries(b), SAMPLES, epochs=1) for b in (backend, "numpy"))

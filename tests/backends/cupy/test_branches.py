@@ -14,18 +14,16 @@ from minicnn.optimizers import SGD
 BATCH = 96
 
 
-def _convolved(x: Any) -> Any:
+def _convolved(x: Any, filters: int) -> Any:
     """Normalised 1x1 convolution."""
-    return layers.BatchNormalization()(layers.Conv2D(256, 1, use_bias=False)(x))
+    return layers.BatchNormalization()(layers.Conv2D(filters, 1, use_bias=False)(x))
 
 
 @pytest.fixture(scope="module")
 def launches() -> list[plans.PlannedLaunch]:
     """Launches of a step with a residual block whose shortcut has a convolution, on an H100."""
-    x = layers.Input((8, 8, 64))
-    y, more = _convolved(x), layers.Conv2D(256, 1, use_bias=False)
-    y = layers.ReLU()(y)
-    y = layers.ReLU()(layers.Add()([_convolved(y), layers.BatchNormalization()(more(y))]))
+    y = layers.ReLU()(_convolved(x := layers.Input((20, 20, 64)), 256))
+    y = layers.ReLU()(layers.Add()([_convolved(y, 64), _convolved(y, 64)]))
     model = Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(y)))
     model.compile(SGD(0.1), SparseCategoricalCrossentropy(from_logits=True), precision="mixed_bfloat16")
     return list(plans.plan(model.program("train", batch_size=BATCH), plans.GPUS["h100"]).launches)

@@ -186,7 +186,7 @@ def choose(patch: pytest.MonkeyPatch, **sizes: int) -> None:
     patch.setattr(row_products, "best", best)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @needs_gxx
 @pytest.mark.usefixtures("small_device")
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Sequential, ops
+from minicnn import Model, Sequential, ops
 from minicnn.backends import backend_class
 from minicnn.layers import (
     BatchNormalization,
@@ -19,6 +19,7 @@ from minicnn.layers import (
     Lambda,
     MaxPooling2D,
     ReLU,
+    Reshape,
 )  # fmt: skip
 from minicnn.losses import SparseCategoricalCrossentropy
 from support.numerics import assert_close
@@ -134,6 +135,26 @@ def test_as_many_threads_as_there_are_give_the_same_bits(n: int) -> None:
     assert all(np.array_equal(results[0], result) for result in results)
 
 
+def test_small_outputs_of_the_same_numbers_have_shapes_of_their_own() -> None:
+    x = Input((4,))
+    h = Dense(6)(x)
+    model = Model(x, [h, Reshape((3, 2))(h)], backend=numba(), seed=0)
+    for _ in range(2):  # the second is an array like the last
+        flat, matrix = model.predict(np.ones((2, 4), np.float32))
+        np.testing.assert_array_equal(matrix, flat.reshape(2, 3, 2))
+
+
+@pytest.mark.parametrize("side", [4, 80])
+def test_arrays_like_the_last_are_read_however_they_lie(side: int) -> None:
+    layers = [Input((side, side, 1)), Conv2D(2, 3), Flatten(), Dense(3)]
+    model = Sequential(layers, backend=numba(), seed=0)
+    images = normal((4, side, side, 1), 0).astype("float32")
+    expected = [model.predict(images[i : i + 1]) for i in range(4)]
+    crossed = np.ascontiguousarray(images.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    for i in range(4):
+        np.testing.assert_array_equal(model.predict(crossed[i : i + 1]), expected[i])
+
+
 def test_outputs_are_the_callers_own() -> None:
     model, x = network(numba()), normal((2, 8, 8, 3), 0).astype("float32")
     first = model.predict(x)
@@ -154,7 +175,6 @@ AVX512, AVX2, NEON = (
 def test_costs_follow_the_registers() -> None:
     wide, half, quarter = (cpus.Target(*target).costs for target in (AVX512, AVX2, NEON))
     assert wide.packing == 2 * half.packing == 4 * quarter.packing  # the same cycles are fewer multiply-adds
-    assert wide.handoff == 2 * half.handoff == 4 * quarter.handoff
     assert wide.read_often >= half.read_often >= quarter.read_often >= 1
 
 
@@ -168,11 +188,12 @@ def test_the_order_of_axes_follows_the_costs(
     assert any("of channels" in text for text in how) == of_channels
 
 
+@pytest.mark.parametrize("n", [1, 40])
 @pytest.mark.parametrize(("handoff", "threads"), [(0.0, 2), (1e9, 1)])
-def test_threads_share_what_is_worth_it(handoff: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_what_is_worth_it(n: int, handoff: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     use_costs(monkeypatch, handoff=handoff)
     model = network(numba(2))
-    run = model.backend.compile(model.program("predict", batch_size=1))
+    run = model.backend.compile(model.program("predict", batch_size=n))
     assert isinstance(run, executable.NumbaExecutable)
     assert run.threads == threads
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -182,6 +182,8 @@ class PipelinedTile(Tile):
         warp_rows: Rows of fragments of a warp; of a warpgroup, rows of 64.
         warp_columns: Columns of fragments of a warp, or of a warpgroup.
     """
+
+    has_template: ClassVar[bool] = True
 
     rows: int
     columns: int

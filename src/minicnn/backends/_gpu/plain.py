@@ -25,13 +25,6 @@ from minicnn.kernels.windows import Image, Windows
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 
-def is_lowered(writer: Writer, group: FusionGroup) -> bool:
-    """True if a group has a tile, or a sum that threads share, which the kernel language has."""
-    families = ConvolutionTile | ProductTile | ReductionTile | WeightGradientTile
-    # A thread that makes neighbours adds up all parts of each.
-    return isinstance(group.tile, families) or (group.slices > 1 and writer.width(group) == 1)
-
-
 def shared_bytes(statements: Sequence[Statement]) -> int:
     """Bytes of shared memory that statements declare; each array begins at a multiple of 16."""
     arrays = [one.array for one in parts_of(tuple(statements), Shared)]
@@ -43,7 +36,7 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
 
     Args:
         writer: The writer of the group.
-        group: The group: see `is_lowered`.
+        group: The group, which has such a tile, or a sum that threads share.
         threads: Threads of a block.
     """
     node, tile, dtype = group.anchor, group.tile, group.anchor.outputs[0].dtype

@@ -42,7 +42,8 @@ def _conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     # can do every geometry.
     floats = SHORT not in _types(x, w, y, ending).values()
     geometry = (*lines, *sizes, groups, blocks_of(x), to.threads)
-    tiling = winograd.chosen(to.convolution, *geometry, zeros=node.phase == "forward") if floats else None
+    exact = node.phase == "forward" and ending.mask is None  # what a relu's gradient masks is a gradient
+    tiling = winograd.chosen(to.convolution, *geometry, exact=exact) if floats else None
     if tiling is not None:
         key = transposed(to, node, w, kh * kw, channels, filters, 1) if back else to.need(w, PLAIN)
         _winograd(to, node, x, key, tiling, ending)
