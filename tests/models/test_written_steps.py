@@ -321,6 +321,32 @@ def test_with_shards_a_layer_sees_each_sample_alone(kind: type[Sequential]) -> N
         model.train_on_batch(SAMPLES[:4], np.zeros((4, 3)), WEIGHTS[:4])
 
 
+class Regularized(Layer):
+    """A layer that adds a scalar to the loss, and logs it."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def call(self, inputs: Value) -> Value:
+        self.add_loss(self.function(inputs))
+        self.add_metric(self.function(inputs), "size")
+        return inputs
+
+
+@pytest.mark.parametrize("kind", [Sequential, Spelled])
+def test_with_shards_a_layer_adds_means_over_samples(kind: type[Sequential]) -> None:
+    def logs(function: Any, **options: Any) -> dict[str, float]:
+        model = kind([Input((6,)), Dense(3), Regularized(function)], backend="numpy")
+        model.compile("sgd", "mse", **options)
+        return model.train_on_batch(SAMPLES[:5], np.zeros((5, 3)), WEIGHTS[:5], return_dict=True)
+
+    for log, value in logs(lambda x: ops.mean(ops.square(x))).items():
+        np.testing.assert_allclose(logs(lambda x: ops.mean(ops.square(x)), accumulate=2)[log], value, rtol=SUM)
+    with pytest.raises(ValueError, match=r"What a layer adds to the loss is a mean over samples.*a sum over them"):
+        logs(ops.sum, accumulate=2)
+
+
 def test_each_output_has_its_loss_in_the_logs() -> None:
     class Branched(Model):
         def train_step(self, data: Any) -> dict[str, Any]:

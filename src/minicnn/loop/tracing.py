@@ -153,6 +153,11 @@ def accumulate(program: Program, log: str, totals: Mapping[str, Value]) -> None:
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
 
 
+def several(part: Any) -> list[Any]:
+    """A list or tuple of Values as a list, one Value as a list of one."""
+    return list(part) if isinstance(part, list | tuple) else [part]
+
+
 def mean_of(value: Value) -> Value:
     """A scalar as it is, the mean of other Values."""
     return ops.mean(value) if value.shape else value
