@@ -161,7 +161,8 @@ class Target:
         floats = {24: 16, 3: 4}.get(self.accumulators, 4 if self.architecture == "aarch64" else 8)  # of a register
         rate = 2 * floats / 16  # multiply-adds of 16 floats in a cycle
         # A cache line of 16 weights takes some 2 cycles from beyond the second level.
-        return Costs(CHANNELS, PACKED * rate, HANDOFF * rate, max(1, int(2 * rate)), second_level_cache() // 32)
+        # Threads are as many on all registers, which then give the same bits: waiting counts as on the widest.
+        return Costs(CHANNELS, PACKED * rate, HANDOFF * 2, max(1, int(2 * rate)), second_level_cache() // 32)
 
     @property
     def multiplies_bfloat16(self) -> bool:
