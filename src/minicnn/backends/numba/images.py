@@ -179,10 +179,7 @@ def _matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
         return
     if node.attrs["transpose_a"]:
         if few_samples.weight_gradient_worth_it(b.shape[0], b.shape[1], to.threads):
-            # With few samples most lanes would be empty: units take their place.
-            source = few_samples.weight_gradient(b.shape[0], a.shape[1], b.shape[1])
-            reads = [to.need(a, BLOCKED), to.need(b, PLAIN)]
-            to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
+            channel_rules.few_weight_gradient(to, node)
         else:
             _weight_sum(to, node, b, a, POINT, POINT, a.shape[1], b.shape[1])
         return
