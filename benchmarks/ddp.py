@@ -26,7 +26,6 @@ import argparse
 import gc
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -44,6 +43,7 @@ from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, TorchCommunicator
 from minicnn.layers import BatchNormalization
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import Spread, interleaved, stopwatch
 from minicnn.models import Model
 from minicnn.ops.groups import rows
 from minicnn.optimizers import SGD
@@ -152,7 +152,7 @@ class Worker:
 
     def take_turns(self) -> None:
         """Let all of a network begin, compare their first losses, and time them in turn."""
-        rounds: dict[str, tuple[Contender, Callable[[], float]]] = {}
+        rounds: dict[str, Callable[[], float]] = {}
         losses: dict[str, float] = {}
         for each in self.entries():
             loss, once = 0.0, float
@@ -161,20 +161,21 @@ class Worker:
             loss = float(self.communicator.share(repr(loss).encode())[0])  # all agree on what is left out
             expected = losses.setdefault(each.like, loss)
             if abs(loss - expected) <= TOLERANCE[self.precision] * abs(expected):
-                rounds[each.name] = each, once
+                rounds[each.name] = partial(self.once, each, once)
             else:
                 self.say(f"  {self.network} {each.name}: not timed, its loss is {loss:.6g}, not {expected:.6g}")
-        seconds: dict[str, list[float]] = {name: [] for name in rounds}
-        for number in range(self.given.rounds + 1):  # one to warm up
-            for name, (each, once) in rounds.items():
-                taken = once() if self.first or not each.alone else 0.0
-                self.communicator.share(b"")
-                seconds[name] += [taken] if number else []
-        for name, taken in seconds.items():
-            middle, least = 1e3 * statistics.median(taken), 1e3 * min(taken)
-            self.say(f"  {self.network:10} {self.precision:15} {name:34} {middle:9.3f}   least {least:.3f}")
+        # No budget: all ranks do as many rounds, in the same order.
+        for name, taken in interleaved(rounds, rounds=self.given.rounds).items():
+            middle = Spread.of(taken, 1e3).median
+            self.say(f"  {self.network:10} {self.precision:15} {name:34} {middle:9.3f}   least {1e3 * min(taken):.3f}")
             about = {"ranks": self.ranks, "batch": self.given.batch, "precision": self.precision}
             self.found.append({"network": self.network, "name": name, **about, "seconds": taken})
+
+    def once(self, each: Contender, run: Callable[[], float]) -> float:
+        """Seconds of a step in a round, after which all ranks meet."""
+        taken = run() if self.first or not each.alone else 0.0
+        self.communicator.share(b"")
+        return taken
 
     def entries(self) -> list[Contender]:
         """All that is asked for, and can be done."""
@@ -345,17 +346,15 @@ class Peers:
             first = whole(step())
             run = self.captured(step, stream) if graph else step
 
-        def once() -> float:
-            begun = time.perf_counter()
+        def steps() -> None:
             with torch.cuda.stream(stream):
                 total = torch.zeros((), device=self.device)
                 for number in range(given.steps):
                     bring(number)
                     total += run()
-                whole(total)
-            return (time.perf_counter() - begun) / given.steps
+                whole(total)  # waits for the device
 
-        return first, once
+        return first, lambda: stopwatch(steps) / given.steps
 
     def captured(self, step: Callable[[], Any], stream: Any) -> Callable[[], Any]:
         """A step as a CUDA graph."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import minicnn
@@ -66,7 +67,8 @@ def imported(tree: ast.AST, known: set[str]) -> Iterator[str]:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 yield full if full in known else str(node.module)
-        yield from imported(node, known)
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):  # expressions import nothing
+            yield from imported(node, known)
 
 
 def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
@@ -82,8 +84,15 @@ def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     return {frozenset(m for m in reach[start] if start in reach.get(m, ())) for start in graph if start in reach[start]}
 
 
-def graph_of(paths: dict[str, Path]) -> dict[str, set[str]]:
-    return {name: set(imported(ast.parse(path.read_text("utf-8")), set(paths))) for name, path in paths.items()}
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    paths = modules()
+    return {name: set(imported(parsed(path), set(paths))) for name, path in paths.items()}
 
 
 def upwards(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
@@ -98,12 +107,12 @@ def test_imports_run_down() -> None:
     paths = modules()
     parts = {name.split(".")[1] for name in paths if "." in name} - {"__main__"}
     assert parts == {part for parts in LEVELS for part in parts.split(", ")}, "a new part has its level"
-    assert upwards(graph_of(paths)) == UPWARDS
+    assert upwards(graph()) == UPWARDS
 
 
 def test_what_counts_as_upwards() -> None:
-    graph = {"minicnn.ops.a": {"minicnn.program.b", "minicnn.loop.c"}, "minicnn.loop.c": {"minicnn.ops.a"}}
-    assert upwards(graph) == {("ops.a", "loop.c")}
+    arrows = {"minicnn.ops.a": {"minicnn.program.b", "minicnn.loop.c"}, "minicnn.loop.c": {"minicnn.ops.a"}}
+    assert upwards(arrows) == {("ops.a", "loop.c")}
 
 
 def compared(tree: ast.AST) -> set[str]:
@@ -119,7 +128,7 @@ def test_the_core_knows_no_backend_by_name() -> None:
         if name.partition(".")[2].partition(".")[0] in core and name != "minicnn.distribution.gloo":
             # torch.utils.data's loaders are told by the package of their class
             allowed = {"torch"} if name == "minicnn.loop.adapters" else set()
-            assert not compared(ast.parse(path.read_text("utf-8"))) & set(backends.names()) - allowed, name
+            assert not compared(parsed(path)) & set(backends.names()) - allowed, name
 
 
 def test_what_counts_as_compared() -> None:
@@ -127,16 +136,15 @@ def test_what_counts_as_compared() -> None:
 
 
 def test_no_circle_of_imports() -> None:
-    graph = graph_of(modules())
-    assert "minicnn.program.graph" in graph["minicnn.ops.primitive"]
-    assert circles(graph) == TOGETHER
+    assert "minicnn.program.graph" in graph()["minicnn.ops.primitive"]
+    assert circles(graph()) == TOGETHER
 
 
 def test_what_counts_as_a_circle() -> None:
     text = "def f():\n    from a.b import c\nif TYPE_CHECKING:\n    import d\nimport e, a.b.g"
     assert set(imported(ast.parse(text), {"a.b", "a.b.c", "a.b.g", "d"})) == {"a.b.c", "a.b.g"}
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}, "e": {"a"}}
-    assert circles(graph) == {frozenset({"b", "c"}), frozenset({"d"})}
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}, "e": {"a"}}
+    assert circles(arrows) == {frozenset({"b", "c"}), frozenset({"d"})}
 
 
 def test_no_test_imports_another() -> None:

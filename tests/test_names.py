@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,15 +18,19 @@ SHARED = {"Model", "Sequential", "CosineSimilarity"}
 
 
 @cache
-def trees() -> list[tuple[str, ast.Module]]:
-    """Each module but those that students fill in, by its path."""
+def trees() -> list[tuple[str, list[ast.AST]]]:
+    """The nodes of each module but those that students fill in, by its path."""
     paths = [path for path in sorted(HOME.rglob("*.py")) if "skeletons" not in path.parts]
-    return [(path.relative_to(HOME).as_posix(), ast.parse(path.read_text("utf-8"))) for path in paths]
+    return [(path.relative_to(HOME).as_posix(), nodes_of(path.read_text("utf-8"))) for path in paths]
 
 
-def bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def nodes_of(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
+def bound(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """Names of variables and arguments, each with its line."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
         if isinstance(node, ast.arg):
@@ -34,30 +38,30 @@ def bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def test_variables_are_named_for_what_they_hold() -> None:
-    wrong = [f"{path}:{line} {name}" for path, tree in trees() for name, line in bound(tree) if name in NO_NOUNS]
+    wrong = [f"{path}:{line} {name}" for path, nodes in trees() for name, line in bound(nodes) if name in NO_NOUNS]
     assert [place for place in wrong if not place.startswith(ELSEWHERE)] == []
 
 
 def test_what_is_a_binding() -> None:
     text = "made = 1\nfor given in x: pass\ndef f(found): return lambda own: a.again\n"
-    assert {name for name, _ in bound(ast.parse(text))} == {"made", "given", "found", "own"}
+    assert {name for name, _ in bound(nodes_of(text))} == {"made", "given", "found", "own"}
 
 
 def test_a_class_has_a_name_of_its_own() -> None:
     """Twins of engines share theirs, as functions with one purpose on several machines do."""
     names = [
         node.name
-        for path, tree in trees() if not path.startswith(("backends/", "kernels/"))
-        for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+        for path, nodes in trees() if not path.startswith(("backends/", "kernels/"))
+        for node in nodes if isinstance(node, ast.ClassDef)
     ]  # fmt: skip
     assert {name for name in names if names.count(name) > 1} <= SHARED
 
 
 def test_a_docstring_names_its_subject() -> None:
     wrong = []
-    for path, tree in trees():
+    for path, nodes in trees():
         elsewhere = () if path.startswith(ELSEWHERE) else ("Where ", "When ", "Who ", "How ", "Whether ")
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 beginnings = ("What ", "That which ", "Whatever ", *elsewhere)
                 wrong += [path] * (ast.get_docstring(node) or "").startswith(beginnings)

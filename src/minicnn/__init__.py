@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from minicnn.backends import get_backend
     from minicnn.interop import from_onnx, from_torch, load_keras
     from minicnn.layers import Input, Layer
-    from minicnn.loop.written_trace import gradients
+    from minicnn.loop.step_methods import gradients
     from minicnn.models import Model, Sequential
 
 __version__ = "0.1.0"
@@ -42,7 +42,7 @@ __all__ = [
 
 _HOME = {
     "Model": "models", "Sequential": "models", "Input": "layers", "Layer": "layers", "from_onnx": "interop",
-    "from_torch": "interop", "get_backend": "backends", "gradients": "loop.written_trace",
+    "from_torch": "interop", "get_backend": "backends", "gradients": "loop.step_methods",
     "load_keras": "interop",
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ def describe(model: Model, *, by_name: bool = False) -> dict[str, Any]:
     }  # fmt: skip
     if compiled is not None and step.trainable != model._trainable_now():  # which the layers describe
         compiled["trainable"] = list(step.trainable.values())
-    if compiled is not None and not by_name and model._training.written is not None:
+    if compiled is not None and not by_name and step.author is not None:
         compiled["rates"] = model._training.further_rates()
     of_own = model._writes("call") or model._writes_steps()
     graph: Any = None if of_own else graph_to_config(model._graph)
@@ -67,27 +67,27 @@ def describe(model: Model, *, by_name: bool = False) -> dict[str, Any]:
 def check_model_state(model: Model, state: Any) -> None:
     """Raise a ValueError unless `Model.set_state` can take the state up, and training can go on from there."""
     batch = _batch(state)
-    written = model._training.written
+    written = model._training.step.author is not None
     metrics: dict[str, tuple[tuple[int, ...], str]] = {}
-    if written is None and batch is not None and (batch or _has_totals(state)):
+    if not written and batch is not None and (batch or _has_totals(state)):
         shards = 1 if model.distribution is None else model.distribution.shards
         training = model._training
         inputs = training.executor.program("evaluate", training.step.feed(max(2, shards))).inputs
         metrics = {v.name: (v.shape, v.dtype) for v in inputs if v.kind == "metric"}
     optimizer = model.optimizer
-    arrays = arrays_like(expected_arrays(model), frozenset(model._weights), more=written is not None)
+    arrays = arrays_like(expected_arrays(model), frozenset(model._weights), more=written)
 
     def steps(value: Any) -> bool:
         return count(value) and value < 2**31 and (optimizer is None or duration(_rate(optimizer, value)))
 
     def sums(value: Any) -> bool:
         # What a written step carries and logs is known once it is traced.
-        if not arrays_like(metrics, frozenset(metrics if batch else ()), more=written is not None)(value):
+        if not arrays_like(metrics, frozenset(metrics if batch else ()), more=written)(value):
             return False
         return not batch or all(np.all(a >= 1) for n, a in value.items() if n.endswith("loss/count"))
 
     earlier = arrays_like(
-        {n: (shape, host_dtype(dtype)) for n, (shape, dtype) in metrics.items()}, frozenset(), more=written is not None
+        {n: (shape, host_dtype(dtype)) for n, (shape, dtype) in metrics.items()}, frozenset(), more=written
     )
     totals = record(arrays=sums, earlier=earlier, steps=count, counted=count)
 
@@ -95,7 +95,7 @@ def check_model_state(model: Model, state: Any) -> None:
         fixed = optimizer is not None and not isinstance(optimizer.learning_rate, Schedule)
         return duration(value) if fixed else value is None
 
-    further = model._training.further_optimizers()
+    further = model._training.step.further_optimizers()
 
     def rates(value: Any) -> bool:
         fixed = {name for name, o in further.items() if not isinstance(o.learning_rate, Schedule)}

@@ -78,7 +78,7 @@ def model_to_bytes(model: Model) -> bytes:
     about = describe(model)
     variables = model._training.variables
     there = list(variables.cells)
-    if about["compile"] is None or model._training.written is not None:
+    if about["compile"] is None or model._training.step.author is not None:
         # What a step of one's own carries beside weights is known once it is traced.
         tensors = {name: variables.get(name) for name in (there if about["compile"] else model._weights)}
     else:
@@ -133,7 +133,7 @@ def _load(path: Path, content: Content, chosen: Backend | None, custom_objects: 
     try:
         model = build_model(about, chosen, custom_objects or {})
         expected = expected_arrays(model)
-        if model._training.written is not None:
+        if model._training.step.author is not None:
             # What its step carries has the shapes that this has when it is traced, which is looked at then.
             expected = {n: expected[n] for n in model._weights} | {
                 n: (a.shape, a.dtype.name) for n, a in tensors.items() if n not in model._weights
@@ -254,7 +254,7 @@ def build_model(about: Mapping[str, Any], backend: Backend | None, classes: Mapp
             precision=precision,
         )
         for attribute, rate in compiled.get("rates", {}).items():
-            model._training.further_optimizers()[attribute].learning_rate = rate
+            model._training.step.further_optimizers()[attribute].learning_rate = rate
         if "trainable" in compiled:
             flags, layers = compiled["trainable"], model._trainable_now()
             if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):

@@ -175,6 +175,7 @@ def test_ctrl_c_and_a_termination_end_it_with_one_line_and_nothing_half_written(
     assert not Path("a").exists()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
 @pytest.mark.parametrize("module", ["minicnn.machine", "rich", "numpy", "minicnn.cli.study"])
 def test_ctrl_c_while_it_imports_is_one_line(module: str, handler: str) -> None:

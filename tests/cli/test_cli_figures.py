@@ -47,6 +47,7 @@ def test_losses_that_are_equal_lie_on_zero_below_the_least_that_differ() -> None
     assert heights[0] + 20 < heights[1] < heights[2], "0 is told from the least by eye"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("epochs", [1, 2, 3, 7, 40])
 def test_epochs_are_whole_numbers(epochs: int, tmp_path: Path) -> None:
     losses = [1 / (i + 1) for i in range(epochs)]

@@ -27,6 +27,7 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "version", version)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("gpu", "most"), [("t4", 64), ("a100", 163), ("rtx4060", 99), ("h200", 227)])
 def test_every_launch_is_within_the_limits_of_the_gpu(gpu: str, most: int) -> None:
     found = planned("resnet18", "--gpu", gpu, "--batch-size", "128", "--image", "32,32,3", "--classes", "10")

@@ -108,6 +108,7 @@ def test_the_kink_is_one() -> None:
     assert largest_difference(gradients[1], gradients[0], {})[0] > 0.01
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["wrong", "wrong_in_a_column"])
 @pytest.mark.parametrize("seed", [KINKED, KINKED + 1])
 def test_a_wrong_kernel_is_accused(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> None:

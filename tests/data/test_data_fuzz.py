@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ pytest.importorskip("PIL")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of time and memory are set as on Linux")
 TESTS = Path(__file__).resolve().parents[1]
 COUNT = int(os.environ.get("MINICNN_FUZZ", "3000")) // len(fuzzing.READERS)
+TOGETHER = 5  # readers of one process, which takes longer to start than to read the files of one
 
 
 def run(*args: object) -> str:
@@ -29,16 +31,21 @@ def run(*args: object) -> str:
     return result.stdout or result.stderr * (result.returncode != 0)
 
 
-@pytest.mark.no_cover
-@pytest.mark.parametrize("reader", fuzzing.READERS)
-def test_damaged_files(reader: str) -> None:
-    assert run(reader, 0, COUNT) == ""
+def groups(readers: Iterable[str]) -> list[str]:
+    names = list(readers)
+    return [",".join(names[i : i + TOGETHER]) for i in range(0, len(names), TOGETHER)]
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("reader", fuzzing.HOSTILE)
-def test_hostile_files(reader: str) -> None:
-    assert run(reader) == ""
+@pytest.mark.parametrize("readers", groups(fuzzing.READERS))
+def test_damaged_files(readers: str) -> None:
+    assert run(readers, 0, COUNT) == ""
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("readers", groups(fuzzing.HOSTILE))
+def test_hostile_files(readers: str) -> None:
+    assert run(readers) == ""
 
 
 @pytest.mark.parametrize("reader", fuzzing.READERS)

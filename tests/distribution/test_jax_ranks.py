@@ -44,6 +44,7 @@ def test_one_jit_is_for_ranks_that_compute_alike(shards: int, ranks: int, expect
     assert not fits(schedule(4 * shards + 1))
 
 
+@pytest.mark.night("tests/distribution/test_mpi.py::test_a_rank_that_hangs_is_named_at_the_deadline")
 def test_a_rank_that_hangs_is_named_at_the_deadline() -> None:
     start, timeout = time.monotonic(), patience(3)
     done = jax_processes(2, "hang", "4", TIMEOUT=str(timeout))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minicnn import Model, Sequential
+from minicnn import Model, Sequential, ops
 from minicnn import layers as nn
 from minicnn.callbacks import BackupAndRestore, EarlyStopping, ModelCheckpoint
 from minicnn.distribution import DataParallel, ModelParallel, Planned
@@ -58,6 +58,16 @@ def test_split_kernels_learn_what_whole_ones_do(backend: str, groups: int) -> No
         for size in (15, 14):  # shards of 4 and 3 samples
             model.train_on_batch(x[:size], y[:size])
     close(models[1], models[0])
+
+
+def test_a_loss_without_labels_is_one_of_all_samples() -> None:
+    def work(distribution: DataParallel | None) -> Model:
+        model = Sequential([nn.Input(SHAPE), nn.Flatten(), nn.Dense(4)], backend="numpy")
+        model.compile(SGD(0.05), lambda y_true, y_pred: ops.sum(ops.square(y_pred), axes=1), distribution=distribution)
+        model.train_on_batch(*(array[:8] for array in data()))
+        return model
+
+    close(work(ModelParallel(2)), work(None))
 
 
 @pytest.mark.sampled(1)

@@ -28,6 +28,7 @@ from minicnn.ops.collectives import all_reduce
 from minicnn.ops.groups import Group
 from minicnn.optimizers import SGD, Adam
 from minicnn.program.graph import Program
+from support.campaign import NIGHT
 from support.distributed import CLASSES, chain, data, dense, digest, normalized, plain
 from support.launchers import MPIEXEC, gpus, mpiexec, patience, results, torchrun
 from support.made_up_nccl import Late, MadeUp
@@ -110,7 +111,7 @@ def test_steps_in_the_simulator(shards: int) -> None:
 
     if not SIMULATED:
         pytest.skip("for the simulator: NUMBA_ENABLE_CUDASIM=1")
-    made_up, steps = MadeUp(), 2
+    made_up, steps = MadeUp(), 2 if NIGHT else 1
     same("numba_cuda", made_up, dense, shards, steps)
     # One of each connects, and a step has one sum, of which a rank alone needs no tree.
     assert made_up.calls.count("all_reduce") == 2 + 2 * steps
@@ -150,6 +151,7 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_gxx
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("synchronized", [True, False])
 def test_parts_hand_on_where_maxima_are(monkeypatch: pytest.MonkeyPatch, synchronized: bool) -> None:
     """Not the image before a pooling, whose windows overlap here, and not what is stored in 16 bits as float32."""
@@ -251,8 +253,9 @@ def emulated(ranks: int, *names: str) -> Any:
 @pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
 def test_two_emulated_gpus_compute_what_one_does() -> None:
     """Bit for bit in the tree; in the fast mode, which NCCL sums, but for rounding."""
-    one, two = (emulated(ranks, "dense", "fast") for ranks in (1, 2))
-    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
+    one, two = (emulated(ranks, "dense", *["fast"] * NIGHT) for ranks in (1, 2))
+    if NIGHT:  # g++ compiles as long for it again, and the ranks that are threads have it by day
+        assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
     assert two == one
 
 

@@ -45,6 +45,7 @@ def test_any_number_of_ranks_computes_the_same_bits(optimizer: Any) -> None:
         assert found == [alone] * count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["adagrad", "lion", "muon", "nadam", "rmsprop"])
 def test_every_optimizer_trains_in_stages(name: str) -> None:
     """The same bits on any number of ranks, the numbers of a training in one piece, and state beside its weight."""

@@ -31,7 +31,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.measure import local_ranks
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program
-from support.tolerances import ELEMENT, TRAINING
+from support.tolerances import DOUBLE, ELEMENT, TRAINING
 
 FREE = Interconnect("free", 0.0, 1e30)
 
@@ -102,7 +102,7 @@ def test_a_shaped_link_of_1_gbit() -> None:
 def test_published_speedups() -> None:
     fitted, *others = prediction.published(layers_of("alexnet"))
     assert (fitted.measured, fitted.fitted) == (3.74, True)
-    assert fitted.error == pytest.approx(0, abs=1e-9)
+    assert fitted.error == pytest.approx(0, abs=DOUBLE)
     assert [(p.measured, p.fitted) for p in others] == [(6.16, False), (2.0, False)]
     assert abs(others[0].error) < 0.15
     assert "1404.5997" in others[0].source

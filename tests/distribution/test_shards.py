@@ -227,6 +227,7 @@ def test_a_loss_over_the_whole_batch_is_refused() -> None:
 # Optimizers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 0.1}, {"global_clipnorm": 0.1}, {"clipvalue": 0.02}])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_see_the_gradients_of_the_whole_batch(name: str, clip: dict[str, float]) -> None:

@@ -56,6 +56,7 @@ def test_ranks_that_nccl_does_not_connect() -> None:
         assert not ranks.takes(SimpleNamespace(name="numpy", device="cpu"))
 
 
+@pytest.mark.night("tests/distribution/test_mpi.py::test_a_killed_training_goes_on_with_another_number_of_ranks")
 @pytest.mark.parametrize("how", ["hang", "raise", "kill"] if FULL else ["hang"])
 def test_a_restart_by_the_launcher_resumes_the_training(how: str, tmp_path: Path) -> None:
     """One rank hangs or fails at one step of the first attempt; the others end, and all are started again."""

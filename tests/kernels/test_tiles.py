@@ -131,6 +131,7 @@ def test_four_channels_of_a_pooling_s_gradient_are_made_at_once(channels: int) -
     assert_close(interpreted(program, arrays, fuse=True, tiles=FAMILIES)["w"], expected, 140)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("which", ["forward", "input", "weight"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @few

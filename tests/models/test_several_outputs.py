@@ -12,7 +12,7 @@ from minicnn.layers import Add, Concatenate, Dense, Input
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.metrics import TopKCategoricalAccuracy
 from minicnn.optimizers import SGD
-from support.model_cases import FAST, assert_same_weights
+from support.model_cases import FAST, UNCOMPILED, assert_same_weights
 from support.tolerances import ELEMENT, SUM
 
 RNG = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def test_the_gradient_is_that_of_the_weighted_sum() -> None:
             model.set_weights({**before, path: moved})
             losses.append(model.evaluate([A, B], [CLASSES, TARGET], return_dict=True)["loss"])
         numeric = (losses[0] - losses[1]) / (2 * step)
-        assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=ELEMENT, abs=1e-9), path
+        assert (before[path] - after[path])[index] == pytest.approx(0.1 * numeric, rel=ELEMENT), path
 
 
 @pytest.mark.parametrize("weight", [0.25, np.float32(0.25), [0.25], (0.25,), np.array([0.25]), {"dense": 0.25}])
@@ -130,7 +130,7 @@ def test_names_of_outputs_are_each_there_once() -> None:
     assert Model(x, [b(x), a(x), a(a(x))]).output_names == ["a_1", "a", "a_2"]
 
 
-@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("backend", UNCOMPILED)
 def test_training_from_arrays_and_loaders(backend: str) -> None:
     one, two = branched(backend), branched(backend)
     history = one.fit([A, B], [CLASSES, TARGET], 5, 2, 0, shuffle=False, validation_split=0.3).history

@@ -16,6 +16,7 @@ from minicnn.metrics import Mean
 from minicnn.optimizers import SGD, Adam
 from minicnn.program import Value
 from support.distributed import SHARDS, HalfBackend, on_ranks
+from support.model_cases import UNCOMPILED
 from support.numerics import assert_close
 from support.tolerances import ELEMENT, STEP, SUM, TRAINING
 from support.written_steps import LABELS, SAMPLES, WEIGHTS, Spelled, adversaries, classifier, fitted
@@ -38,7 +39,7 @@ def test_the_built_in_step_written_out_gives_the_same_bits(backend: str, options
         np.testing.assert_array_equal(weights[path], array, err_msg=path)
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch", "jax"])
+@pytest.mark.parametrize("backend", ["numba", *UNCOMPILED[1:]])
 def test_adversaries_train_alike_on_each_backend(backend: str) -> None:
     pytest.importorskip(backend)
     (logs, weights), (expected, wanted) = (fitted(adversaries(b), SAMPLES, epochs=1) for b in (backend, "numpy"))
@@ -303,6 +304,36 @@ def test_a_loss_between_samples_is_of_the_whole_batch_on_any_number_of_ranks() -
         np.testing.assert_allclose(alone[1][path], array, rtol=STEP, atol=ELEMENT, err_msg=path)
     for count in (1, 3):
         assert all(in_bytes(made) == in_bytes(alone) for made in on_ranks(count, work))
+
+
+class Centred(Layer):
+    """A layer that takes the mean of the batch away."""
+
+    def call(self, inputs: Value) -> Value:
+        return inputs - ops.mean(inputs, axes=0, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", [Sequential, Spelled])
+def test_with_shards_a_layer_sees_each_sample_alone(kind: type[Sequential]) -> None:
+    model = kind([Input((6,)), Centred(), Dense(3)], backend="numpy")
+    model.compile("sgd", "mse", accumulate=2)
+    with pytest.raises(ValueError, match=r"what is computed of a sample depends on no other sample.*'centred'"):
+        model.train_on_batch(SAMPLES[:4], np.zeros((4, 3)), WEIGHTS[:4])
+
+
+def test_each_output_has_its_loss_in_the_logs() -> None:
+    class Branched(Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            return dict(super().train_step(data))
+
+    logs = []
+    for kind in (Model, Branched):
+        x = Input((6,))
+        model = kind(x, [Dense(1, name="b")(x), Dense(2, name="a")(x)], backend="numpy")
+        model.compile("sgd", "mse", {"a": "mae", "b": "mae"})
+        logs.append(model.train_on_batch(SAMPLES, [SAMPLES[:, :1], SAMPLES[:, :2]], return_dict=True))
+    assert list(logs[0].items()) == list(logs[1].items())
+    assert list(logs[0]) == ["loss", "b_loss", "a_loss", "a_mae", "b_mae"]
 
 
 def test_what_is_gathered_is_of_the_samples() -> None:

@@ -23,11 +23,11 @@ L = keras.layers
 
 # Smallest images that each takes, or that leave several positions to its last layers.
 APPLICATIONS: dict[str, tuple[int, dict[str, Any]]] = {
+    "MobileNetV2": (32, {"alpha": 0.35, "classes": 5}),
+    "MobileNet": (32, {"alpha": 0.25, "classes": 5}),
     "ResNet50V2": (32, {"classes": 5}),
     "VGG16": (32, {"include_top": False, "pooling": "max"}),
     "ResNet50": (32, {"classes": 5}),
-    "MobileNetV2": (32, {"alpha": 0.35, "classes": 5}),
-    "MobileNet": (32, {"alpha": 0.25, "classes": 5}),
     "DenseNet121": (32, {"classes": 5}),
     "Xception": (71, {"classes": 5}),
     "InceptionV3": (75, {"classes": 5}),

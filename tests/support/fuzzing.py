@@ -2,8 +2,8 @@
 
 `READERS` has an entry for each format. `outcome(reader, content)` reads a file of that content; `draw(reader, seed)`
 is a valid file with damage; `HOSTILE[reader]` are files made by hand, by what they try. With `src` and `tests` on
-PYTHONPATH, `python -m support.fuzzing png 0 1000` reads the damaged files of 1,000 seeds within the limits, and
-`python -m support.fuzzing png` the hostile ones; each prints what went wrong.
+PYTHONPATH, `python -m support.fuzzing png,gif 0 1000` reads the damaged files of 1,000 seeds within the limits, and
+`python -m support.fuzzing png,gif` the hostile ones; each prints what went wrong.
 """
 
 from __future__ import annotations
@@ -340,13 +340,18 @@ def complaint(reader: str, content: bytes, wanted: str = "") -> str | None:
     return f"it is {result}, not {wanted}" if wanted and result != wanted else None
 
 
-def main(reader: str, first: str = "", count: str = "") -> int:
-    """Read the hostile files of a reader, or the damaged ones of some seeds; print what goes wrong."""
+def main(readers: str, first: str = "", count: str = "") -> int:
+    """Read the hostile files of some readers, or the damaged ones of some seeds; print what goes wrong."""
     import resource
 
     warnings.simplefilter("ignore")  # Pillow warns of damage
     start = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (start + 3 * BYTES, start + 3 * BYTES))
+    return max(_read(reader, first, count) for reader in readers.split(","))
+
+
+def _read(reader: str, first: str, count: str) -> int:
+    """1 if anything goes wrong."""
     outcome(reader, valid(reader)[0])  # loads libraries
     found = 0
     if first:

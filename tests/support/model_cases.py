@@ -16,11 +16,14 @@ from minicnn.losses import Loss, SparseCategoricalCrossentropy
 from minicnn.metrics import Metric
 from minicnn.optimizers import SGD
 from minicnn.program import Program, Value
+from support.campaign import EVERY_CASE
 
 Array = np.ndarray[Any, Any]
 
 # Backends that train at a useful speed.
 FAST = ["numpy", "torch", "jax"]
+# Those for what no compiler changes, where XLA would compile for seconds: with JAX at night.
+UNCOMPILED = [name for name in FAST if EVERY_CASE or name != "jax"]
 
 
 def run(function: Callable[..., Any], *arrays: Any, backend: str = "numpy", **attrs: Any) -> Any:

@@ -39,7 +39,10 @@ class StateStep(Executable, Protocol):
     """An Executable that keeps what it makes of weights alone for as long as they are the same."""
 
     def on_state(self, arrays: Mapping[str, Array], state: State | None) -> dict[str, Array]:
-        """Take a step on further inputs that are not looked at again if the last step was on the same State."""
+        """Take a step on further inputs; weights are not looked at again if the last step was on the same State."""
+
+    def on_input(self, array: Array, state: State) -> list[Array] | None:
+        """New arrays of the outputs for an array of the one further input's shape and dtype; None if it has more."""
 
 
 @runtime_checkable

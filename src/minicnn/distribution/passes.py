@@ -67,22 +67,6 @@ class Shard:
         return Group(self.count, self.number, self.count)
 
 
-def synchronize(program: Program, shard: Shard, by_shard: Collection[int] = (), *, short: bool = False) -> int:
-    """Take mean and variance over the samples of all shards wherever they are taken over the batch.
-
-    Args:
-        program: Program of a shard, with its forward nodes only.
-        shard: The shard.
-        by_shard: Ids of nodes that go on normalising each shard by itself; what layers keep of its mean and variance
-            becomes their mean over shards.
-        short: Whether images are stored in 16 bits: see `in_common`.
-
-    Returns:
-        How many normalisations were changed.
-    """
-    return program.replace(in_common(shard, by_shard, short=short)) if shard.count > 1 else 0
-
-
 def _refuse(
     x: Array, mean: Array, variance: Array, scale: Array, offset: Array, *, axes: tuple[int, ...], epsilon: float,
     unit: float, each: float, group: Group, xp: Namespace,
@@ -131,7 +115,7 @@ def write_out(program: Program) -> None:
 def in_common(
     shard: Shard, by_shard: Collection[int] = (), *, short: bool = False
 ) -> Callable[[Node], Sequence[Value] | None]:
-    """The rule by which `synchronize` puts new nodes in the place of a normalisation.
+    """The rule by which mean and variance are taken over the samples of all shards wherever they are over the batch.
 
     Of images that are stored in 16 bits both sums go in one message, that of x and that of its square: what float32
     loses there, some 2^-24 of the squared mean, is less than what storing lost.
@@ -170,24 +154,25 @@ def in_common(
     return rule
 
 
-def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None) -> None:
+def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None, first: int = 0) -> None:
     """Raise a ValueError if layers or a loss reduce over the samples themselves, of which a shard has only some.
 
     Args:
-        nodes: The nodes of the layers, before `synchronize`, or those of the loss.
+        nodes: The nodes of the layers, before they have anything in common, or those of the loss.
         shard: The shard.
         name: What the loss is called; None for layers.
+        first: Number of the first node that is checked.
     """
     if shard.count == 1:
         return
     dependent: set[int] = set()  # ids of Values that depend on samples
-    for node in nodes:
+    for number, node in enumerate(nodes):
         kinds = {v.kind for v in node.inputs if v.node is None}
         if name is not None or "input" in kinds or any(id(v) in dependent for v in node.inputs):
             dependent.update(map(id, node.outputs))
         elif node.op.name not in _REDUCTIONS:
             continue
-        if node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+        if number < first or node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
             continue
         x = node.inputs[0]
         if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):
@@ -228,7 +213,7 @@ def summed_loss(program: Program) -> Value | None:
     return None
 
 
-def _known(value: Value, depth: int = 4) -> Array | None:
+def constant_of(value: Value, depth: int = 4) -> Array | None:
     """Content of a value that a few nodes make of constants alone; None of others."""
     import array_api_compat.numpy as xp  # loads much, and only who distributes needs it
 
@@ -236,44 +221,7 @@ def _known(value: Value, depth: int = 4) -> Array | None:
         return value.data
     operands = list[Array]()
     for operand in value.node.inputs:
-        if (known := _known(operand, depth - 1)) is None:
+        if (known := constant_of(operand, depth - 1)) is None:
             return None
         operands.append(known)
     return value.node.op.reference(*operands, **value.node.attrs, xp=xp) if operands else None
-
-
-def reduce_totals(
-    program: Program, shard: Shard, loss: Value, gradients: Sequence[Value], split: Sequence[bool] = ()
-) -> list[Value]:
-    """Sum what the shards have to say: the loss, the totals of the metrics, and the gradients.
-
-    They are in one collective, or in several of at least `BUCKET` bytes.
-
-    Args:
-        program: Program of a shard, whose updates are sums of metrics, each an input plus what the shard adds.
-        shard: The shard.
-        loss: Sum of the losses of the shard's samples; the batch's mean becomes the output "loss".
-        gradients: Gradients of that sum.
-        split: For each gradient whether it is that of a shard's part of a kernel, which is summed over groups alone.
-
-    Returns:
-        Gradients of the mean over the batch.
-    """
-    added = {name: value.node.inputs for name, value in program.updates.items() if value.node is not None}
-    # All shards know how many samples they have together.
-    samples = {id(new) for _, new in added.values() if _known(new) == shard.samples}
-    with program.scope("shards", "backward" if gradients else "forward"):
-        common = [g for g, is_part in zip(gradients, split, strict=True) if not is_part]
-        counted = [new for _, new in added.values() if id(new) not in samples]
-        reduced = iter(in_buckets(program, shard, [loss, *counted, *common]))
-        # After the sum, so that each shard adds plain sums whatever its size.
-        scale = 1.0 / shard.batch
-        program.outputs["loss"] = next(reduced) * scale
-        for name, (old, new) in added.items():
-            program.updates[name] = old + (float(shard.batch) if id(new) in samples else next(reduced))
-
-        def total(gradient: Value) -> Value:
-            summed: Value = ops.all_reduce(gradient, group=shard.alike) if shard.groups > 1 else gradient
-            return summed
-
-        return [(total(g) if is_part else next(reduced)) * scale for g, is_part in zip(gradients, split, strict=True)]

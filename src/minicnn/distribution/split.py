@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from minicnn import ops
 from minicnn.distribution.passes import Shard
@@ -12,8 +12,8 @@ from minicnn.program.graph import Node, Program, Value
 from minicnn.program.readers import Readers
 
 
-def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> list[str]:
-    """Give a shard its columns of kernels, which it multiplies with the samples of all shards.
+def splitting(program: Program, shard: Shard, paths: Collection[str]) -> Callable[[Node], Sequence[Value] | None]:
+    """The rule that gives a shard its columns of kernels, which it multiplies with the samples of all shards.
 
     Samples are gathered from all shards, and of the products each shard gets back those of its own samples:
 
@@ -26,11 +26,8 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
     Args:
         program: Program of a shard, with its forward nodes only.
         shard: The shard, whose `layout` says which kernels are meant.
-        paths: Names of the parameters that may be split.
-
-    Returns:
-        Names of the kernels that were split: those whose columns the number of shards divides, and that one dense or
-        convolutional layer reads.
+        paths: Names of the parameters that may be split: those are whose columns the number of shards divides, and that
+            one dense or convolutional layer reads. They become the Program's `parts`.
 
     Raises:
         ValueError: If a pattern of the layout is that of no weight.
@@ -43,9 +40,7 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
                 f"{', '.join(names[:8]) or 'none'}{', ...' * (len(names) > 8)}. "
                 "Mend it, or use DataParallel, which splits no kernel."
             )
-    count, readers, kernels = shard.split.shards, Readers(program), list[str]()
-    if count == 1:
-        return []
+    count, readers = shard.split.shards, Readers(program)
     most = -(-shard.batch // shard.count)
 
     def rule(node: Node) -> Sequence[Value] | None:
@@ -60,11 +55,11 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
         named = any(kernel.ndim == axes and re.search(pattern, kernel.name) for pattern, axes in shard.layout)
         meant = named and kernel.name in paths
         rows, rest = divmod(x.shape[first] * most, shard.samples)
-        if not meant or len(readers.of(kernel)) != 1 or kernel.shape[-1] % count or rest:
+        if count == 1 or not meant or len(readers.of(kernel)) != 1 or kernel.shape[-1] % count or rest:
             return None
         # Nothing else has read its shape.
         kernel.spec = type(kernel.spec)((*kernel.shape[:-1], kernel.shape[-1] // count), kernel.dtype)
-        kernels.append(kernel.name)
+        program.parts[kernel.name] = count
         if rows > x.shape[first]:
             frame = [(0, rows - x.shape[first] if axis == first else 0) for axis in range(x.ndim)]
             x = ops.pad(x, widths=tuple(frame))
@@ -74,9 +69,7 @@ def split_kernels(program: Program, shard: Shard, paths: Collection[str]) -> lis
         kept = node.outputs[0].shape[first]
         return [y[(*[slice(None)] * first, slice(0, kept), ...)] if kept < rows else y]
 
-    program.replace(rule)
-    program.parts = dict.fromkeys(kernels, count)
-    return kernels
+    return rule
 
 
 def sum_parts(program: Program, shard: Shard, gradients: Collection[Value]) -> None:

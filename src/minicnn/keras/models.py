@@ -109,7 +109,7 @@ class Model(minicnn.Model):
 
     def get_metrics_result(self) -> dict[str, Any]:
         """The metrics of `compile` by name, and the loss."""
-        loss = None if self._step is None else self._step._loss
+        loss = None if self._step is None else self._step.total_loss
         metrics = {m.name: m.result() for m in self.metrics}
         return metrics if loss is None or metrics["loss"].totals else {**metrics, "loss": loss}
 

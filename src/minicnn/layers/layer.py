@@ -21,6 +21,8 @@ from minicnn.program.graph import Value
 from minicnn.regularizers import Limit, get_regularizer
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from minicnn.layers.graph import Graph
     from minicnn.layers.symbolic import SymbolicTensor
 
@@ -250,6 +252,10 @@ class Layer(Inspectable):
     def __call__(
         self, inputs: Value | Sequence[Value], *more: Any, training: bool | None = None, **named: Any
     ) -> Value: ...
+    @overload
+    def __call__(
+        self, inputs: NDArray[Any], *more: Any, training: bool | None = None, **named: Any
+    ) -> NDArray[Any]: ...
     @overload
     def __call__(self, inputs: Any, *more: Any, training: bool | None = None, **named: Any) -> Any: ...
     def __call__(self, inputs: Any, *more: Any, training: bool | None = None, **named: Any) -> Any:

@@ -29,7 +29,7 @@ class Executor:
     """Runs the steps of one model, compiled when first needed, on its variables.
 
     Args:
-        step: What Programs are traced from; another one may take its place.
+        step: What Programs are traced from.
         variables: What the steps read and replace.
 
     Attributes:
@@ -38,7 +38,7 @@ class Executor:
     """
 
     def __init__(self, step: Step, variables: Variables) -> None:
-        self.step: Step = step
+        self.step = step
         self.variables = variables
         self.distribution: DataParallel | None = None
         self.steps_taken = 0
@@ -121,19 +121,30 @@ class Executor:
         return [backend.xp.reshape(results[name], (-1, *results[name].shape[2:])) for name in step.outputs]
 
     def remember(self, x: Any, run: Run) -> None:
-        """Note that an array of NumPy went into a prediction as it is, if it did: see `known`."""
+        """Note that an array of NumPy went into a prediction as it is, if it did: see `predict_alike`."""
         ((name, array),) = run.arrays.items() if len(run.arrays) == 1 else [("", None)]
         if type(x) is not np.ndarray or type(array) is not np.ndarray or run.index is not None:
             return
         if (x.shape, x.dtype, x.ctypes.data) == (array.shape, array.dtype, array.ctypes.data):
             self._known = x.shape, x.dtype, run.feed, name
 
-    def known(self, x: Any) -> Run | None:
-        """The prediction for an array like the last that was remembered, of which nothing needs to be checked."""
+    def predict_alike(self, x: Any, batch_size: int, next_draw: Callable[[], int]) -> list[Array] | None:
+        """The outputs for an array like the last that was remembered, of which nothing is checked; None for another."""
         known = self._known
         if known is None or type(x) is not np.ndarray or x.shape != known[0] or x.dtype != known[1]:
             return None
-        return Run(known[2], {known[3]: x})
+        if known[2].batch > batch_size:
+            return None
+        feed, draw = known[2], next_draw()
+        with self.variables:
+            step = self._step("predict", feed)
+            if step.on_input is not None and self.distribution is None:
+                outputs = step.on_input(x, self.variables.state())
+                if outputs is not None:
+                    return outputs
+        outputs = self.predict(Run(feed, {known[3]: x}), draw)
+        # Outputs are new arrays, but where the network hands its input through.
+        return [array.copy() if np.may_share_memory(array, x) else array for array in outputs]
 
     def _advance(self, kind: StepKind, run: Run, totals: Totals, rows: dict[str, HostArray], finite: bool) -> Totals:
         """Totals after the steps of a run, taken as many at a time as the totals have room for.
@@ -239,9 +250,10 @@ class Executor:
         variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
         counted, inputs = program.counted or feed.batch, frozenset(v.name for v in program.inputs)
         many = compiled.many if isinstance(compiled, ManySteps) else None
-        on_state = compiled.on_state if isinstance(compiled, StateStep) else None
+        on_state, on_input = (compiled.on_state, compiled.on_input) if isinstance(compiled, StateStep) else (None, None)
         timed = compiled if isinstance(compiled, TimedStep) else None
-        return CompiledStep(run, many, on_state, timed, carried, list(program.outputs), zeros, draws, counted, inputs)
+        outputs = list(program.outputs)
+        return CompiledStep(run, many, on_state, on_input, timed, carried, outputs, zeros, draws, counted, inputs)
 
     def _check_carried(self, program: Program) -> None:
         for value in program.inputs:
@@ -264,6 +276,7 @@ class CompiledStep:
         run: Takes at least the Program's inputs by name.
         many: See `ManySteps.many`; None if the Executable takes one step at a time.
         on_state: See `StateStep.on_state`; None if the Executable looks at all arrays each time.
+        on_input: See `StateStep.on_input`; None likewise.
         timed: The Executable, if it tells when its parts run.
         carried: Names of the variables that it replaces.
         outputs: Names of its outputs in order; a backend may return them in another order.
@@ -276,6 +289,7 @@ class CompiledStep:
     run: Executable
     many: Callable[..., dict[str, Array]] | None
     on_state: Callable[..., dict[str, Array]] | None
+    on_input: Callable[..., list[Array] | None] | None
     timed: TimedStep | None
     carried: frozenset[str]
     outputs: Sequence[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minicnn import ops
@@ -15,7 +15,7 @@ from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Value
 
 if TYPE_CHECKING:
-    from minicnn.loop.written_trace import WrittenTrace
+    from minicnn.loop.traced_step import TracedStep
 
 
 class Measured:
@@ -29,7 +29,7 @@ class Measured:
         totals: What the step adds to the metric's sums.
     """
 
-    def __init__(self, metric: Metric, trace: WrittenTrace) -> None:
+    def __init__(self, metric: Metric, trace: TracedStep) -> None:
         self.metric, self._trace, self.name = metric, trace, metric.name
         self.totals: dict[str, Value] = {}
 
@@ -43,7 +43,8 @@ class Measured:
         trace, program = self._trace, self._trace.program
         with program.scope(METRICS, "forward"):
             if type(self.metric) is Mean:
-                totals = totals_of(mean_of(values[0]), trace) | {"total": trace._sum(mean_of(values[0]))}
+                mean = mean_of(values[0])
+                totals = totals_of(mean, trace) | {"total": trace.sum_of(mean)}
             else:
                 y_true, y_pred, *rest = values
                 weight = rest[0] if rest else sample_weight
@@ -54,11 +55,18 @@ class Measured:
                 whole = samples if trace.shard is None else samples * trace.shard.batch // trace.samples
                 each = 1 if isinstance(self.metric, Mean) else y_pred.size // samples
                 program.counted = max(program.counted, whole * each)
-            self.totals = {key: self.totals[key] + v if key in self.totals else v for key, v in totals.items()}
+            self.add(totals)
 
-    def read(self, totals: Mapping[str, Any]) -> Any:
-        """The number that sums stand for."""
-        return read_mean(totals) if type(self.metric) is Mean else self.metric.result(totals)
+    def add(self, totals: Mapping[str, Value]) -> None:
+        """Add to the metric's sums."""
+        self.totals = {key: self.totals[key] + v if key in self.totals else v for key, v in totals.items()}
+        if self not in self._trace.metrics:
+            self._trace.metrics.append(self)
+
+    @property
+    def reader(self) -> Callable[[Mapping[str, Any]], Any]:
+        """The function that gives the number that sums stand for."""
+        return read_mean if type(self.metric) is Mean else self.metric.result
 
     def result(self) -> Measured:
         """The metric's log, as `train_step` returns it."""
@@ -81,7 +89,7 @@ class Stepping:
         trace: The step's.
     """
 
-    def __init__(self, optimizer: Optimizer, trace: WrittenTrace) -> None:
+    def __init__(self, optimizer: Optimizer, trace: TracedStep) -> None:
         self._optimizer, self._trace = optimizer, trace
 
     def apply(self, gradients: Sequence[Value | None], weights: Sequence[Weight]) -> None:
@@ -97,10 +105,10 @@ class Stepping:
         return getattr(self._optimizer, name)
 
 
-def bind_held(held: Any, name: str, trace: WrittenTrace) -> Any:
+def bind_held(held: Any, name: str, trace: TracedStep) -> Any:
     """An optimizer or a metric that a model holds, or several in a container, as they are in a step; else None."""
     if isinstance(held, Optimizer):
-        if held is not trace.supervised.optimizer:
+        if held is not trace.source.optimizer:
             twin = object.__new__(type(held))
             vars(twin).update(vars(held), _name=name)
             held = twin

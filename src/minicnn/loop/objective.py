@@ -100,7 +100,7 @@ class Objective:
         ]
         names = [""] if count == 1 else [f"{name}_" for name in outputs]
         objective = cls(chosen, [float(w) for w in weights], measured, names)
-        logs = [name for name, _ in objective._readers()]
+        logs = [name for name, _ in objective.readers()]
         twice = sorted({name for name in logs if logs.count(name) > 1})
         if twice:
             raise ValueError(
@@ -121,21 +121,13 @@ class Objective:
                 )
                 warnings.warn(message, stacklevel=3)
 
-    def _readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
+    def readers(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
         """Names of the logs in their order, and what makes each from its totals."""
         readers: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [("loss", read_mean)]
         readers += [(f"{prefix}loss", read_mean) for prefix in self.names if prefix]
         for prefix, metrics in sorted(zip(self.names, self.metrics, strict=True), key=lambda pair: pair[0]):  # as Keras
             readers += [(f"{prefix}{metric.name}", metric.result) for metric in metrics]
         return readers
-
-    def logs(self, totals: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-        """Losses and metrics by name.
-
-        Args:
-            totals: Sums by the names of their Program inputs, "metric/<log>/<key>"; empty if nothing was run.
-        """
-        return read_logs(totals, dict(self._readers()))
 
 
 def read_logs(

@@ -64,17 +64,10 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
 
 def predict_alike(training: Training, x: Any, batch_size: int) -> list[Any] | None:
     """Each output for an array of one batch that is like the last; None if it is not."""
-    executor = training.executor
-    run = executor.known(x)
-    if run is None or type(batch_size) is not int or run.feed.batch > batch_size:
+    if type(batch_size) is not int:
         return None
-    backend = training.backend
-    refuse_after_fork(backend)
-    with backend.active():
-        outputs = executor.predict(run, training.next_draw())
-        # Outputs are new arrays, which need no copy, but where the network hands its input through.
-        alike = all(type(array) is np.ndarray and not np.may_share_memory(array, x) for array in outputs)
-        return outputs if alike else _joined(x, True, [[array] for array in outputs], backend)
+    refuse_after_fork(training.backend)
+    return training.executor.predict_alike(x, batch_size, training.next_draw)
 
 
 def predict_batch(training: Training, x: Any, as_in_training: bool = False) -> list[Any]:

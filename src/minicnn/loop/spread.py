@@ -7,7 +7,7 @@ from typing import Literal
 
 from minicnn.distribution.segments import COLLECTIVES
 from minicnn.ops.checks import normalize_axes
-from minicnn.program.graph import Node, Program
+from minicnn.program.graph import Node, Program, Value
 
 # "same" on all shards; numbers of the "samples" along the first axis; a "mean" over samples, and what is linear in it,
 # which over all shards is the mean of theirs; a "sum" likewise; "mixed": anything else.
@@ -28,6 +28,9 @@ def spread(program: Program, samples: int, data: Collection[str], means: Collect
     """
     kinds: dict[int, Spread] = {id(v): "samples" for v in program.inputs if v.name in data}
     for node in program.nodes:
+        if node.op.name == "all_to_all":  # which gives each shard back what split kernels make of its samples
+            kinds |= dict.fromkeys(map(id, node.outputs), "samples")
+            continue
         of = [kinds.get(id(v), "same") for v in node.inputs]
         if node.op.name not in COLLECTIVES and any(kind != "same" for kind in of):
             for i, v in enumerate(node.outputs):
@@ -76,3 +79,17 @@ def _of_samples(node: Node, of: list[Spread], result: int, samples: int) -> Spre
     if name == "normalize" and result > 0 and not rows:
         return "mixed"
     return "samples" if rows else "mixed"
+
+
+def check_mean(what: str, value: Value, kind: Spread) -> None:
+    """Raise a ValueError if a Value is no mean over samples, where each shard sees only its own."""
+    if kind not in ("same", "mean"):
+        origin = f", made by {value.node.op.name}" if value.node is not None else ""
+        raise ValueError(
+            f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
+            f"Received: {value!r}{origin}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, "
+            "with others of the batch through self.gather(x), or train without shards."
+        )
+
+
+_SAID = {"samples": "a number for each sample", "sum": "a sum over them", "mixed": "more than a mean over them"}

@@ -27,12 +27,10 @@ from minicnn.loop.executor import Executor
 from minicnn.loop.objective import LazyLogs
 from minicnn.loop.sources import BatchSource
 from minicnn.loop.standardizer import Standardizer
-from minicnn.loop.step import Supervised
+from minicnn.loop.step import Step
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Run
 from minicnn.loop.variables import Variables
-from minicnn.loop.written import WrittenStep
-from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program
 from minicnn.schedules import Schedule
 
@@ -44,10 +42,9 @@ class Training:
 
     Attributes:
         step: What the model is compiled for: the graph, losses and metrics, the optimizer.
-        written: The step that stands for `step`, where the model's author has written one.
         weights: The weights of the graph by path.
         variables: Their arrays, and the optimizer's.
-        executor: What runs the steps; its `step` is what is traced, this one unless another takes its place.
+        executor: What runs the steps.
         stop: Whether `fit` ends after the step that is under way.
         position: Epoch and batch that come next.
         samples_seen: Samples of the epoch that is under way.
@@ -56,9 +53,8 @@ class Training:
     """
 
     def __init__(self, backend: str | Backend | None, seed: int) -> None:
-        self.step = Supervised(seed)
+        self.step = Step(seed)
         self.weights: dict[str, Weight] = {}
-        self.written: WrittenStep | None = None
         self.stop = False
         self.samples_seen = 0
         self.position = (0, 0)
@@ -69,7 +65,7 @@ class Training:
     def _begin(self, backend: str | Backend | None) -> None:
         """Set what a copy has of its own."""
         self.variables = Variables(backend)
-        self.executor = Executor(self.written or self.step, self.variables)
+        self.executor = Executor(self.step, self.variables)
         self._fitting = threading.Lock()
         self._open_logs: Callable[[], LazyLogs | None] = _none  # logs that may still be read
 
@@ -127,7 +123,7 @@ class Training:
         before, step.graph = step.graph, graph
         step.paths.clear()
         try:
-            _, self.weights = step.declare("predict", step.feed(1))
+            _, self.weights = step.declare(step.feed(1))
         except Exception:  # what does not fit is not taken up
             step.graph = before
             raise
@@ -153,9 +149,7 @@ class Training:
         self.weights |= new
         self.variables.share({path: weight.cell for path, weight in new.items()})
 
-    def compile(
-        self, precision: str, distribution: DataParallel | None, written: WrittenStep | None = None, **parts: Any
-    ) -> None:
+    def compile(self, precision: str, distribution: DataParallel | None, **parts: Any) -> None:
         """Set what to train for; `parts` are attributes of the step. Optimizer state begins anew.
 
         Raises:
@@ -171,17 +165,16 @@ class Training:
             _check_precision(precision, self.backend)
             if distribution is not None:
                 distribution.connect(self.backend)
-        for name, value in {"precision": precision, **parts}.items():
-            setattr(self.step, name, value)
-        self.written = written
+        step = self.step
+        self.step = self.executor.step = Step(step.seed, step.graph, precision=precision, paths=step.paths, **parts)
         self.variables.reset(self.step.dtype, self.weights)
         self.executor.forget()
-        self.executor.step, self.executor.distribution = self.written or self.step, distribution
+        self.executor.distribution = distribution
         self.position = (0, 0)
 
     def forget(self) -> None:
         """Begin anew: with first weights, as if nothing had been compiled or trained."""
-        self.compile("float32", None, objective=None, optimizer=None, trainable={})
+        self.compile("float32", None)
         for path, weight in self.weights.items():
             weight.cell.put(partial(_first, weight.initializer, weight.shape, self.step.seed, path))
 
@@ -189,17 +182,17 @@ class Training:
         """Paths of the weights that training changes: as compiled, or as it would be with other layers trainable."""
         if self.step.graph is None:
             return [path for path, weight in self.weights.items() if weight.trainable]
-        program, _ = self.step.declare("predict", self.step.feed(1), trainable=trainable)
+        program, _ = self.step.declare(self.step.feed(1), trainable)
         return [v.name for v in program.inputs if v.kind == "parameter"]
 
     def program(self, kind: Any, batch_size: int) -> Program:
         """The Program of a step to be shown: see `DataParallel.program`."""
-        seen = None if self.written is None or kind == "predict" else self.written.seen
+        seen = None if self.step.author is None or kind == "predict" else self.step.seen
         feed = self.step.feed(batch_size) if seen is None else seen.of(batch_size)
         distribution = self.executor.shared(kind)
         if distribution is None:
-            return self.executor.step.trace(kind, feed)
-        return distribution.program(partial(self.executor.step.trace, kind), feed)
+            return self.step.trace(kind, feed)
+        return distribution.program(partial(self.step.trace, kind), feed)
 
     # Data ---------------------------------------------------------------------------------------
 
@@ -215,7 +208,7 @@ class Training:
 
     def standardizer(self, class_weight: Mapping[int, float] | None = None, *, labelled: bool = True) -> Standardizer:
         """The standardizer of the model's data; without labels for predictions."""
-        free = labelled and self.written is not None
+        free = labelled and self.step.author is not None
         graph = self.step.graph if free else self.step.wired()
         inputs, outputs = ([], []) if graph is None else (graph.inputs, graph.outputs)
         objective = self.step.compiled()[0] if labelled else None
@@ -255,17 +248,15 @@ class Training:
 
     def logs(self, totals: Totals) -> dict[str, Any]:
         """Metric values from their totals; waits for the device."""
-        return self.executor.step.logs(totals.read(self._to_numpy))
+        return self.step.logs(totals.read(self._to_numpy))
 
     def train(self, run: Run, totals: Totals, finite: bool = True) -> Totals:
         """Take training steps; returns the metric totals with theirs added. See `Executor.train`."""
         kept = self._open_logs()
         if kept is not None:  # they may be read later, and the step may overwrite the totals
             kept.read()
-        executor = self.executor
-        if self.written is not None:
-            self.written.seen = run.feed
-        return executor.train(run, totals, executor.step.rates(executor.steps_taken, run.steps), finite)
+        self.step.seen = run.feed
+        return self.executor.train(run, totals, self.step.rates(self.executor.steps_taken, run.steps), finite)
 
     def fit(
         self, source: BatchSource, validation: BatchSource | None, validates: Callable[[int], bool],
@@ -329,13 +320,9 @@ class Training:
         self.draws += 1
         return self.draws - 1
 
-    def further_optimizers(self) -> dict[str, Optimizer]:
-        """Optimizers that a step of its author's has beside that of `compile`."""
-        return {} if self.written is None else self.written.optimizers()
-
     def further_rates(self) -> dict[str, float]:
-        """Their learning rates, but for schedules."""
-        every = {name: optimizer.learning_rate for name, optimizer in self.further_optimizers().items()}
+        """Learning rates of optimizers beside that of `compile`, but for schedules."""
+        every = {name: optimizer.learning_rate for name, optimizer in self.step.further_optimizers().items()}
         return {name: rate for name, rate in every.items() if not isinstance(rate, Schedule)}
 
     # Ranks and states ---------------------------------------------------------------------------
@@ -378,7 +365,7 @@ class Training:
         if self.step.optimizer is not None and state["learning_rate"] is not None:
             self.step.optimizer.learning_rate = state["learning_rate"]
         for name, rate in state["rates"].items():
-            self.further_optimizers()[name].learning_rate = rate
+            self.step.further_optimizers()[name].learning_rate = rate
 
 
 def _check_precision(precision: str, backend: Backend) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,18 @@ Host = np.ndarray[Any, Any]
 
 def trace(run: Run, batch: int) -> Program:
     """The Program of a training step of what a run trains: its "network", "image" and "classes"."""
-    return _model(run).program("train", batch_size=batch)
+    image = run.get("image")
+    return _traced(
+        run["network"], image if image is None else tuple(image), run.get("classes"), run.get("backend"), batch
+    )
+
+
+@lru_cache(maxsize=64)  # a page asks for the same steps in its figures, its tables and its text
+def _traced(
+    network: str, image: tuple[int, ...] | None, classes: int | None, backend: str | None, batch: int
+) -> Program:
+    model = _model({"network": network, "image": image, "classes": classes, "backend": backend})
+    return model.program("train", batch_size=batch)
 
 
 def _model(run: Run, distribution: DataParallel | None = None) -> Model:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 OUTLIER = 2.0  # times as long as usual
 
@@ -41,7 +40,10 @@ class Spread:
         """
         if not len(samples):
             raise ValueError("A spread is of at least one sample. Received: none. Measure first.")
-        low, median, high = (float(q) for q in np.quantile(np.asarray(samples, np.float64) * factor, (0.25, 0.5, 0.75)))
+        ordered = sorted(float(sample) * factor for sample in samples)
+        if any(map(math.isnan, ordered)):  # which have no order
+            return cls(math.nan, math.nan, math.nan, len(samples))
+        low, median, high = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
         return cls(median, low, high, len(samples))
 
     def scaled(self, factor: float) -> Spread:
@@ -69,6 +71,18 @@ class Spread:
         typical = sorted(counted, reverse=rate)[(len(counted) - 1) // 2] if len(counted) else 0.0
         kept = [s for s in counted if (s * OUTLIER >= typical if rate else s <= OUTLIER * typical)]
         return replace(cls.of(kept, factor), outliers=len(counted) - len(kept))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """The quantile of ordered samples, between two of them by linear interpolation (definition 7 of Hyndman and Fan).
+
+    NumPy's takes fifty times as long on a few samples, and a page of a study asks for thousands.
+    """
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    if below == place:
+        return ordered[below]
+    return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
 
 
 def disturbed(times: Sequence[float]) -> str | None:

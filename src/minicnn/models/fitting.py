@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from numpy.typing import NDArray
+
 from minicnn.arguments import plain
 from minicnn.callbacks import Callback, Callbacks, History, progress
 from minicnn.data.forms import Batches
@@ -19,7 +21,6 @@ from minicnn.loop.objective import Objective
 from minicnn.loop.sources import BatchSource
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import PRECISIONS, Precision
-from minicnn.loop.written import WrittenStep
 from minicnn.losses import Loss, LossName
 from minicnn.models.checks import (
     as_asked,
@@ -35,6 +36,9 @@ from minicnn.optimizers import Optimizer, get_optimizer
 
 if TYPE_CHECKING:
     from minicnn.models.model import Model
+
+# "X | Any" is the type of what is X but for models of several outputs or metrics, which give a list: a type checker
+# knows X's attributes, and takes a list as well.
 
 
 def compile(
@@ -76,12 +80,9 @@ def compile(
     if loss is None:
         loss = [] if model._writes_steps() else "sparse_categorical_crossentropy"
     objective = Objective.of(loss, metrics, loss_weights, model.output_names)
-    written = None
-    if model._writes_steps() or not objective.losses:
-        written = WrittenStep(model, model._training.step, model._training.adopt)
     model._training.compile(
-        precision, distribution, written, objective=objective, optimizer=get_optimizer(optimizer),
-        trainable=model._trainable_now(), warned=False,
+        precision, distribution, objective=objective, optimizer=get_optimizer(optimizer),
+        trainable=model._trainable_now(), author=model if model._writes_steps() or not objective.losses else None,
     )  # fmt: skip
     if model._training.step.graph is not None and objective.losses:
         objective.check_outputs(model._graph.outputs)
@@ -214,7 +215,12 @@ def evaluate(
 @overload
 def evaluate(
     model: Model, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
-    steps: int | None = None, *, return_dict: bool = False, callbacks: Sequence[Callback] = (),
+    steps: int | None = None, *, return_dict: Literal[False] = False, callbacks: Sequence[Callback] = (),
+) -> float | Any: ...  # fmt: skip
+@overload
+def evaluate(
+    model: Model, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
+    steps: int | None = None, *, return_dict: bool, callbacks: Sequence[Callback] = (),
 ) -> Any: ...  # fmt: skip
 def evaluate(
     model: Model, x: Any, y: Any = None, batch_size: int = 32, verbose: str | int = 0, sample_weight: Any = None,
@@ -259,6 +265,16 @@ def test_on_batch(model: Model, x: Any, y: Any = None, sample_weight: Any = None
         return as_asked(training.logs(training.executor.evaluate(run, Totals())), return_dict)
 
 
+@overload
+def predict(
+    model: Model, x: NDArray[Any], batch_size: int = 32, verbose: str | int = 0, steps: int | None = None, *,
+    callbacks: Sequence[Callback] = (),
+) -> NDArray[Any] | Any: ...  # fmt: skip
+@overload
+def predict(
+    model: Model, x: Any, batch_size: int = 32, verbose: str | int = 0, steps: int | None = None, *,
+    callbacks: Sequence[Callback] = (),
+) -> Any: ...  # fmt: skip
 def predict(
     model: Model, x: Any, batch_size: int = 32, verbose: str | int = 0, steps: int | None = None, *,
     callbacks: Sequence[Callback] = (),
@@ -277,7 +293,7 @@ def predict(
         Array of the kind that x is, NumPy for lists; a list of them for several outputs.
     """
     # A network of few samples computes for less time than it takes to check what it is given.
-    if not verbose and not callbacks and steps is None and model._training.written is None:
+    if not verbose and not callbacks and steps is None and model._training.step.author is None:
         outputs = predictions.predict_alike(model._training, x, batch_size)
         if outputs is not None:
             return outputs[0] if model._graph.one_output else outputs
@@ -291,6 +307,10 @@ def predict(
     return outputs[0] if model._graph.one_output else outputs
 
 
+@overload
+def predict_on_batch(model: Model, x: NDArray[Any]) -> NDArray[Any] | Any: ...
+@overload
+def predict_on_batch(model: Model, x: Any) -> Any: ...
 def predict_on_batch(model: Model, x: Any) -> Any:
     """Outputs for given inputs in one step, as `predict` gives them."""
     return model(x)

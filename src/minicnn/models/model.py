@@ -7,9 +7,10 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minicnn import summary as tables
 from minicnn.backends.base import Backend
@@ -23,12 +24,12 @@ from minicnn.layers.weight import Weight
 from minicnn.loop.adapters import by_place
 from minicnn.loop.held import held_weights
 from minicnn.loop.predictions import predict_batch
+from minicnn.loop.step_methods import Steps
 from minicnn.loop.tracing import StepKind
 from minicnn.loop.training import Training
 from minicnn.models import fitting, observation, storage
 from minicnn.models.called import Called
 from minicnn.models.checks import check_counts, check_seed, in_order
-from minicnn.models.steps import Steps
 from minicnn.names import known_name
 from minicnn.optimizers import Optimizer
 from minicnn.program.graph import Program, Value
@@ -152,7 +153,17 @@ class Model(Steps):
         held = super()._held()
         return held if type(self).__init__ is Model.__init__ else [*held, *vars(self).values()]
 
-    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:  # type: ignore[override]  # one list
+    @overload  # type: ignore[override]  # one list
+    def __call__(
+        self, inputs: SymbolicTensor | Sequence[SymbolicTensor], *, training: bool | None = None
+    ) -> SymbolicTensor | Any: ...
+    @overload
+    def __call__(self, inputs: Value | Sequence[Value], *, training: bool | None = None) -> Value | Any: ...
+    @overload
+    def __call__(self, inputs: NDArray[Any], *, training: bool | None = None) -> NDArray[Any] | Any: ...
+    @overload
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any: ...
+    def __call__(self, inputs: Any, *, training: bool | None = None) -> Any:
         """Apply to symbolic tensors, to Values within a layer's `call`, or to arrays.
 
         Args:

@@ -46,10 +46,10 @@ def trace(model: Model, x: Any, y: Any = None, sample_weight: Any = None, *, ker
         run = training.standardizer(labelled=not predicts).batch(x, y, sample_weight)
         arrays = {name: variables.get(name) for name in variables.cells}
         if not predicts:
-            rates = executor.step.rates(executor.steps_taken, 1)
+            rates = training.step.rates(executor.steps_taken, 1)
             arrays = {name: np.asarray(value) for name, (value,) in rates.items()} | arrays
         arrays |= {name: training.backend.to_numpy(array) for name, array in run.arrays.items()}
-        program = executor.step.trace(kind, run.feed)
+        program = training.step.trace(kind, run.feed)
         inputs = {v.name: arrays.get(v.name, np.zeros(v.shape)) for v in program.inputs}
         return traced(program, training.backend, inputs, kernels=kernels)
 
@@ -70,6 +70,6 @@ def timeline(model: Model, x: Any, y: Any = None, sample_weight: Any = None) -> 
     with training.together(), received(model, x, y) as (x, y):
         run, executor = training.standardizer().batch(x, y, sample_weight), training.executor
         training.train(run, Totals())  # which compiles it
-        spans = Timeline.told(executor.timeline(run, executor.step.rates(executor.steps_taken, 1)))
+        spans = Timeline.told(executor.timeline(run, training.step.rates(executor.steps_taken, 1)))
         distribution = training.distribution
         return Timeline.of([spans] if distribution is None else distribution.communicator.share(spans))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minicnn import ops
 from minicnn.program.graph import Node, Program, Value
@@ -185,3 +185,30 @@ def lower_precision(program: Program, dtype: str, *, keep: str | None = None) ->
         return [ops.cast(product, dtype="float32")]
 
     return program.replace(rule)
+
+
+def makers_of(program: Program, value: Value) -> set[int]:
+    """Ids of the Values that one is computed from."""
+    makers = {id(value)}
+    for node in reversed(program.nodes):
+        if any(id(v) in makers for v in node.outputs):
+            makers.update(map(id, node.inputs))
+    return makers
+
+
+def replace_in_place(program: Program, rule: Callable[[Node], Sequence[Value] | None]) -> None:
+    """As `Program.replace`, but Values stay what they are, for whoever holds them: new nodes make them."""
+    for node in program.rebuild():
+        first = len(program.nodes)
+        replacements = rule(node)
+        if replacements is None:
+            program.nodes.append(node)
+            continue
+        for old, new in zip(node.outputs, replacements, strict=True):
+            maker = new.node
+            if maker is None:
+                continue
+            maker.outputs = tuple(old if v is new else v for v in maker.outputs)
+            old.node = maker
+            for later in program.nodes[first:]:
+                later.inputs = tuple(old if v is new else v for v in later.inputs)

@@ -15,13 +15,15 @@ See Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cor
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +161,8 @@ template <int N> static inline void wait_for_copies() {
 }
 static inline void wait_for_previous() {}
 static inline void let_next_begin() {}
-// Memory that other processes write, too; the processor is theirs while nothing has come.
+// Memory that other processes write, too. While nothing has come the threads of the block take turns, so that they
+// exchange their words in one round, and then the processor is the others'.
 UNCHECKED static void put_word(unsigned long long* place, unsigned long long word) {
   __atomic_store_n(place, word, __ATOMIC_RELAXED);
 }
@@ -177,7 +180,10 @@ template <class Run> UNCHECKED static void store_far(Run* place, const Run& run)
   for (unsigned e = 0; e < sizeof(run.v) / sizeof(run.v[0]); e++) place->v[e] = run.v[e];
 }
 UNCHECKED static unsigned look_at_host(const unsigned* place) { return *(volatile const unsigned*)place; }
-static inline void take_a_breath() { sched_yield(); }
+UNCHECKED static void take_a_breath() {
+  if (threadIdx.x == 0) sched_yield();
+  take_turns();
+}
 static inline bool spare(int threads) {
   if (int(threadIdx.x) < threads) return false;
   everyone.leave();
@@ -363,14 +369,24 @@ def _common() -> Path:
     headers = re.sub(r'#include "\w+\.cuh"|#pragma once', "", headers).replace("#pragma unroll", "//")
     text = " ".join(FLAGS).join(("// ", "\n")) + HOST + CHECKS + RUN + WARPS + WARPGROUPS + headers
     path = _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.hpp"
-    if not path.with_suffix(".hpp.gch").exists():
+    made = path.with_suffix(".hpp.gch")
+    if not made.exists():
         _FOLDER.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:  # another process may be at it
-            (header := Path(folder) / path.name).write_text(text)
-            _compile(text, "-x", "c++-header", header, "-o", Path(folder) / "made.gch")
-            header.replace(path)
-            (Path(folder) / "made.gch").replace(path.with_suffix(".hpp.gch"))
+        with _alone(path.stem), tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
+            if not made.exists():
+                (header := Path(folder) / path.name).write_text(text)
+                _compile(text, "-x", "c++-header", header, "-o", Path(folder) / "made.gch")
+                header.replace(path)
+                (Path(folder) / "made.gch").replace(made)
     return path
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """No other process compiles these meanwhile: ranks need the same kernels, which one makes and all others load."""
+    with (_FOLDER / f"{name}.lock").open("w") as lock:  # given up when it is closed, or when the process ends
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _compile(text: str, *arguments: str | Path) -> None:
@@ -412,6 +428,12 @@ def _path(text: str) -> Path:
 def compile_all(texts: Sequence[str]) -> None:
     """Compile those of some kernels that have no library yet, into one, as starting g++ takes longer than a kernel."""
     missing = [text for text in dict.fromkeys(texts) if not _path(text).exists()]
+    if missing:
+        with _alone(_path("".join(missing)).stem):
+            _compile_into_one([text for text in missing if not _path(text).exists()])
+
+
+def _compile_into_one(missing: Sequence[str]) -> None:
     if not missing:
         return
     parts = [

@@ -58,7 +58,7 @@ def test_all_kernels_of_a_step(network: str, architecture: str) -> None:
     assert all(compiler.compile_all(_texts(network, tiled=True, fuse=True), architecture))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("precision", "architecture"),
     [("float32", "sm_80"), ("float32", "sm_90"), ("bfloat16", "sm_90"), ("float16", "sm_80")],
@@ -72,6 +72,7 @@ def test_kernels_on_tensor_cores(precision: str, architecture: str, monkeypatch:
     assert all(compiler.compile_all(texts, architecture))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.* takes probabilities")
 @pytest.mark.parametrize(("hidden", "architecture"), [(10, "sm_75"), (20, "sm_80"), (20, "sm_90")])
 def test_row_regions_that_begin_with_bytes(hidden: int, architecture: str) -> None:
@@ -83,6 +84,7 @@ def test_row_regions_that_begin_with_bytes(hidden: int, architecture: str) -> No
     assert all(compiler.compile_all(texts, architecture))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.* takes probabilities")
 @pytest.mark.parametrize(("width", "hidden", "architecture"), [(100, 10, "sm_80"), (99, 20, "sm_90")])
 def test_row_regions_that_begin_with_rows_of_float32(width: int, hidden: int, architecture: str) -> None:

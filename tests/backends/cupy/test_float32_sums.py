@@ -73,6 +73,7 @@ def errors(found: Array, exact: Array) -> tuple[float, float]:
     return float(np.linalg.norm(off) / np.linalg.norm(exact)), float(np.abs(off).max() / np.abs(exact).max())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("signs", ["normal", "positive"])
 @pytest.mark.parametrize("which", ["product", "forward", "input gradient", "weight gradient"])
 def test_sums_of_many_terms_are_no_worse_than_those_of_multiply_adds(which: str, signs: str) -> None:

@@ -14,7 +14,7 @@ from backends.cupy.pipelined import NAMES, convolution, take_only_these, tiled_a
 from backends.cupy.short_storage import by_numpy, distance, residual, rounded, steps
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
-from minicnn.backends._gpu import writer
+from minicnn.backends._gpu import neighbours
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
@@ -26,6 +26,7 @@ from minicnn.backends.cupy.generation import generate
 from minicnn.program import Program
 from minicnn.program.passes import lower_precision, shorten_images
 from support.plans import plan_of
+from support.tolerances import SUM
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_a_gpu_without_tensor_cores_for_both_formats_has_no_such_kernels() -> No
 def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
     channels: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_THREADS", 0)  # which few elements do not keep busy
+    monkeypatch.setattr(neighbours, "_THREADS", 0)  # which few elements do not keep busy
     plain, short, arrays = steps(residual(channels, 2, overlapping=True, depthwise=True), 10, dtype)
     expected = by_numpy(short, arrays)
     exact = get_backend("numpy").compile(plain)(arrays)
@@ -161,7 +162,7 @@ def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
 @needs_gxx
 @pytest.mark.parametrize("channels", [16, 20])  # eight channels at once, or as many as go into both: four
 def test_windows_slide_over_neighbouring_channels(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_THREADS", 0)
+    monkeypatch.setattr(neighbours, "_THREADS", 0)
     x = layers.Input((11, 11, 3), dtype="uint8")
     y = layers.Conv2D(channels, 3, padding="same", use_bias=False)(layers.Rescaling(1 / 255)(x))
     y = layers.ReLU(6.0)(layers.BatchNormalization()(y))
@@ -191,7 +192,7 @@ def test_sums_and_maxima_over_positions(channels: int) -> None:
     arrays = {v.name: rng.standard_normal(v.shape).astype("float32") for v in program.inputs}
     expected = by_numpy(program, arrays)
     emulated = Emulated(program, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
-    assert distance(emulated(arrays), expected) < 1e-5
+    assert distance(emulated(arrays), expected) < SUM
 
 
 @needs_gxx
@@ -210,5 +211,5 @@ def test_threads_share_each_of_the_sums_that_a_tile_leaves() -> None:
     expected = by_numpy(program, arrays)
     emulated = Emulated(program, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
     (added,) = [u for u in emulated.plan.groups if u.slices > 1]
-    assert [n.inputs[0].shape[0] > writer._FEW_SUMS for n in added.totals] == [True, True]
-    assert distance(emulated(arrays), expected) < 1e-5
+    assert [n.inputs[0].shape[0] > neighbours._FEW_SUMS for n in added.totals] == [True, True]
+    assert distance(emulated(arrays), expected) < SUM

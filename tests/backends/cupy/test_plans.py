@@ -8,16 +8,20 @@ import pytest
 
 from backends.cupy.networks import NETWORKS
 from minicnn import Input, Model, ops
+from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.options import Options
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.planning import planned, tiles_of, tiles_on
 from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.tensor_families import TensorTile
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.cpp import Cpp
 from minicnn.backends.cupy.generation import generate
+from minicnn.backends.cupy.tile_texts import tile_text
 from minicnn.kernels.elements import affine, broadcast
 from minicnn.kernels.expressions import I
 from minicnn.layers import BatchNormalization, Conv2D, Dense, Flatten, GlobalAveragePooling2D, MaxPooling2D, ReLU
@@ -173,6 +177,15 @@ def test_images_in_16_bits_take_less_memory() -> None:
     stored = [v for group in plan.groups for v in group.stored if v.ndim == 4 and v.shape[0] == 128]
     short = [v for v in stored if v.dtype == "bfloat16"]
     assert sum(v.nbytes for v in short) > 0.7 * sum(v.nbytes for v in stored)
+
+
+def test_each_kind_of_tile_that_has_a_template_has_a_text() -> None:
+    kinds: list[type[Tile]] = [Tile]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    templates = {kind for kind in kinds if kind.has_template} - {TensorTile}
+    assert PipelinedTile in templates
+    assert {kind for kind in templates if tile_text.dispatch(kind) is tile_text.dispatch(Tile)} == set()
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])

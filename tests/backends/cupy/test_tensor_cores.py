@@ -71,6 +71,7 @@ def test_weight_gradients_read_nothing_beyond_their_operands(channels: int, filt
     check(Case(ops.conv2d_weight_gradient, (dy, x), {**PLAIN, "kernel": (1, 3)}, terms=9))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tiles", [TensorTiles(H200), MULTIPLY_ADDS], ids=["tensor cores", "multiply-adds"])
 @pytest.mark.parametrize(("strides", "kernel", "dilation"), [
     ((2, 2), (3, 3), (1, 1)), ((3, 1), (2, 4), (1, 2)), ((1, 2), (1, 5), (1, 1)), ((3, 3), (2, 2), (1, 1)),
@@ -94,7 +95,7 @@ def test_the_input_gradient_of_a_strided_convolution_by_phases(
     assert_close(emulated(arrays)["y0"], expected, case.terms, dtype="float32")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("width", "channels", "stride", "which", "rows_of_taps"),
     [

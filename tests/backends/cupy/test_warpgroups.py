@@ -142,6 +142,7 @@ def check_product(run: Callable[..., None], layout: tuple[int, int, bool, bool],
     assert not len(wrong), f"{said}\n{seen(multiply, n, k)}"
 
 
+@pytest.mark.sampled(6)
 @emulator.needs_gxx
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_product_is_exact(layout: tuple[int, int, bool, bool]) -> None:
@@ -155,6 +156,7 @@ def test_a_product_is_exact_on_the_gpu(layout: tuple[int, int, bool, bool], kind
     check_product(on_gpu, layout, kind)
 
 
+@pytest.mark.sampled(5)
 @emulator.needs_gxx
 @pytest.mark.parametrize(
     ("line", "instead", "message"),

@@ -44,15 +44,12 @@ def check(program: Program, gpu: Gpu) -> list[PlannedLaunch]:
     launches = list(planned(program, gpu, generate).launches)
     assert [launch.misfit(gpu) for launch in launches] == [None] * len(launches)
     for launch in launches:
-        planned_bytes, text = launch.plan.tiles.shared(launch.groups)[1], launch.source.text if launch.source else ""
-        asked = launch.source.shared - planned_bytes if launch.source else 0
-        # Sums of neighbours have memory that is declared; beside it they are planned as those of single results.
-        least = -planned_bytes if "reduce_lanes<" in text else 0
-        assert least <= asked < 3 * 16, launch  # each of a tile's arrays begins at a multiple of 16 bytes
+        asked = launch.source.shared - launch.plan.tiles.shared(launch.groups)[1] if launch.source else 0
+        assert 0 <= asked < 3 * 16, launch  # each of a tile's arrays begins at a multiple of 16 bytes
     return launches
 
 
-@pytest.mark.sampled(45)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("network", "name", "kind", "precision", "batch"), ALL if EVERYTHING else SOME)
 def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, precision: str, batch: int) -> None:
     gpu = KNOWN[name]
@@ -70,6 +67,14 @@ def test_every_launch_of_a_network_fits(network: str, name: str, kind: Any, prec
 def test_ordinary_convolutions_fit(name: str, channels: int) -> None:
     for batch, image in [(64, 8), (128, 16), (64, 32), (128, 32)] if EVERYTHING or channels < 128 else [(128, 16)]:
         check(convolution_steps(batch, image, channels, channels, 3, 1, 1), KNOWN[name])
+
+
+def test_sums_of_neighbours_ask_for_no_memory_beside_what_they_declare() -> None:
+    program = Program("sums")
+    image = ops.cast(program.input("image", (8, 32, 32, 64)), dtype="bfloat16")
+    program.outputs["image"], program.outputs["sum"] = image, ops.sum(ops.cast(image, dtype="float32"), axes=(0, 1, 2))
+    sums = [one for one in check(program, KNOWN["h200"]) if one.source and "reduce_lanes<" in one.source.text]
+    assert [(one.source.shared, one.plan.tiles.shared(one.groups)[1]) for one in sums if one.source] == [(0, 0)]
 
 
 gpus = st.sampled_from(list(KNOWN.values()))

@@ -8,6 +8,7 @@ of its own, for a tenth of a second: by day a few are compiled, and the others r
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -27,6 +28,15 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("MINICNN_CACHE", str(shared / "kernels"))
     if find_spec("numba"):  # here, because tests that are not measured would be the first to import it
         import_module("minicnn.backends.numba.rules")
+
+
+@pytest.fixture(autouse=True)
+def every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if threads handed work on at no cost: otherwise a test's small network would be computed by one of them."""
+    if find_spec("numba"):
+        target = import_module("minicnn.backends.numba.cpus").Target
+        costs = target.costs.fget
+        monkeypatch.setattr(target, "costs", property(lambda cpu: replace(costs(cpu), handoff=0.0)))
 
 
 @pytest.fixture

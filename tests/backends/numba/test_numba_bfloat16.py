@@ -158,6 +158,7 @@ def test_a_prediction_beside_the_policy_in_numpy(name: str) -> None:
     assert_close(*step_and_policy(compiled(name, strict()), "predict", 17))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("seed", range(60) if NIGHT else (0, 1, 2))
 def test_random_networks_beside_the_policy_in_numpy(seed: int) -> None:

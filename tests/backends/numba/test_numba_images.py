@@ -121,6 +121,7 @@ def convolutions(case: WindowCase, *, ends: bool) -> Program:
     return program
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("case", "kernel", "ends"),
     [

@@ -147,7 +147,7 @@ LAYERS: dict[str, Callable[[dict[str, Any], int], Layer]] = {
 COMPILED = LAYERS if NIGHT else ("conv", "transpose", "layer norm", "local response", "dropout", "bilinear", "dense")
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer(name: str, data_format: str, request: pytest.FixtureRequest) -> None:
@@ -208,6 +208,7 @@ def test_layers_that_join() -> None:
     check(Model(x, layers.Dense(2)(layers.Flatten()(joined))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("shape", [(5,), (6, 5)])  # one prediction a sample, or one for each of six places
 @pytest.mark.parametrize("from_logits", [True, False])

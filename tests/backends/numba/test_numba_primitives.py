@@ -15,7 +15,7 @@ from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.campaign import EVERY_CASE
 from support.numba_check import both, run_both
-from support.tolerances import STEP
+from support.tolerances import ELEMENT, STEP
 
 pytest.importorskip("numba")
 
@@ -138,7 +138,7 @@ def test_powers_of_special_values() -> None:
     a, b = (m.ravel() for m in np.meshgrid(special, special))
     with np.errstate(all="ignore"):
         (made,), (expected,) = both(ops.power, (a, b), {}, threads=1)
-    np.testing.assert_allclose(made, expected, rtol=4e-7)
+    np.testing.assert_allclose(made, expected, rtol=ELEMENT)
     np.testing.assert_array_equal(np.signbit(made), np.signbit(expected) & ~np.isnan(expected))
 
 

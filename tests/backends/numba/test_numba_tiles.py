@@ -200,7 +200,7 @@ def whole_numbers(program: Program) -> dict[str, Array]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_a_convolution_and_its_gradients(name: str) -> None:
     check_geometry(name)
@@ -221,7 +221,7 @@ def check_geometry(name: str) -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_beside_the_policy_in_numpy(name: str) -> None:
     """With bias, activation and the mask of its gradient; dense layers."""

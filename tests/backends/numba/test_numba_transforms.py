@@ -40,7 +40,7 @@ def test_every_size_and_map(mode: str, interpolation: str, h: int, w: int, size:
     np.testing.assert_allclose(made, expected, atol=LONG_TRAINING if interpolation == "bilinear" else 0)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("mode", FILL_MODES)
 @pytest.mark.parametrize("name", MAPS)

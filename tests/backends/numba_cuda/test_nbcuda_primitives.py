@@ -35,7 +35,7 @@ def once_where_slow(cases: list[Case]) -> list[Case]:
     return [c for c in cases if not (SIMULATED and "conv2d" in c.op.name and c.attrs["data_format"] != "NHWC")]
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("case", once_where_slow(op_cases.CASES), ids=str)
 def test_reference(case: Case) -> None:
     arrays = [a.astype("float32") if a.dtype == "float64" else a for a in case.arrays]
@@ -52,7 +52,7 @@ def test_reference(case: Case) -> None:
 
 
 # One node has little to fuse: where each takes long, the two ends are enough.
-@pytest.mark.sampled(75)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("level", ["naive", pytest.param("all", marks=pytest.mark.cover)] if SIMULATED else LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernels(case: Case, level: str) -> None:
@@ -62,7 +62,7 @@ def test_kernels(case: Case, level: str) -> None:
 WIDE = [c for c in once_where_slow(CASES) if c.attrs.get("dtype") in ("float64", None)]
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_kernels_in_float64(case: Case) -> None:
     check_kernels(NumbaCudaBackend(), case, "float32" if case.op.name in ("random_uniform", "one_hot") else "float64")

@@ -16,6 +16,7 @@ from minicnn.backends.numba_cuda import namespace as xp
 pytestmark = EITHER
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [0, 1, 32, 33, 150])
 def test_sorting_is_stable(n: int, dtype: str) -> None:

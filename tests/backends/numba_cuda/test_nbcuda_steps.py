@@ -17,8 +17,8 @@ class TestSteps(EngineSteps):
     """See `EngineSteps`."""
 
     networks = ("mlp",) if SIMULATED else tuple(NETWORKS)
-    samples = 14 if SIMULATED else 40
-    steps = 5 if SIMULATED else 37
+    samples = 11 if SIMULATED else 40
+    steps = 3 if SIMULATED else 37
     graphs = not SIMULATED
 
     def make(self, options: Options | None = None) -> NumbaCudaBackend:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,12 @@ def run(body: str, *arrays: np.ndarray, threads: int = 1) -> None:
     signature = tuple(f"{array.dtype}*" for array in arrays)
     kernel = HostKernel(KernelText(f"def kernel({names}):\n{lines}", signature, threads))
     kernel(1, [array.ctypes.data for array in arrays])
+
+
+def test_a_kernel_is_translated_after_linecache_was_cleared() -> None:
+    kernel = python_function("@device\ndef twice(x):\n    return x + x\n\n\ndef kernel(a):\n    a[0] = twice(a[0])\n")
+    linecache.clearcache()
+    assert "fadd float" in module_of(kernel, ("float32*",), 1, VERSIONS)
 
 
 @pytest.mark.parametrize("divisor", [4, 3, -3])

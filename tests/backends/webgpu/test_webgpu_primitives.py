@@ -24,6 +24,7 @@ from support.tolerances import ELEMENT
 WITHOUT_KERNEL = {"affine_transform_gradient", "take_gradient"}
 
 
+@pytest.mark.sampled(90)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernels(case: Case) -> None:
     check_kernels(WebGpuBackend(), case)

@@ -34,7 +34,11 @@ def test_a_step_is_that_of_numpy(network: str) -> None:
         np.testing.assert_allclose(backend.to_numpy(found[name]), array, rtol=STEP, atol=SHORT_SUM, err_msg=name)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+BY_DAY = "tests/backends/webgpu/test_webgpu_training.py::test_training_follows_numpy_and_is_the_same_twice"
+TRAINED = ["lenet", *(pytest.param(name, marks=pytest.mark.night(BY_DAY)) for name in ("mlp", "normalized"))]
+
+
+@pytest.mark.parametrize("network", TRAINED)
 def test_training_follows_numpy_and_is_the_same_twice(network: str) -> None:
     (losses, weights), (again, same) = (train_network("webgpu", network, epochs=2) for _ in range(2))
     expected, _ = train_network("numpy", network, epochs=2)

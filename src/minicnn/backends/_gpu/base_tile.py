@@ -8,7 +8,7 @@ others, of the class's name, which takes the sizes by theirs.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class Tile:
         stages: Steps of a sum that shared memory holds, ahead of the tensor cores; 0: it is filled for each.
         warpgroups: Whether tensor cores take operands from shared memory for four warps at a time (wgmma).
         score: By which it was chosen: the less, the faster; comparable with others of its kind.
+        has_template: Whether engines have a template for it, where the kernel language does not say what it does.
     """
 
     blocks: int
@@ -36,6 +37,7 @@ class Tile:
     stages: int = 0
     warpgroups: bool = False
     score: float = 0.0
+    has_template: ClassVar[bool] = False
 
     @property
     def sizes(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import costs_on
@@ -178,6 +179,8 @@ class DepthwiseTile(Tile):
         columns: Columns of a piece.
         strip: Neighbouring columns that a thread computes.
     """
+
+    has_template: ClassVar[bool] = True
 
     runs: int
     images: int

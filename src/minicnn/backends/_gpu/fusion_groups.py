@@ -39,6 +39,7 @@ class FusionGroup:
         reference: Why the anchor runs as its reference, if so.
         stored: Values that go to memory.
         number: Its place among the groups of its plan, of which some are taken away later.
+        width: Neighbouring results that a thread makes, which is known once its launch is.
     """
 
     nodes: list[Node]
@@ -49,6 +50,7 @@ class FusionGroup:
     reference: str | None = None
     stored: list[Value] = field(default_factory=list)
     number: int = 0
+    width: int = 1
 
     @property
     def anchor(self) -> Node:
@@ -65,8 +67,12 @@ class FusionGroup:
         """Threads that share the sum of the partial sums with which a group begins; 1 if it begins otherwise."""
         if self.tile is not None or self.reference is not None or not adds_partial_sums(self.anchor):
             return 1
-        # A thread waits for memory once for every few terms, however little each takes.
-        return next((n for n in (8, 16) if self.anchor.inputs[0].shape[0] <= n * _OWN_TERMS), 32)
+        if self.width > 1:  # a thread that makes neighbours adds up all parts of each
+            return 1
+        # A thread waits for memory once for every few terms, however little each takes. More than a warp shares sums
+        # only where something follows them, as only such blocks are known to be THREADS.
+        most = 64 if len(self.nodes) > 1 else 32
+        return next((n for n in (8, 16, 32) if self.anchor.inputs[0].shape[0] <= n * _OWN_TERMS), most)
 
     @property
     def totals(self) -> list[Node]:
@@ -94,6 +100,8 @@ class FusionGroup:
         """Bytes of shared memory that its blocks ask for."""
         if not self.shares_sums:
             return self.tile.shared if self.tile else 0
+        if self.width > 1:  # sums of neighbours lie in memory that the text declares
+            return 0
         sums = self.tile.threads if self.tile else THREADS * len(self.totals)
         return -(-sums * ITEMSIZE[self.anchor.outputs[0].dtype] // 16) * 16
 
@@ -101,6 +109,11 @@ class FusionGroup:
     def on_tensor_cores(self) -> bool:
         """True if the group's tile multiplies on tensor cores."""
         return self.tile is not None and self.tile.precision is not None
+
+    @property
+    def has_template(self) -> bool:
+        """True if the group's tile is not written in the kernel language: an engine has a template for it."""
+        return self.tile is not None and self.tile.has_template
 
     @property
     def described(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.neighbours import width
 from minicnn.backends._gpu.tiling import ReductionTile
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         for group in launch:
             if isinstance(group.tile, ReductionTile) and group.is_plain and threads:
                 group.tile = group.tile.narrowed(threads)
+        for group in launch:
+            group.width = width(plan, group, launch)
     return shared
 
 

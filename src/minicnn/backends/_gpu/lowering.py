@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
-from minicnn.backends._gpu.plain import is_lowered, plain_tile
+from minicnn.backends._gpu.plain import plain_tile
 from minicnn.backends._gpu.regions import region_statements
 from minicnn.backends._gpu.writer import Writer
 from minicnn.kernels.expressions import Expr, I, Name
@@ -31,6 +31,15 @@ def lowered(
     parts = [lowering.part(group, threads) for group in launch]
     arrays = list(map(lowering.array, lowering.values))
     return Kernel(named(launch), threads, arrays, parts, lowering.reads_queue), lowering.values
+
+
+def group_statements(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Statement]:
+    """Statements of the blocks of a group that has no template."""
+    if group.anchor.op.name == "row_region":
+        return region_statements(writer, group.anchor)
+    if group.tile is not None or group.slices > 1:
+        return plain_tile(writer, group, threads)
+    return writer.elements(group, threads)
 
 
 class _Lowering(Writer):
@@ -58,18 +67,11 @@ class _Lowering(Writer):
     def part(self, group: FusionGroup, threads: int) -> Part:
         """Statements of the blocks of a group."""
         self.functions, self.locals, self._defined = {}, {}, []
-        if group.anchor.op.name == "row_region":
-            statements: Sequence[Statement] = region_statements(self, group.anchor)
-        elif is_lowered(self, group):
-            statements = plain_tile(self, group, threads)
-        elif group.tile is not None:
-            statements = [self._template(group, group.tile)]
+        if group.tile is not None and group.has_template:
+            statements: Sequence[Statement] = [self._template(group, group.tile)]
         else:
-            statements = self.elements(group, threads)
-        width = self.width(group)
-        results = threads * width if width > 1 else threads // group.slices
-        blocks = group.tile.blocks if group.tile is not None else -(-group.size // results)
-        return Part(named([group]), blocks, functions=self._defined, statements=statements)
+            statements = group_statements(self, group, threads)
+        return Part(named([group]), self.blocks(group, threads), functions=self._defined, statements=statements)
 
     def _template(self, group: FusionGroup, tile: Tile) -> Template:
         """The template of a group's sums, and what follows each of them."""

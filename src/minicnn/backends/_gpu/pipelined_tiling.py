@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -183,6 +183,8 @@ class PipelinedTile(Tile):
         warp_columns: Columns of fragments of a warp, or of a warpgroup.
     """
 
+    has_template: ClassVar[bool] = True
+
     rows: int
     columns: int
     terms: int
@@ -238,6 +240,15 @@ class PipelinedTile(Tile):
         scores = _cycles(works, gpu)
         least = int(np.argmin(scores))
         return cls._of(*works[least], precision, scores[least])
+
+    @classmethod
+    def least_alone(cls, node: Node, gpu: Gpu) -> float:
+        """Cycles of the quickest tile, if no more were read behind an input gradient than behind a convolution.
+
+        The constants of input gradients were fitted with what follows them, those of other tiles without.
+        """
+        works = [(block, splits, work._replace(kind=_FORWARD)) for block, splits, work in cls.works(node, gpu)]
+        return float(min(_cycles(works, gpu), default=math.inf))
 
     @classmethod
     def _of(cls, block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Self:

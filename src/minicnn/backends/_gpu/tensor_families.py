@@ -28,6 +28,7 @@ class TensorTile(Tile):
         kind: Name of the constants of its modelled time.
     """
 
+    has_template: ClassVar[bool] = True
     kind: ClassVar[str]
 
     @classmethod

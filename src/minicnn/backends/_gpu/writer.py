@@ -27,12 +27,10 @@ from minicnn.kernels.expressions import (
 )  # fmt: skip
 from minicnn.kernels.printing import Printer
 from minicnn.kernels.statements import If, Let, Loop, Statement, Store
-from minicnn.program.graph import ITEMSIZE, Node, Value
+from minicnn.program.graph import Node, Value
 
 COLUMN = Name("c")
 _NOTHING: Mapping[int, Expr] = MappingProxyType({})
-_FEW_SUMS = 32  # partial sums that one thread adds up
-_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
 BLOCK, THREAD, QUEUE_ROW = Name("block"), Name("thread"), Name("row")
 
 
@@ -205,32 +203,23 @@ class Writer:
         """Statement that stores element i of a value."""
         return Store(self.array(value), I, x)
 
-    def width(self, group: FusionGroup) -> int:
-        """Neighbours that a thread makes, a number: of values stored in 16 bits, up to 16 bytes of each."""
-        tiles, total = self.plan.tiles, group.anchor
-        alone = group.slices > 1 and total.inputs[0].shape[0] > _FEW_SUMS
-        if not tiles.pipelined or group.tile is not None or group.reference or alone:
-            return 1
-        arrays = [v for v in (*self.plan.reads(group), *group.stored) if v.size >= group.size]
-        work = sum(u.size for u in self.plan.launches[self.launch] if u.tile is None)
-        # A load of 16 bytes costs as much as one of 2.
-        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in arrays))
-        # Fewer threads must still fill the GPU, and runs must end with the array.
-        while width > 1 and (group.size % width or work < width * tiles.gpu.multiprocessors * _THREADS):
-            width //= 2
-        return width
+    def blocks(self, group: FusionGroup, threads: int) -> int:
+        """Blocks of a group; without a tile they have so many threads."""
+        if group.tile is not None:
+            return group.tile.blocks
+        return -(-group.size // (threads // group.slices * group.width))
 
     def elements(self, group: FusionGroup, threads: int) -> list[Statement]:
         """Statements of a thread for a group without a tile: of one element of each value, or of some neighbours."""
         place, first = Name("i", PLACE), Name("first", PLACE)
-        if (width := self.width(group)) == 1:
+        if group.width == 1:
             return [
                 Let(place, BLOCK * threads + THREAD),
                 If(place < group.size, tuple(self.follow(group.nodes, group))),
             ]
         one = (Let(place, first + Name("e")), *self.follow(group.nodes, group))
-        each = Loop(Name("e", PLACE), width, one, unroll=width)
-        return [Let(first, (BLOCK * threads + THREAD) * width), If(first < group.size, (each,))]
+        each = Loop(Name("e", PLACE), group.width, one, unroll=group.width)
+        return [Let(first, (BLOCK * threads + THREAD) * group.width), If(first < group.size, (each,))]
 
     def follow(
         self, nodes: Sequence[Node], group: FusionGroup, start: Expr | None = None, tap: Expr | None = None

@@ -55,6 +55,11 @@ def c_type(value: Value) -> str:
     return C_TYPES[value.dtype]
 
 
+def sizes_type(sizes: Mapping[str, int | bool]) -> str:
+    """Definition of the type `Sizes`, whose members templates read by name."""
+    return f"struct Sizes {{ enum {{ {', '.join(f'{name} = {int(size)}' for name, size in sizes.items())} }}; }};"
+
+
 class Cpp(Printer):
     """C++ of expressions and statements.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.kernels.elements import element
@@ -24,6 +24,8 @@ _SLIDING = frozenset(
     for more in some
 )  # fmt: skip
 _TOTAL = Name("total.v[e]")
+_KEPT, _FETCHED = 1.25, 3  # most bytes that are fetched ahead, in caches; least arrays
+_T = TypeVar("_T")
 
 
 class NeighbourWriter(Writer):
@@ -33,11 +35,20 @@ class NeighbourWriter(Writer):
 
     def __init__(self, plan: Plan, launch: Sequence[FusionGroup], queued: set[int]) -> None:
         super().__init__(plan, launch, queued)
+        self.read_late: set[int] = set()  # ids of values that are read when sums are finished
         self._size, self._width = 0, 1  # of the values whose elements are written; how many of them a thread makes
         self._before: list[Statement] = []  # statements that the next one needs
         self._loads = self._rows = ""  # statements that load runs of such values, and of one row for all of them
         self._beside: dict[int, str] = {}  # what holds element e of such a run, or of a value that nobody stores
+        self._fetched: dict[str, int] = {}  # parameters from which such runs are loaded, and bytes of their elements
         self._channels = 0  # of the image whose runs a function gives; rows of channels are the same for all of them
+
+    def late(self, write: Callable[[], _T]) -> _T:
+        """Call `write`; the values that it is the first to ask for are read when sums are finished."""
+        known = {id(v) for v in self.values}
+        result = write()
+        self.read_late |= {id(v) for v in self.values} - known
+        return result
 
     def function(self, value: Value) -> str:
         """See `Writer.function`; its places are its own."""
@@ -63,6 +74,8 @@ class NeighbourWriter(Writer):
                 run = self.new("n")
                 start = "first" if aligned else f"first % {root.size}u"
                 load = f"      const auto {run} = load_run<{self._width}>({self.parameter(root)} + {start});\n"
+                if aligned:
+                    self._fetched[self.parameter(root)] = ITEMSIZE[root.dtype]
                 self._loads, self._rows = self._loads + load * aligned, self._rows + load * (not aligned)
                 self._beside[id(root)] = f"{run}.v[e]"
             elif node is not None and aligned and (node.op.elementwise or self._slides(node)):
@@ -108,24 +121,6 @@ class NeighbourWriter(Writer):
         self._loads += f"      const auto {name} = [&](uint32 first) {{\n{body}      }};\n"
         return name
 
-    def lanes(self, group: FusionGroup) -> int:
-        """Number of neighbouring results that a thread has in a reduction over positions; 0 if they are no channels."""
-        node, tile = group.anchor, group.tile
-        if not isinstance(tile, ReductionTile) or not self.plan.tiles.pipelined:
-            return 0
-        if tile.terms_first or tile.columns * tile.rows % 32:
-            return 0
-        if node.op.name == "reduce_partial_sums":
-            x = node.inputs[0]
-            if x.shape[-1] != tile.results or node.attrs["axes"] != tuple(range(x.ndim - 1)):
-                return 0
-        elif node.attrs["data_format"] != "NHWC" or images(node)[0].c != images(node)[1].c:
-            return 0
-        # Only what is as large as the operands decides: a run of numbers of channels comes from the cache.
-        read = [v for v in self.plan.leaves(node) if v.size >= min(x.size for x in node.inputs)]
-        width = 16 // max(2, min(ITEMSIZE[v.dtype] for v in read)) if read else 0
-        return width if width > 1 and tile.columns % width == node.inputs[0].shape[-1] % width == 0 else 0
-
     def lane_terms(self, node: Node, width: int) -> tuple[str, str]:
         """Terms r of so many results from o on of a reduction as `Lanes`, and what comes before."""
         channels = node.inputs[0].shape[-1]
@@ -150,6 +145,7 @@ class NeighbourWriter(Writer):
         """
         node = group.anchor
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
+        self._fetched = {}
         if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
             self._width, body = 1, f"      store_run({self.parameter(node.outputs[0])} + first, total);\n"
         else:
@@ -165,6 +161,18 @@ class NeighbourWriter(Writer):
             f"      return [=](const {sums_type}& total, auto& added) {{\n{body}      }};\n"
             "      };\n    };\n"
         )
+
+    def run_fetches(self) -> tuple[str, int]:
+        """The function `ahead`, which fetches what follows results from a place on, for the last `run_ends`.
+
+        The number is that of the elements which it fetches, 128 bytes of the widest; 0 if it is of no use.
+        """
+        count = 128 // max(self._fetched.values(), default=2)
+        fetches = " ".join(f"fetch({name} + first);" for name in self._fetched)
+        # What the cache cannot keep until it is read is fetched twice; and of little, blocks hide each other's waiting.
+        kept = self._size * sum(self._fetched.values()) <= _KEPT * self.plan.tiles.gpu.l2
+        useful = kept and len(self._fetched) >= _FETCHED
+        return f"    const auto ahead = [&](uint32 first) {{ {fetches} }};\n", count if useful else 0
 
     @property
     def fetched_runs(self) -> int:
@@ -194,8 +202,9 @@ class NeighbourWriter(Writer):
         self._width = 1
         return [(self.new("n"), value, name.name) for value, name in stored], self.lines(statements)
 
-    def neighbours(self, group: FusionGroup, threads: int, width: int) -> str:
+    def neighbours(self, group: FusionGroup, threads: int) -> str:
         """Statements for neighbours, which come from memory and go there together."""
+        width = group.width
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
         total, head = group.anchor, ""
         rows = total.op.name == "sum" and total.attrs["axes"] in (0, (0,))

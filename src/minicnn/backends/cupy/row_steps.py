@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from minicnn.backends._gpu.row_steps import ROWS, RowSteps
-from minicnn.backends.cupy.cpp import Cpp
-from minicnn.backends.cupy.tile_types import sizes_type
+from minicnn.backends.cupy.cpp import Cpp, sizes_type
 from minicnn.kernels.expressions import Apply, Array, Expr
 from minicnn.kernels.statements import Statement, Step
 

@@ -149,12 +149,21 @@ def chosen(to: Lowering) -> bool:
 
 
 def threads_of(to: Lowering) -> int:
-    """One thread for a Program of few samples that takes longer to share than it saves; else all."""
-    if to.threads == 1 or not to.channels_in_lanes or to.convolution is not None:
+    """One thread for a Program that takes longer to share than it saves; else all."""
+    if to.threads == 1 or to.convolution is not None:
         return to.threads
-    work = sum(_work(to, node)[0] for node in to.program.nodes)
+    order = 0 if to.channels_in_lanes else 1
+    work = sum(_work(to, node)[order] + _passed(to, node) for node in to.program.nodes)
     kernels = sum(node.op.name not in _NO_KERNEL for node in to.program.nodes if id(node.outputs[0]) in to.carries)
     return to.threads if work * (1 - 1 / to.threads) > kernels * cpus.host().costs.handoff else 1
+
+
+def _passed(to: Lowering, node: Node) -> float:
+    """Vectors that a node reads and writes, at least; each takes as long as a multiply-add."""
+    if node.op.name == "reshape":
+        return 0
+    filled = 1.0 if to.channels_in_lanes or not to.samples else -(-to.samples // LANES) * LANES / to.samples
+    return 2 * sum(v.size * (filled if to.is_batch(v) else 1) for v in node.outputs) / LANES
 
 
 def _work(to: Lowering, node: Node) -> tuple[float, float]:
@@ -183,7 +192,7 @@ def _with_samples(to: Lowering, node: Node, products: int) -> float:
         (row, *_), (column, *_) = all_lines(node)
         sizes = node.inputs[0].shape[3], node.outputs[0].shape[3]
         geometry = (row, column, *sizes, node.attrs["groups"], blocks, to.threads)
-        shape = winograd.chosen(None, *geometry, zeros=node.phase == "forward")
+        shape = winograd.chosen(None, *geometry, exact=node.phase == "forward")
         if shape is not None:
             return shape.cost
     return products * blocks

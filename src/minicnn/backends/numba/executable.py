@@ -20,7 +20,7 @@ from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 Array = Any
 Table = np.ndarray[Any, Any]
-SMALL = 4096  # bytes of an output that is copied
+SMALL = 4096  # bytes of an input or output that is copied
 
 
 class NumbaExecutable:
@@ -50,7 +50,18 @@ class NumbaExecutable:
         updated = {self._results[name][0] for name in program.updates}
         small = [k for k, v in fresh.items() if v.nbytes <= SMALL and k not in updated and k not in self._inputs]
         self._fixed |= {key: _aligned(fresh.pop(key).nbytes) for key in small}
-        self._outside: dict[Key, Value] = fresh | self._inputs
+        # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
+        shown = {self._results[name][0] for name in program.outputs}  # outputs stay the caller's own
+        replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
+        self._replaced = {old: new for old, new in replaced.items() if new not in shown}
+        self._spare: dict[Key, Array] = {}
+        passing = {k: v for k, v in self._inputs.items() if k not in weights and k not in self._replaced}
+        copied = {key: _aligned(v.nbytes) for key, v in passing.items() if v.nbytes <= SMALL}
+        self._copies = {
+            key: array.view(passing[key].dtype).reshape(passing[key].shape) for key, array in copied.items()
+        }
+        self._outside: dict[Key, Value] = fresh | {k: v for k, v in self._inputs.items() if k not in copied}
+        self._fixed |= copied
         # Threads wait for each other after each group, so that fewer groups mean less waiting.
         prepared, groups = _side_by_side(self.preparations), _side_by_side(others)
         self.tasks = [task for group in groups for task in group]
@@ -67,13 +78,13 @@ class NumbaExecutable:
         self._weights = [row for row in checked if row[0] in weights]
         self._others = [row for row in checked if row[0] not in weights]
         self._new = [(key, v.shape, np.dtype(v.dtype)) for key, v in fresh.items() if key not in self._inputs]
-        # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
-        shown = {self._results[name][0] for name in program.outputs}  # outputs stay the caller's own
-        replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
-        self._replaced = {old: new for old, new in replaced.items() if new not in shown}
-        self._spare: dict[Key, Array] = {}
         self._held: dict[Key, Array] = {}  # the weights
-        self._views: dict[Key, Array] = {}  # results that are copied
+        # Results that are copied.
+        self._views = {n: self._view(k, v, {}) for n, (k, v) in self._results.items() if k in self._fixed}
+        # All that kernels read and write is where it was at the last call.
+        self._kernels = [segment for segment in self.segments if isinstance(segment, KernelList)]
+        alone = len(self._kernels) == len(self.segments)
+        self._bound = alone and len(self._views) == len(results) and all(key in copied for key, *_ in self._others)
 
     def _arena(self, lowering: Lowering, groups: list[list[Task]], prepared: int) -> dict[Key, Array]:
         """All other buffers in one arena, those that never live together on each other.
@@ -142,21 +153,33 @@ class NumbaExecutable:
             _check_index(buffers[index.name, PLAIN], rows)
         with self._lock.now:
             if state is None or self._state is None or self._state() is not state:
-                self._prepare(arrays if state is None else {**state, **arrays})
-                self._state = None if state is None else ref(state)
+                self._prepare(arrays if state is None else {**state, **arrays}, state)
             if self._new:
                 self._make_results(arrays, buffers)
-            self._fill(buffers)
-            for segment in self.segments:
-                if isinstance(segment, KernelList):
-                    pool(self.threads).run(segment)
-                else:
-                    self._reference(segment, buffers)
+            self._run(buffers)
             # Only now: a step that is interrupted has changed nothing.
             for key, result in self._replaced.items():
                 if buffers[key] is arrays[key[0]] and buffers[key].flags.writeable:
                     self._spare[result] = buffers[key]
             return self._handed_back(buffers)
+
+    def on_input(self, array: Array, state: State) -> list[Array] | None:
+        """See `StateStep.on_input`."""
+        if len(self._others) != 1 or self._indices or self._replaced:
+            return None
+        key = self._others[0][0]
+        with self._lock.now:
+            if self._state is None or self._state() is not state:
+                self._prepare(state, state)
+            if self._bound:
+                self._copies[key][...] = array
+                for segment in self._kernels:
+                    pool(self.threads).run(segment)
+                return [view.copy() for view in self._views.values()]
+            buffers = {key: array if array.flags.c_contiguous else np.ascontiguousarray(array)}
+            self._make_results({}, buffers)
+            self._run(buffers)
+            return list(self._handed_back(buffers).values())
 
     def _make_results(self, arrays: Mapping[str, Array], buffers: dict[Key, Array]) -> None:
         """Arrays that are the caller's: donated ones, or new ones, whose pages the system has to clear first."""
@@ -165,18 +188,31 @@ class NumbaExecutable:
             spare = self._spare.pop(key, None)
             buffers[key] = np.empty(shape, dtype) if spare is None or id(spare) in operands else spare
 
-    def _prepare(self, arrays: Mapping[str, Array]) -> None:
-        """Take other weights, and do what depends on them alone."""
+    def _prepare(self, arrays: Mapping[str, Array], state: State | None) -> None:
+        """Take other weights, which are those of a State if there is one, and do what depends on them alone."""
         self._state = None
         self._held = {key: _checked(value, arrays[value.name]) for key, value, *_ in self._weights}
         self._fill(self._held)
         for segment in self._preparing:
             if isinstance(segment, KernelList):
                 pool(self.threads).run(segment)
+        self._state = None if state is None else ref(state)
+
+    def _run(self, buffers: dict[Key, Array]) -> None:
+        """Run all tasks on arrays from outside."""
+        self._fill(buffers)
+        for segment in self.segments:
+            if isinstance(segment, KernelList):
+                pool(self.threads).run(segment)
+            else:
+                self._reference(segment, buffers)
 
     def _fill(self, buffers: Mapping[Key, Array]) -> None:
-        """Write addresses of arrays into the tables of kernels."""
+        """Write addresses of arrays into the tables of kernels, and numbers where there are few."""
         for key, array in buffers.items():
+            if key in self._copies:
+                self._copies[key][...] = array
+                continue
             holes = self._holes[key]
             # Weights are the same arrays each time; NumPy takes longer to tell an address than a short kernel runs.
             if holes and (key not in self._written or self._written[key]() is not array):
@@ -202,10 +238,8 @@ class NumbaExecutable:
         """Results by name; what is the caller's or the Program's own array already is copied."""
         results = {}
         for name, (key, value) in self._results.items():
-            if key in self._fixed:
-                if key not in self._views:
-                    self._views[key] = self._view(key, value, buffers)
-                results[name] = self._views[key].copy()
+            if name in self._views:
+                results[name] = self._views[name].copy()
             else:
                 results[name] = self._view(key, value, buffers).copy() if key in self._inputs else buffers[key]
         return results

@@ -215,11 +215,11 @@ class Pool:
             time.sleep(WAIT_S)
 
     def run(self, kernels: KernelList) -> None:
-        """Run kernels on all threads; one caller at a time."""
+        """Run kernels on all threads; one caller at a time, unless its thread is the only one."""
+        if self.threads == 1:
+            self._alone(kernels.address, 0, kernels.groups)
+            return
         with self._lock:
-            if self.threads == 1:
-                self._alone(kernels.address, 0, kernels.groups)
-                return
             first = self._done
             self._done += kernels.groups
             self._list[0], self._list[1], self._list[2] = kernels.address, first, self._done

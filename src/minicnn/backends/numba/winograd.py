@@ -12,17 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from minicnn.backends.numba import cpus
+from minicnn.backends.numba import cpus, winograd_zeros
 from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES
 from minicnn.backends.numba.winograd_matrices import OUTPUTS, accurate, keeps_zeros
 from minicnn.machine import second_level_cache
-
-# Measured, relative to a vector of multiply-adds of the direct kernel: one of a product here; what a transform takes
-# for an element of a tile and channel, with what it waits for memory; and for a vector of transformed weights.
-PRODUCT, ELEMENT, WEIGHT = 0.9, 22, 50
-STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
 
 
 @dataclass(frozen=True)
@@ -99,11 +94,19 @@ class WinogradShape(Tiling):
         channels: C.
         filters: F.
         flipped: Whether taps come in reverse, as for the input gradient.
+        exact: Whether results of zeros are exactly those: see `winograd_zeros`.
     """
 
     channels: int = 1
     filters: int = 1
     flipped: bool = False
+    exact: bool = False
+
+    @property
+    def mended(self) -> bool:
+        """Whether results of zeros are written anew."""
+        kinds = (self.height, self.row.taps), (self.width, self.column.taps)
+        return self.exact and not all(keeps_zeros(*kind) for kind in kinds)
 
     @property
     def panel(self) -> int:
@@ -119,7 +122,7 @@ class WinogradShape(Tiling):
     def run(self) -> int:
         """Channels of a tile's element that lie side by side, those of the next element behind them."""
         # A transform stores all elements of a channel at a time, in as many pages as the CPU has at hand for stores.
-        fitting = STORED // (self.size * cpus.host().pixels * BYTES)
+        fitting = cpus.host().costs.stored // (self.size * cpus.host().pixels * BYTES)
         return min(self.channels, 1 << max(fitting, 1).bit_length() - 1)
 
     @property
@@ -146,18 +149,19 @@ class WinogradShape(Tiling):
 
     @property
     def part_bytes(self) -> int:
-        """Bytes that a thread needs: zeros, outputs outside, a tile, those of a group, tables of addresses."""
-        ends = 2 * max(self.channels, self.filters) + self.size
-        tables = -(-(self.together + 1) * self.size * 8 // BYTES)
+        """Bytes that a thread needs: zeros, outputs outside, a tile, those of a group, tables of addresses, cores."""
+        ends = 2 * max(self.channels, self.filters) + self.size + self.together * self.mended
+        tables = -(-(self.together + 2) * self.size * 8 // BYTES)
         return (ends + tables) * BYTES + self.together * self.tile_bytes
 
     @property
     def cost(self) -> float:
         """Time in vectors of multiply-adds of the direct kernel."""
-        pixels = cpus.host().pixels
+        pixels, costs = cpus.host().pixels, cpus.host().costs.winograd
         products = self.size * -(-self.tiles // pixels) * pixels * self.channels * self.panels * self.panel
         transforms = self.tiles * self.size * (self.channels + self.filters)
-        return PRODUCT * products + ELEMENT * transforms + WEIGHT * self.weight_bytes / BYTES
+        weights = self.weight_bytes / BYTES
+        return costs.product * products + costs.element * transforms + costs.weight * weights
 
 
 def possible(row: Line, column: Line, groups: int) -> bool:
@@ -169,30 +173,24 @@ def possible(row: Line, column: Line, groups: int) -> bool:
 
 
 def tilings(
-    row: Line, column: Line, blocks: int, terms: int, *, gradient: bool = False, zeros: bool = False
+    row: Line, column: Line, blocks: int, terms: int, *, gradient: bool = False
 ) -> Iterator[tuple[Line, Line, int, int, int]]:
-    """All that a `Tiling` of a geometry can be whose errors stay within the table; for results of so many terms.
-
-    With `zeros` only those by which results of zeros are zero.
-    """
+    """All that a `Tiling` of a geometry can be whose errors stay within the table; for results of so many terms."""
     for height, width in product(OUTPUTS[row.taps], OUTPUTS[column.taps]):
-        if zeros and not (keeps_zeros(height, row.taps) and keeps_zeros(width, column.taps)):
-            continue
         if accurate((height, row.taps), (width, column.taps), terms, gradient=gradient):
             yield row, column, height, width, blocks
 
 
 def chosen(pinned: str | None, row: Line, column: Line, channels: int, filters: int, groups: int, blocks: int,
-           threads: int, *, zeros: bool) -> WinogradShape | None:  # fmt: skip
+           threads: int, *, exact: bool) -> WinogradShape | None:  # fmt: skip
     """The tiles by which a convolution is computed: where there are and they are faster, unless the user has pinned.
 
-    `zeros`: see `tilings`. The forward pass asks for it: where a background of zeros became noise, a relu would pass
-    gradients on, and a maximum would lie anywhere.
+    `exact`: see `WinogradShape`.
     """
     if pinned == "direct" or not possible(row, column, groups):
         return None
-    sizes = (channels, filters, row.weight_step < 0)
-    possible_tilings = tilings(row, column, blocks, row.taps * column.taps * channels, zeros=zeros)
+    sizes = (channels, filters, row.weight_step < 0, exact)
+    possible_tilings = tilings(row, column, blocks, row.taps * column.taps * channels)
     best = min((WinogradShape(*one, *sizes) for one in possible_tilings), key=lambda shape: shape.cost, default=None)
     if best is None:
         return None
@@ -256,18 +254,26 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
             out(f"vstore(zeros + c * {BYTES}, splat(float32(0)))")
         out(f"m_step = panels * {pixels * width * BYTES} + {BYTES}")
         out(f"m = v + together // {pixels} * ({inputs})", f"table = m + together // {pixels} * ({results})")
-        out(f"tables = table + {size * 8}")
+        out(f"pixels = table + {size * 8}", f"cores = pixels + {size * 8}")
+        out(f"tables = cores + {'together' if shape.mended else 0} * {BYTES}")
         out("first = tiles_ * part // parts_", "last = tiles_ * (part + 1) // parts_")
         _tables(out, shape, "first", "min(first + together, last)")
         with out.block("for t0 in range(first, last, together):"):
             out("t1 = min(t0 + together, last)")
             with out.block("for t in range(t0, t1):"):
                 out(f"at = v + (t - t0) // {pixels} * ({inputs}) + (t - t0) % {pixels} * {BYTES}")
+                out(f"places = tables + (t - t0) * {8 * size}")
+                if shape.mended:
+                    winograd_zeros.begin_cores(out, shape, "places")
                 with out.block(f"for c in range(0, channels, {run}):"):
                     out(
                         f"patch_{elements}(at + c * {size * pixels * BYTES}, {run * pixels * BYTES}, {pixels * BYTES},"
-                        f" tables + (t - t0) * {8 * size}, c * {BYTES}, min({run}, channels - c), work)"
+                        f" places, c * {BYTES}, min({run}, channels - c), work)"
                     )
+                    if shape.mended:
+                        winograd_zeros.add_cores(out, shape, f"c, min(c + {run}, channels)")
+                if shape.mended:
+                    winograd_zeros.end_cores(out, shape, f"cores + (t - t0) * {BYTES}")
             # While products keep the CPU busy, the next group's pixels come from afar.
             _tables(out, shape, "t1", "min(t1 + together, last)")
             with (
@@ -302,5 +308,9 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                     f"unpatch{finish and '_'}{finish}_{outputs}(at, m_step, table, filters,"
                     f" {'bias' if bias else 'zeros'}, work)"
                 )
+                if shape.mended:
+                    winograd_zeros.mend(
+                        out, shape, f"cores + (t - t0) * {BYTES}", "table", "pixels", bias=bias, finish=finish
+                    )
     extra = [*(["bias"] if bias else []), *(["mask"] if finish == "mask" else [])]
     return out.source(f"{name} by winograd {shape.kind}", "x", "w", *extra, "parts", "y")

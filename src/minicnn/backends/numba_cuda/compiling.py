@@ -15,6 +15,7 @@ from minicnn.backends import _code
 from minicnn.backends._gpu.device import OVERLAPPING
 from minicnn.backends.numba_cuda import nvvm
 from minicnn.backends.numba_cuda.shim import cuda
+from minicnn.backends.numba_cuda.texts import define
 from minicnn.machine import cores
 
 # Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
@@ -25,7 +26,6 @@ Job = tuple[str, Signature, tuple[int, int], int]
 
 def python_function(text: str) -> Any:
     """The function named `kernel` of a kernel's text."""
-    from minicnn.backends.numba_cuda.kernels.decorators import define
     from minicnn.backends.numba_cuda.kernels.names import NAMES
 
     names: dict[str, Any] = {**NAMES, "cuda": cuda, "__name__": "minicnn.backends.numba_cuda.generated"}

@@ -6,35 +6,26 @@ from collections.abc import Sequence
 
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
-from minicnn.backends._gpu.plain import is_lowered, plain_tile
-from minicnn.backends._gpu.regions import region_statements
+from minicnn.backends._gpu.lowering import group_statements
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.writer import Writer
 from minicnn.backends.numba_cuda.printer import CudaPython
 from minicnn.backends.numba_cuda.row_steps import PythonRowSteps
 from minicnn.kernels.elements import MOST_ELEMENTS
 from minicnn.kernels.expressions import Expr, Name
-from minicnn.kernels.statements import Statement
 from minicnn.program.graph import Node, Value
 
 
 def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int) -> Source:
-    """The kernel of one launch.
-
-    Args:
-        plan: The plan that the launch is of.
-        launch: Groups that run side by side.
-        queued: Ids of inputs of which there is one row a step.
-        threads: Threads of a block, unless a tile says otherwise.
-    """
+    """The kernel of a launch: see `Generate`."""
     writer = PythonWriter(plan, launch, queued)
     # Groups of a launch take one range of block numbers each: one launch is cheaper than several, and no block has to
     # know of another.
     calls, start = "", 0
     for group in launch:
-        count = -(-group.size // (threads // group.slices))
+        count = writer.blocks(group, threads)
         if group.tile is not None:
-            count, threads = group.tile.blocks, group.tile.threads
+            threads = group.tile.threads
         name = writer.group(group, threads)
         place = f"number - {start}" if start else "number"
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
@@ -86,10 +77,5 @@ class PythonWriter(Writer):
     def group(self, group: FusionGroup, threads: int) -> str:
         """Name of the function of (p, number of the block) that computes a group."""
         self.locals, self.kept = {}, {}
-        if group.anchor.op.name == "row_region":
-            statements: Sequence[Statement] = region_statements(self, group.anchor)
-        elif is_lowered(self, group):
-            statements = plain_tile(self, group, threads)
-        else:
-            statements = self.elements(group, threads)
-        return self.define(f"@block\ndef {{name}}(p, number):\n{self.lines(statements)}")
+        lines = self.lines(group_statements(self, group, threads))
+        return self.define(f"@block\ndef {{name}}(p, number):\n{lines}")

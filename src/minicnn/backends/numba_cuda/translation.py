@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import linecache
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
@@ -20,6 +19,7 @@ import numpy as np
 
 from minicnn.backends.numba_cuda.instructions import FLOATS, TYPES, Instructions, Memory, Number, common, constant
 from minicnn.backends.numba_cuda.intrinsics import FUNCTIONS
+from minicnn.backends.numba_cuda.texts import text_of
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&",
@@ -38,8 +38,8 @@ class UnknownWordError(TypeError):
 
 @lru_cache(64)  # few are looked at again: those of the kernel at hand, and of the files of kernels
 def _definitions(file: str) -> dict[tuple[str, int], tuple[ast.FunctionDef, frozenset[str]]]:
-    """Functions of a file, or of a text that `linecache` has, by name and line; and their variables with memory."""
-    tree = ast.parse("".join(linecache.getlines(file)))
+    """Functions of a file, or of a kernel's text, by name and line; and their variables with memory."""
+    tree = ast.parse(text_of(file))
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return {(n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): (n, _variables(n)) for n in nodes}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +17,7 @@ from minicnn.backends.numba_cuda.shim import (
     read_word,
     read_words,
 )
+from minicnn.backends.numba_cuda.texts import define
 
 __all__ = [
     "ALIGNED", "Function", "block", "byte", "choose", "device", "index", "read", "read_four", "read_word", "read_words",
@@ -47,13 +46,6 @@ def block(function: Function) -> Function:
 index: Any = int if SIMULATED else np.uint32
 signed: Any = int if SIMULATED else np.int32
 slot: Any = int if SIMULATED else np.uint64
-
-
-def define(text: str, names: dict[str, Any]) -> None:
-    """Run a text of definitions, whose lines tracebacks and the translation find, and add what it defines to names."""
-    file = f"<kernel {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    exec(compile(text, file, "exec"), names)
 
 
 def unrolled(count: int, body: Function, state: str = "s") -> Function:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends.numba_cuda.kernels import elementary
-from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, define, device
+from minicnn.backends.numba_cuda.kernels.decorators import Function, choose, device
 from minicnn.backends.numba_cuda.kernels.elementary import copysign, exp, fmod, log1p
 from minicnn.backends.numba_cuda.printer import NAMES as SPELLED
+from minicnn.backends.numba_cuda.texts import define
 from minicnn.kernels.expressions import Call, Name, Number, Select
 from minicnn.kernels.printing import Printer
 from minicnn.kernels.scalars import FUNCTIONS

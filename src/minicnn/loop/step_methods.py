@@ -1,4 +1,4 @@
-"""Training and evaluation steps as methods, for subclasses of Model to write anew."""
+"""The training and the evaluation step as methods, which subclasses of Model may write anew."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from minicnn.layers.functional import Functional
+from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.loop.held import Measured, Stepping, bind_held
-from minicnn.loop.written_trace import WrittenTrace, gradients
+from minicnn.loop.traced_step import TracedStep
 from minicnn.metrics import Mean
 from minicnn.program.graph import Value
 
@@ -17,20 +18,55 @@ if TYPE_CHECKING:
     from minicnn.loop.training import Training
 
 
+def gradients(loss: Value, of: Any) -> Any:
+    """Gradients of a scalar in a step of one's own: further nodes of its Program, of which gradients may be taken.
+
+    On several shards the loss is a mean over samples, and the gradients are those of the mean over all of them. What an
+    optimizer has changed, and what `ops.stop_gradient` gives, is a constant.
+
+    Args:
+        loss: The scalar.
+        of: A Weight or a Value, or a list of them: what it is differentiated by.
+
+    Returns:
+        A Value of the same shape for each; zeros where the loss does not depend on it.
+
+    Raises:
+        RuntimeError: If the Value is not of a step that is traced.
+        ValueError: If the loss is no scalar, or on several shards no mean over samples.
+        TypeError: If a gradient reaches a primitive that has no gradient rule.
+    """
+    trace = loss.program.tracing if isinstance(loss, Value) else None
+    if not isinstance(trace, TracedStep):
+        raise RuntimeError(
+            f"gradients belongs inside train_step or test_step of a model. Received: {loss!r:.80}. In a Program "
+            "written by hand take minicnn.program.gradients."
+        )
+    slopes = trace.gradients(loss, list(of) if isinstance(of, list | tuple) else [of])
+    return slopes if isinstance(of, list | tuple) else slopes[0]
+
+
 class Steps(Functional):
-    """The methods of a model that are traced into its steps, with `self` as it is in them.
+    """The methods that are traced into a model's steps, with `self` as it is in them.
 
     Layers and models that `self` holds are called on Values there, weights that it holds are Values, its optimizers
     have `apply(gradients, weights)`, and its metrics `update_state` and `result`.
+
+    Args:
+        graph: The layers.
     """
 
     _training: Training
-    _step: WrittenTrace | None = None  # the one that is traced
+    _step: TracedStep | None = None  # the one that is traced
     _measured: list[Measured] | None = None  # its metrics
     _of_the_run = (*Functional._of_the_run, "backend", "seed")
 
+    def __init__(self, graph: Graph) -> None:
+        Layer.__init__(self)
+        self._wired = graph
+
     def train_step(self, data: Any) -> Mapping[str, Any]:
-        """One step of the training; as it is here it computes what a model without a step of its own does.
+        """One step of the training; as it is here that of every model without one of its own.
 
         It is run once for each size of batches, and its Program from then on, so that what it does to attributes of
         `self` is lost: state is held in weights that are not trainable, and replaced by `assign`.
@@ -44,16 +80,18 @@ class Steps(Functional):
         """
         x, y, weight = unpack(data)
         y_pred = self(x, training=True)
-        self._traced_step()._loss = loss = self.compute_loss(x, y, y_pred, weight)
-        weights = self.trainable_weights
+        trace = self._traced_step()
+        trace.total_loss = loss = self.compute_loss(x, y, y_pred, weight)
+        logs = self.compute_metrics(x, y, y_pred, weight)
+        weights = trace.trained_weights()
         self._stepping().apply(gradients(loss, weights), weights)
-        return self.compute_metrics(x, y, y_pred, weight)
+        return logs
 
     def test_step(self, data: Any) -> Mapping[str, Any]:
         """One step of the evaluation: see `train_step`; weights stay as they are."""
         x, y, weight = unpack(data)
         y_pred = self(x, training=False)
-        self._traced_step()._loss = self.compute_loss(x, y, y_pred, weight, training=False)
+        self._traced_step().total_loss = self.compute_loss(x, y, y_pred, weight, training=False)
         return self.compute_metrics(x, y, y_pred, weight)
 
     def compute_loss(
@@ -79,11 +117,16 @@ class Steps(Functional):
     ) -> dict[str, Any]:
         """Logs: the loss that `compute_loss` gave last, and the metrics that the model was compiled with; in a step."""
         trace = self._traced_step()
-        objective, logs = trace.supervised.compiled()[0], dict[str, Any]()
-        if trace._loss is not None:
-            logs["loss"] = trace._loss
+        objective, logs = trace.source.compiled()[0], dict[str, Any]()
+        if trace.total_loss is not None:
+            logs["loss"] = trace.total_loss
+        for name, total in zip(objective.names, trace.output_losses, strict=False):
+            if name:
+                logs[f"{name}loss"] = measured = Measured(Mean(f"{name}loss"), trace)
+                measured.add({"total": total, "count": trace.program.constant(float(trace.samples), trace.dtype)})
         targets, outputs = (list(v) if isinstance(v, list | tuple) else [v] for v in (y, y_pred))
-        for metrics, name, target, output in zip(objective.metrics, objective.names, targets, outputs, strict=False):
+        several = zip(objective.names, objective.metrics, targets, outputs, strict=False)
+        for name, metrics, target, output in sorted(several, key=lambda each: each[0]):  # as in Keras
             for metric in metrics:
                 measured = logs[f"{name}{metric.name}"] = Measured(metric, trace)
                 measured.update_state(target, output, sample_weight=sample_weight)
@@ -130,7 +173,7 @@ class Steps(Functional):
         """Places of the step's samples among those of the batch, counted from 0: int32 (samples,)."""
         return self._traced_step().numbers()
 
-    def _traced_step(self) -> WrittenTrace:
+    def _traced_step(self) -> TracedStep:
         if self._step is None:
             raise RuntimeError(
                 "compute_loss, compute_metrics, losses, value_of, gather and sample_numbers belong inside train_step "
@@ -141,9 +184,9 @@ class Steps(Functional):
 
     def _stepping(self) -> Stepping:
         trace = self._traced_step()
-        return Stepping(trace.supervised.compiled()[1], trace)
+        return Stepping(trace.source.compiled()[1], trace)
 
-    def _in_step(self, trace: WrittenTrace) -> Any:
+    def _in_step(self, trace: TracedStep) -> Any:
         """The model as `self` is in a step."""
         bound = Layer._bind(self, trace, "")
         bound._step = trace

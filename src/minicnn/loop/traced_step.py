@@ -1,4 +1,4 @@
-"""The tracing of a step that a model's author has written: weights, losses, gradients, shards and logs."""
+"""TracedStep: the tracing of a training or evaluation step: weights, losses, gradients, shards and logs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minicnn import ops
-from minicnn.distribution.passes import Shard, in_buckets, in_common
+from minicnn.distribution.passes import Shard, check_samples, constant_of, in_buckets, in_common
 from minicnn.distribution.segments import COLLECTIVES
+from minicnn.distribution.split import splitting, sum_parts
 from minicnn.layers.trace import Trace
 from minicnn.layers.weight import Weight
 from minicnn.loop.held import Measured
 from minicnn.loop.objective import read_mean
-from minicnn.loop.spread import Spread, spread
-from minicnn.loop.step import Supervised
+from minicnn.loop.spread import Spread, check_mean, spread
 from minicnn.loop.tracing import (
     METRICS,
     PRECISIONS,
@@ -35,59 +35,42 @@ from minicnn.loop.tracing import (
 from minicnn.optimizers import Optimizer
 from minicnn.program.autodiff import depends_on
 from minicnn.program.autodiff import gradients as differentiate
-from minicnn.program.graph import Node, Program, Value
-from minicnn.program.passes import pool_before_relu
+from minicnn.program.graph import Value
+from minicnn.program.passes import makers_of, pool_before_relu, replace_in_place
 
-
-def gradients(loss: Value, of: Any) -> Any:
-    """Gradients of a scalar in a step of one's own: further nodes of its Program, of which gradients may be taken.
-
-    On several shards the loss is a mean over samples, and the gradients are those of the mean over all of them. What an
-    optimizer has changed, and what `ops.stop_gradient` gives, is a constant.
-
-    Args:
-        loss: The scalar.
-        of: A Weight or a Value, or a list of them: what it is differentiated by.
-
-    Returns:
-        A Value of the same shape for each; zeros where the loss does not depend on it.
-
-    Raises:
-        RuntimeError: If the Value is not of a step that is traced.
-        ValueError: If the loss is no scalar, or on several shards no mean over samples.
-        TypeError: If a gradient reaches a primitive that has no gradient rule.
-    """
-    trace = loss.program.tracing if isinstance(loss, Value) else None
-    if not isinstance(trace, WrittenTrace):
-        raise RuntimeError(
-            f"gradients belongs inside train_step or test_step of a model. Received: {loss!r:.80}. In a Program "
-            "written by hand take minicnn.program.gradients."
-        )
-    slopes = trace.gradients(loss, list(of) if isinstance(of, list | tuple) else [of])
-    return slopes if isinstance(of, list | tuple) else slopes[0]
+if TYPE_CHECKING:
+    from minicnn.loop.step import Step
 
 
 @dataclass
-class WrittenTrace(Trace):
-    """The tracing of a step that is written.
+class TracedStep(Trace):
+    """The tracing of a training or evaluation step.
 
     Attributes:
-        supervised: What the model was compiled for.
+        source: The step that is traced.
         kind: "train" or "evaluate".
         shard: The shard of a batch that the step is for; None for a whole one.
         data: Names of the inputs whose first axis counts samples.
+        total_loss: The loss that is logged.
+        output_losses: Sums over the samples of the losses of all outputs.
+        metrics: Metrics that were measured.
     """
 
-    supervised: Supervised = field(default_factory=lambda: Supervised(0))
+    source: Step = field(kw_only=True)
     kind: StepKind = "train"
     shard: Shard | None = None
     data: frozenset[str] = frozenset()
+    total_loss: Value | None = None
+    output_losses: list[Value] = field(default_factory=list)
+    metrics: list[Measured] = field(default_factory=list)
     _scale: Value | None = None
     _finite: list[Value] = field(default_factory=list)
+    _guarded: dict[int, int] = field(default_factory=dict)  # of how many of these new weights depend, by id
     _sums: dict[int, Value] = field(default_factory=dict)  # of means that were made of them, by id
+    _totals: dict[int, Value] = field(default_factory=dict)  # over all shards, by id of what this one adds
     _settled: set[int] = field(default_factory=set)  # ids of nodes
     _stepped: set[tuple[str, str]] = field(default_factory=set)  # optimizers and paths
-    _loss: Value | None = None
+    _parts: list[Value] = field(default_factory=list)  # gradients of split kernels
 
     # Weights --------------------------------------------------------------------------------------
 
@@ -111,8 +94,14 @@ class WrittenTrace(Trace):
 
     def leave(self, first: int, results: Sequence[Value]) -> None:
         """See `Trace.leave`: nobody holds what the layers hand to each other, so that it may become something else."""
+        if self.shard is not None:
+            check_samples(self.program.nodes, self.shard, first=first)
         needed = [*results, *self.updates.values(), *self.losses, *(value for _, value in self.measured)]
         pool_before_relu(self.program, needed, first)
+
+    def trained_weights(self) -> list[Weight]:
+        """Weights met so far that training changes."""
+        return [weight for path, weight in self.declared.items() if self.weights[path].kind == "parameter"]
 
     def apply(self, optimizer: Optimizer, gradients: Sequence[Value | None], weights: Sequence[Weight]) -> None:
         """Let an optimizer take a step; what is traced after it sees the new weights."""
@@ -127,7 +116,8 @@ class WrittenTrace(Trace):
         pairs = {w: g for w, g in zip(weights, gradients, strict=True) if g is not None}
         if not pairs:
             raise ValueError(
-                "An optimizer changes at least one weight. Received: none. Let a layer have some that are trainable."
+                "Training needs at least one trainable weight. Received: a model without. Add a layer that has some, "
+                "or set trainable=True on one and compile again."
             )
         parameters = {self.paths.get(weight, ""): self.current(weight) for weight in pairs}
         name, program = optimizer._name, self.program
@@ -150,6 +140,7 @@ class WrittenTrace(Trace):
                     program.updates[path] = constraint(program.updates[path])
                 if self._finite:  # what the step computes from here on, and logs, is finite as well
                     program.updates[path] = ops.where(self._all_finite(), program.updates[path], parameters[path])
+                    self._guarded[id(program.updates[path])] = len(self._finite)
                 self.updates[path] = program.updates[path]
             if name is not None:  # one that may take several steps counts them itself
                 program.updates[counter] = count + 1
@@ -165,11 +156,13 @@ class WrittenTrace(Trace):
 
     def loss(self, y: Any, y_pred: Any, weight: Value | None) -> Value:
         """The loss that the model was compiled for, with penalties and what layers add: a mean over the samples."""
-        objective, shard = self.supervised.compiled()[0], self.shard
+        objective, shard = self.source.compiled()[0], self.shard
         program, samples, parts = self.program, self.samples, list[Value]()
+        self.output_losses.clear()
         targets, outputs = (_several(part) if objective.losses else [] for part in (y, y_pred))
         for loss, target, output, share in zip(objective.losses, targets, outputs, objective.loss_weights, strict=True):
             total = loss_of_output(program, loss, target, output, weight, shard)
+            self.output_losses.append(total)
             with program.scope("loss"):
                 parts.append(total if share == 1.0 else total * share)
         with program.scope("loss"):
@@ -187,15 +180,15 @@ class WrittenTrace(Trace):
                 mean = total * (1.0 / samples)
                 self._sums[id(mean)] = total
                 common = [mean, *common]
-            self._loss = reduce(operator.add, common)
-        return self._loss
+            self.total_loss = reduce(operator.add, common)
+        return self.total_loss
 
     def gradients(self, loss: Value, of: Sequence[Any]) -> list[Value]:
         """See `gradients`."""
         values = [self.current(v) if isinstance(v, Weight) else v for v in of]
         weights = [v for v in of if isinstance(v, Weight)]
         self._check_current(loss, weights)
-        scaled = PRECISIONS[self.supervised.precision].products == "float16" and bool(weights)
+        scaled = PRECISIONS[self.source.precision].products == "float16" and bool(weights)
         if scaled and self._scale is None:
             self._scale = loss_scale(self.program)
         factor = self._scale if scaled else None
@@ -216,17 +209,24 @@ class WrittenTrace(Trace):
         program, share = self.program, 1.0 / shard.batch
         if kind == "sum" and all(of_samples):  # each sample has its own
             return differentiate(program, loss, values)
-        self._check_mean("The loss of a step", loss, kind)
+        check_mean("The loss of a step", loss, kind)
         mean, common = self._terms(loss, kinds)
         slopes: list[Value] = []
         if kind != "same":
-            summed = self._sum(mean)
+            summed = self.sum_of(mean)
             slopes = differentiate(program, summed if factor is None else summed * (factor * share), values)
             with program.scope("shards", "backward"):
+                for i in [i for i, value in enumerate(values) if value.name in program.parts]:
+                    of_samples[i] = True  # what only groups of shards have to sum
+                    slopes[i] = ops.all_reduce(slopes[i], group=shard.alike) if shard.groups > 1 else slopes[i]
+                # What is logged goes in the same messages.
+                logged = [total for metric in self.metrics for total in metric.totals.values()]
+                logged += [summed] if loss is self.total_loss else []
                 shared = [g for g, alone in zip(slopes, of_samples, strict=True) if not alone]
-                totals = iter(in_buckets(program, shard, shared))
+                totals = iter(self._over_all([*logged, *shared], shard)[len(logged) :])
                 slopes = [g if alone else next(totals) for g, alone in zip(slopes, of_samples, strict=True)]
                 slopes = [g * share for g in slopes] if factor is None else slopes
+            self._parts += [g for g, value in zip(slopes, values, strict=True) if value.name in program.parts]
         if common:
             alike = reduce(operator.add, common)
             after = depends_on(program, values)
@@ -236,8 +236,12 @@ class WrittenTrace(Trace):
                     "Where a batch is cut into shards, each shard has the loss of its own samples. Received: a loss of "
                     f"what is gathered alone, {alike!r}. Let self.gather(x) stand on one side only, and x on the other."
                 )
-            more = differentiate(program, alike if factor is None else alike * factor, values)
-            slopes = [a + b for a, b in zip(slopes, more, strict=True)] if slopes else more
+            slopes, makers = slopes or list(values), makers_of(program, alike)
+            concerned = [i for i, v in enumerate(values) if kind == "same" or id(v) in makers]
+            more = differentiate(program, alike if factor is None else alike * factor, [values[i] for i in concerned])
+            with program.scope("shards", "backward"):
+                for i, gradient in zip(concerned, more, strict=True):
+                    slopes[i] = gradient if kind == "same" else slopes[i] + gradient
         return slopes
 
     def _terms(self, loss: Value, kinds: Mapping[int, Spread]) -> tuple[Value, list[Value]]:
@@ -265,10 +269,11 @@ class WrittenTrace(Trace):
                     f"afterwards. Received: a loss of {self.paths[weight]!r} as it was. Move gradients before apply."
                 )
 
-    def _sum(self, mean: Value) -> Value:
+    def sum_of(self, mean: Value) -> Value:
         """The sum over the samples of the step of which something is the mean."""
-        total = self._sums.get(id(mean))
-        return mean * float(self.samples) if total is None else total
+        if id(mean) not in self._sums:
+            self._sums[id(mean)] = mean * float(self.samples)
+        return self._sums[id(mean)]
 
     # Shards ---------------------------------------------------------------------------------------
 
@@ -291,23 +296,27 @@ class WrittenTrace(Trace):
         whole = ops.all_reduce(rows, group=shard.group)
         return whole if whole.dtype == x.dtype else ops.cast(whole, dtype=x.dtype)
 
-    def _spread(self) -> dict[int, Spread]:
-        """Spread of each Value, once batches are normalised as such."""
-        if self.shard is not None and self.shard.count > 1:
-            settled = in_common(self.shard, self.by_shard, short=self.images != self.dtype)
-            _replace(self.program, lambda node: None if id(node) in self._settled else settled(node))
-            self._settled |= set(map(id, self.program.nodes))
-        return spread(self.program, self.samples, self.data, self._sums)
+    def _over_all(self, values: Sequence[Value], shard: Shard) -> list[Value]:
+        """Sums over all shards, in as few messages as are worth it."""
+        # All shards know how many samples they have together.
+        known = {id(v) for v in values if id(v) in self._totals or constant_of(v) == shard.samples}
+        new = [v for v in values if id(v) not in known]
+        self._totals |= zip(map(id, new), in_buckets(self.program, shard, new), strict=True)
+        whole = self.program.constant(float(shard.batch), self.dtype)
+        return [self._totals.get(id(v), whole) for v in values]
 
-    def _check_mean(self, what: str, value: Value, kind: Spread) -> None:
-        if kind not in ("same", "mean"):
-            node = value.node
-            origin = f", made by {node.op.name}" if node is not None else ""
-            raise ValueError(
-                f"{what} is a mean over samples where a batch is cut into shards, of which each sees only its own. "
-                f"Received: {value!r}{origin}, which is {_SAID[kind]}. Take ops.mean over the samples last of all, "
-                "with others of the batch through self.gather(x), or train without shards."
-            )
+    def _spread(self) -> dict[int, Spread]:
+        """Spread of each Value, once batches are normalised as such, and kernels split."""
+        shard, program = self.shard, self.program
+        if shard is not None and shard.count > 1:
+            if shard.layout and not self._settled:
+                trained = {self.paths[weight]: weight for weight in self.trained_weights()}
+                free = [path for path, w in trained.items() if w.regularizer is w.constraint is None]
+                replace_in_place(program, splitting(program, shard, free))
+            settled = in_common(shard, self.by_shard, short=self.images != self.dtype)
+            replace_in_place(program, lambda node: None if id(node) in self._settled else settled(node))
+            self._settled |= set(map(id, program.nodes))
+        return spread(program, self.samples, self.data, self._sums)
 
     # Logs -----------------------------------------------------------------------------------------
 
@@ -321,23 +330,17 @@ class WrittenTrace(Trace):
             for name, value in {**logs, **measured_means(self)}.items():
                 if isinstance(value, Measured):
                     if value.totals:
-                        sums[name], readers[name] = value.totals, value.read
+                        sums[name], readers[name] = dict(value.totals), value.reader
                     continue
                 readers[name] = read_mean
-                mean = self._scalar(name, value)
-                kind = kinds.get(id(mean), "same")
-                self._check_mean(f"The log {name!r}", mean, kind if shard is not None else "mean")
-                sums[name] = totals_of(mean, self) | {"total": self._sum(mean)}
-                program.outputs[name] = mean
-            every = [(name, key, value) for name, totals in sums.items() for key, value in totals.items()]
-            if shard is not None and every:
-                reduced = ops.all_reduce(*(value for *_, value in every), group=shard.group)
-                reduced = reduced if isinstance(reduced, tuple) else (reduced,)
-                sums = {name: {} for name in sums}
-                for (name, key, _), value in zip(every, reduced, strict=True):
-                    sums[name][key] = value
-                for name in program.outputs:
-                    program.outputs[name] = sums[name]["total"] * (1.0 / shard.batch)
+                program.outputs[name] = self._scalar(name, value)
+                sums[name] = totals_of(program.outputs[name], self)
+                if shard is None:
+                    sums[name]["total"] = self.sum_of(program.outputs[name])
+        if shard is not None:
+            with program.scope("shards", "backward" if self.kind == "train" else "forward"):
+                self._sum_logs(sums, kinds, shard)
+        with program.scope(METRICS, "forward"):
             measured = {f"metric/{name}/{key}" for name, totals in sums.items() for key in totals}
             for name, totals in sums.items():
                 accumulate(program, name, totals)
@@ -351,8 +354,35 @@ class WrittenTrace(Trace):
             with program.scope("", "update"):
                 program.updates["step"] = self.step() + 1
             if self._scale is not None and self._finite:
-                skip_unless(program, self._all_finite(), self._scale, measured)
+                guarded = {n for n, v in program.updates.items() if self._guarded.get(id(v)) == len(self._finite)}
+                skip_unless(program, self._all_finite(), self._scale, measured | guarded)
+            if shard is not None and program.parts:
+                optimizer = self.source.compiled()[1]
+                for path in list(program.parts):
+                    for name in (path, *optimizer.state_names(path, self.weights[path].shape)):
+                        program.parts[name] = shard.split.shards
+                        self._parts.append(program.value(name))
+                sum_parts(program, shard, self._parts)
         return readers
+
+    def _sum_logs(self, sums: dict[str, dict[str, Value]], kinds: Mapping[int, Spread], shard: Shard) -> None:
+        """Put sums over all shards into the place of those of the step, and means of the batch into its outputs."""
+        outputs, common = self.program.outputs, dict[str, list[Value]]()
+        for name, mean in outputs.items():
+            kind = kinds.get(id(mean), "same")
+            check_mean(f"The log {name!r}", mean, kind)
+            part, common[name] = (mean, []) if kind == "same" else self._terms(mean, kinds)
+            sums[name]["total"] = self.sum_of(part)
+        every = [(name, key, value) for name, totals in sums.items() for key, value in totals.items()]
+        totals_of_all = self._over_all([value for *_, value in every], shard)
+        for (name, key, _), total in zip(every, totals_of_all, strict=True):
+            sums[name][key] = total
+        for name, alike in common.items():
+            outputs[name] = sums[name]["total"] * (1.0 / shard.batch)
+            if alike:
+                penalty = reduce(operator.add, alike)
+                outputs[name] = outputs[name] + penalty
+                sums[name]["total"] = sums[name]["total"] + penalty * float(shard.batch)
 
     def _scalar(self, name: str, value: Any) -> Value:
         if isinstance(value, int | float | np.number) and not isinstance(value, bool):
@@ -365,26 +395,5 @@ class WrittenTrace(Trace):
         return ops.as_float(value, self.dtype)
 
 
-_SAID = {"samples": "a number for each sample", "sum": "a sum over them", "mixed": "more than a mean over them"}
-
-
 def _several(part: Any) -> list[Any]:
     return list(part) if isinstance(part, list | tuple) else [part]
-
-
-def _replace(program: Program, rule: Callable[[Node], Sequence[Value] | None]) -> None:
-    """As `Program.replace`, but Values stay what they are, because the author holds them: new nodes make them."""
-    for node in program.rebuild():
-        first = len(program.nodes)
-        replacements = rule(node)
-        if replacements is None:
-            program.nodes.append(node)
-            continue
-        for old, new in zip(node.outputs, replacements, strict=True):
-            maker = new.node
-            if maker is None:
-                continue
-            maker.outputs = tuple(old if v is new else v for v in maker.outputs)
-            old.node = maker
-            for later in program.nodes[first:]:
-                later.inputs = tuple(old if v is new else v for v in later.inputs)
