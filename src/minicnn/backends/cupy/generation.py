@@ -25,14 +25,7 @@ _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 
 def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int = 256) -> Source:
-    """The kernel of one launch.
-
-    Args:
-        plan: The plan that the launch is of.
-        launch: Groups that run side by side.
-        queued: Ids of inputs of which there is one row a step.
-        threads: Threads of a block, unless a tile says otherwise.
-    """
+    """The kernel of a launch: see `Generate`."""
     writer = CppWriter(plan, launch, queued)
     bodies, starts, blocks = list[str](), list[int](), 0
     sizes = [(writer.blocks(group, threads), group.tile.threads if group.tile else threads) for group in launch]
