@@ -110,6 +110,7 @@ CANDIDATES = {
     "PyTorch eager, bfloat16": Candidate("torch", "eager", "bfloat16", deep=True),
     "PyTorch graph, bfloat16": Candidate("torch", "graph", "bfloat16", deep=True),
     "PyTorch compile, bfloat16": Candidate("torch", "compile", "bfloat16", standard=True, deep=True),
+    "PyTorch compile in a graph, bfloat16": Candidate("torch", "compile graph", "bfloat16", deep=True),
     "PyTorch compile, float16": Candidate("torch", "compile", "float16", deep=True),
     "JAX": Candidate("jax", "scan", standard=True),
     "JAX, TF32": Candidate("jax", "scan", "tf32", standard=True),

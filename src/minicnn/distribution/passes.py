@@ -155,25 +155,29 @@ def in_common(
     return rule
 
 
-def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None, first: int = 0) -> None:
+def check_samples(
+    nodes: Sequence[Node], shard: Shard, name: str | None = None, checked: Collection[int] | None = None
+) -> None:
     """Raise a ValueError if layers or a loss reduce over the samples themselves, of which a shard has only some.
 
     Args:
         nodes: The nodes of the layers, before they have anything in common, or those of the loss.
         shard: The shard.
         name: What the loss is called; None for layers.
-        first: Number of the first node that is checked.
+        checked: Ids of the nodes that are checked; None for all.
     """
     if shard.count == 1:
         return
     dependent: set[int] = set()  # ids of Values that depend on samples
-    for number, node in enumerate(nodes):
+    for node in nodes:
         kinds = {v.kind for v in node.inputs if v.node is None}
         if name is not None or "input" in kinds or any(id(v) in dependent for v in node.inputs):
             dependent.update(map(id, node.outputs))
         elif node.op.name not in _REDUCTIONS:
             continue
-        if number < first or node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+        if node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+            continue
+        if checked is not None and id(node) not in checked:
             continue
         x = node.inputs[0]
         if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):

@@ -32,7 +32,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     for group, (count, group_threads) in zip(launch, sizes, strict=True):
         body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
-            body = f"    wait_for_previous();\n{body}"
+            # The next launch is put in place meanwhile: its blocks get what is left when all of these are there.
+            body = f"    wait_for_previous();\n    let_next_begin();\n{body}"
         # Groups of a launch may need fewer threads than its largest: the others leave before any barrier.
         spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")

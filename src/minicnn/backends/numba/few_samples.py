@@ -6,10 +6,13 @@ gradient is written once, and the weights are read once, in the order in which t
 
 from __future__ import annotations
 
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.machine import second_level_cache
 
 ROWS, VECTORS = 4, 4  # of weights, of a tile
+TOGETHER = LANES // ROWS  # samples whose sums are ready at the same time
 
 
 def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
@@ -17,12 +20,14 @@ def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
     return samples <= LANES * threads and units >= LANES
 
 
-def input_gradient_worth_it(samples: int, units: int) -> bool:
+def input_gradient_worth_it(samples: int, length: int, units: int) -> bool:
     """True if this is faster than turning the weights around, which costs the same for any number of samples.
 
-    Each sum along the units ends with adding up its lanes, which long sums hide; many samples read the weights often.
+    Each sum along the units ends with adding up its lanes, as many instructions as turning five weights takes, or two
+    that come from beyond the second-level cache; many samples read the weights often.
     """
-    return samples <= max(8, min(units // 2, 128))
+    turned = 5 if 4 * length * units <= second_level_cache() else 2
+    return samples <= max(8, min(units // turned, 128))
 
 
 def items(length: int) -> int:
@@ -66,24 +71,46 @@ def _outer(out: Lines, rows: int, vectors: int, some: str) -> None:
 
 
 def input_gradient(samples: int, length: int, units: int, *, masked: bool) -> KernelCode:
-    """dx (B, K, 16) from dy (N, F) and w (K, F), 0 where a mask of dx's shape is not positive, if there is one."""
+    """dx (B, K, 16) from dy (N, F) and w (K, F), 0 where a mask of dx's shape is not positive, if there is one.
+
+    Tiles are rows of weights x samples. The lanes of 16 sums are added up together.
+    """
     out = Lines()
     rows = _sizes(out, samples, length, units)
+    side = max(n for n in (1, 2, TOGETHER) if rows * n <= max(rows, cpus.host().accumulators))
+    out("panel = stack()", "zero = splat(float32(0))")
     with out.block("for item in range(start, stop):"):
         out(f"k = min(item * {rows}, length - {rows})")
-        with out.block("for n in range(samples):"):
-            out(*(f"a{r} = splat(float32(0))" for r in range(rows)))
-            with out.block(f"for f in range(0, whole, {LANES}):"):
-                out("d = vload(dy + (n * units + f) * 4)")
-                out(*(f"a{r} = vfma(d, vload(w + ((k + {r}) * units + f) * 4), a{r})" for r in range(rows)))
-            if units % LANES:
-                out("d = vload_some(dy + (n * units + whole) * 4, units - whole)")
-                last = "vload_some(w + ((k + {}) * units + whole) * 4, units - whole)"
-                out(*(f"a{r} = vfma(d, {last.format(r)}, a{r})" for r in range(rows)))
-            out(f"at = ((n // {LANES} * length + k) * {LANES} + n % {LANES}) * 4")
+        with out.block(f"for n in range(0, samples, {TOGETHER}):"):
+            for first in range(0, TOGETHER, side):
+                _sums_along_units(out, rows, range(first, first + side), units)
+            out(
+                f"vstore(panel, sums(panel, {BYTES}))",
+                f"at = ((n // {LANES} * length + k) * {LANES} + n % {LANES}) * 4",
+            )
             for r in range(rows):
-                out(f"s = vsum(a{r})")
+                out(f"v = vload_some(panel + {r * TOGETHER * 4}, {TOGETHER})")
                 if masked:
-                    out(f"s = s if fload(mask + at + {r * BYTES}) > float32(0) else float32(0)")
-                out(f"fstore(y + at + {r * BYTES}, s)")
+                    out(f"m = vload_some(mask + at + {r * BYTES}, {TOGETHER})")
+                    out("v = vselect(vgt(m, zero), v, zero)")
+                out(f"vstore_some(y + at + {r * BYTES}, v, {TOGETHER})")
     return out.source("matmul of few samples", "dy", "w", *(["mask"] if masked else []), "y")
+
+
+def _sums_along_units(out: Lines, rows: int, samples: range, units: int) -> None:
+    """Put sums of a tile on the stack, whose lanes are not added up yet; samples behind the last are like it."""
+    tile = [(r, s) for r in range(rows) for s in samples]
+    out(*(f"d{s}_ = dy + min(n + {s}, samples - 1) * units * 4" for s in samples))
+    out(*(f"a{r}_{s} = splat(float32(0))" for r, s in tile))
+
+    def add(at: str, some: str = "", live: str = "") -> None:
+        out(*(f"d{s} = vload{some}(d{s}_ + {at} * 4{live})" for s in samples))
+        for r in range(rows):
+            out(f"b = vload{some}(w + ((k + {r}) * units + {at}) * 4{live})")
+            out(*(f"a{r}_{s} = vfma(d{s}, b, a{r}_{s})" for s in samples))
+
+    with out.block(f"for f in range(0, whole, {LANES}):"):
+        add("f")
+    if units % LANES:
+        add("whole", "_some", ", units - whole")
+    out(*(f"vstore(panel + {(r * TOGETHER + s) * BYTES}, a{r}_{s})" for r, s in tile))
