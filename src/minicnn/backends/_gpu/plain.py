@@ -26,8 +26,8 @@ from minicnn.program.graph import ITEMSIZE, Node, Value
 
 
 def shared_bytes(statements: Sequence[Statement]) -> int:
-    """Bytes of shared memory that statements declare; each array begins at a multiple of 16."""
-    arrays = [one.array for one in parts_of(tuple(statements), Shared)]
+    """Bytes of the arrays that have shared memory of their own; each begins at a multiple of 16."""
+    arrays = [one.array for one in parts_of(tuple(statements), Shared) if one.first is None]
     return sum(-(-a.size * ITEMSIZE[a.dtype] // 16) * 16 for a in arrays)
 
 

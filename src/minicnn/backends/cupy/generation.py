@@ -10,7 +10,6 @@ from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.lowering import group_statements
 from minicnn.backends._gpu.plain import shared_bytes
-from minicnn.backends._gpu.row_tiles import RowTile
 from minicnn.backends._gpu.source import Source
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
@@ -156,7 +155,6 @@ class CppWriter(NeighbourWriter):
             body = self.neighbours(group, threads)
         else:
             statements = group_statements(self, group, threads)
-            if not isinstance(group.tile, RowTile):  # whose arrays share memory, of which it says how much
-                self.shared = max(self.shared, shared_bytes(statements))
+            self.shared = max(self.shared, shared_bytes(statements))
             body = self.lines(statements, 2)
         return "".join(indent(f"{line}\n", "    ", lambda one: True) for line in self._lines) + body
