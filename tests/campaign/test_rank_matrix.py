@@ -15,7 +15,8 @@ from support.tolerances import STEP
 
 pytestmark = pytest.mark.no_cover
 
-EPOCHS = "13" if FULL else "4"  # of 4 or 5 batches, of which the last has fewer samples than there are shards, or does not divide
+# Of 4 or 5 batches, of which the last has fewer samples than there are shards, or does not divide.
+EPOCHS = "13" if FULL else "4"
 # Clipping, batch normalisation, dropout and several outputs are among the models; the others have these strategies.
 STRATEGIES = ["split", "hybrid", "staged", "loaded", "mixed"]
 EVERY, FEW = [*MODELS, *STRATEGIES], ["normalized", "split", "staged", "mixed"]
