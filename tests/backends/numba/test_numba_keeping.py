@@ -177,6 +177,20 @@ def test_costs_follow_the_registers() -> None:
     wide, half, quarter = (cpus.Target(*target).costs for target in (AVX512, AVX2, NEON))
     assert wide.packing == 2 * half.packing == 4 * quarter.packing  # the same cycles are fewer multiply-adds
     assert wide.read_often >= half.read_often >= quarter.read_often >= 1
+    assert half.winograd == quarter.winograd != wide.winograd
+    halved = cpus.Target(AVX512[0], "znver4", AVX512[2]).costs  # AVX-512 in units of 8 floats
+    assert halved.winograd == half.winograd
+
+
+@pytest.mark.parametrize(("element", "chosen"), [(0.0, True), (1e9, False)])
+def test_winograd_follows_the_costs(element: float, chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    winograd = cpus.host().costs.winograd
+    use_costs(monkeypatch, winograd=replace(winograd, element=element, gradient_element=element))
+    model = Sequential([Input((16, 16, 32)), Conv2D(32, 3), Conv2D(32, 3)], backend=numba())
+    how = [text for _, text in model.backend.explain(model.program("predict", batch_size=16))]
+    assert any("winograd" in text for text in how) == chosen
 
 
 @pytest.mark.parametrize(("changed", "of_channels"), [({}, True), ({"channels": 100.0}, False)])
@@ -199,7 +213,7 @@ def test_threads_share_what_is_worth_it(n: int, handoff: float, threads: int, mo
     assert run.threads == threads
 
 
-def use_costs(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
+def use_costs(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
     """Other costs of this CPU."""
     from dataclasses import replace
 

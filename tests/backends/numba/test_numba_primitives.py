@@ -94,6 +94,7 @@ def test_a_primitive_without_a_rule_has_the_kernel_of_its_elements(case: Case, m
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * size)
 
 
+@pytest.mark.sampled(96)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("case", [c for c in CASES if c.op is not ops.take], ids=str)
 def test_no_input_needs_a_batch_axis(case: Case) -> None:

@@ -60,6 +60,32 @@ HANDOFF, PACKED, CHANNELS = 2500, 2, 1.25
 
 
 @dataclass(frozen=True)
+class WinogradCosts:
+    """Times of Winograd's filtering, in those of a multiply-add of 16 floats in a direct convolution.
+
+    Attributes:
+        product: A multiply-add of its products.
+        element: Transforming a vector of 16 samples, an element of a tile and channel, with waiting for memory.
+        weight: Transforming a vector of weights.
+        gradient_element: Like `element`, for weight gradients.
+        gradient_sum: A vector of a weight gradient's sums, which are loaded and stored for each group of tiles, and for
+            each part and thread at the end.
+    """
+
+    product: float
+    element: float
+    weight: float
+    gradient_element: float
+    gradient_sum: float
+
+
+# Measured by the floats that a multiply-add unit takes at a time: on an EPYC with AVX-512, and on a Xeon.
+WINOGRAD = {8: WinogradCosts(1.0, 8, 80, 8, 12), 16: WinogradCosts(0.9, 22, 50, 32, 6)}
+HALVED = ("znver4",)  # CPUs that multiply registers of 16 floats in two halves
+STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
+
+
+@dataclass(frozen=True)
 class Costs:
     """Times of work on a CPU, in those of a multiply-add of 16 floats, and sizes by which it is chosen.
 
@@ -69,6 +95,8 @@ class Costs:
         handoff: Waiting of all threads for each other, after a kernel.
         read_often: Positions that read a weight, up to which its way from memory takes longer than they do.
         kept: Weights that stay in the second-level cache beside images.
+        winograd: Those of Winograd's filtering.
+        stored: Bytes of the pages that stores find without waiting.
     """
 
     channels: float
@@ -76,6 +104,8 @@ class Costs:
     handoff: float
     read_often: int
     kept: int
+    winograd: WinogradCosts
+    stored: int = STORED
 
 
 @dataclass(frozen=True)
@@ -161,7 +191,11 @@ class Target:
         floats = {24: 16, 3: 4}.get(self.accumulators, 4 if self.architecture == "aarch64" else 8)  # of a register
         rate = 2 * floats / 16  # multiply-adds of 16 floats in a cycle
         # A cache line of 16 weights takes some 2 cycles from beyond the second level.
-        return Costs(CHANNELS, PACKED * rate, HANDOFF * rate, max(1, int(2 * rate)), second_level_cache() // 32)
+        read_often, kept = max(1, int(2 * rate)), second_level_cache() // 32
+        # Narrower units take the same cycles for each of their instructions as those of 8 floats.
+        winograd = WINOGRAD[16 if floats == 16 and self.cpu not in HALVED else 8]
+        # Threads are as many on all registers, which then give the same bits: waiting counts as on the widest.
+        return Costs(CHANNELS, PACKED * rate, HANDOFF * 2, read_often, kept, winograd)
 
     @property
     def multiplies_bfloat16(self) -> bool:

@@ -19,11 +19,6 @@ from minicnn.backends.numba.operations import BYTES
 from minicnn.backends.numba.winograd_matrices import OUTPUTS, accurate, keeps_zeros
 from minicnn.machine import second_level_cache
 
-# Measured, relative to a vector of multiply-adds of the direct kernel: one of a product here; what a transform takes
-# for an element of a tile and channel, with what it waits for memory; and for a vector of transformed weights.
-PRODUCT, ELEMENT, WEIGHT = 0.9, 22, 50
-STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
-
 
 @dataclass(frozen=True)
 class Tiling:
@@ -127,7 +122,7 @@ class WinogradShape(Tiling):
     def run(self) -> int:
         """Channels of a tile's element that lie side by side, those of the next element behind them."""
         # A transform stores all elements of a channel at a time, in as many pages as the CPU has at hand for stores.
-        fitting = STORED // (self.size * cpus.host().pixels * BYTES)
+        fitting = cpus.host().costs.stored // (self.size * cpus.host().pixels * BYTES)
         return min(self.channels, 1 << max(fitting, 1).bit_length() - 1)
 
     @property
@@ -162,10 +157,11 @@ class WinogradShape(Tiling):
     @property
     def cost(self) -> float:
         """Time in vectors of multiply-adds of the direct kernel."""
-        pixels = cpus.host().pixels
+        pixels, costs = cpus.host().pixels, cpus.host().costs.winograd
         products = self.size * -(-self.tiles // pixels) * pixels * self.channels * self.panels * self.panel
         transforms = self.tiles * self.size * (self.channels + self.filters)
-        return PRODUCT * products + ELEMENT * transforms + WEIGHT * self.weight_bytes / BYTES
+        weights = self.weight_bytes / BYTES
+        return costs.product * products + costs.element * transforms + costs.weight * weights
 
 
 def possible(row: Line, column: Line, groups: int) -> bool:

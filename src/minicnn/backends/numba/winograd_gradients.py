@@ -18,9 +18,6 @@ from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.winograd import Tiling, possible, tilings
 from minicnn.machine import second_level_cache
 
-# Measured, relative to a vector of multiply-adds of the direct kernel: see `winograd`. Sums are loaded and stored once
-# for each group of tiles, and once for each part and thread at the end.
-PRODUCT, ELEMENT, SUM = 1.0, 32, 6
 TOGETHER = 4  # tiles of a group at least, so that sums are not visited too often
 
 
@@ -77,7 +74,8 @@ class GradientShape(Tiling):
         visits = -(-tiles // self.together) + 2
         # Sums that the second-level cache cannot hold beside the tiles come from afar.
         afar = 1 if self.sum_bytes <= second_level_cache() // 2 else 2
-        return PRODUCT * products + ELEMENT * transforms + SUM * afar * visits * self.sum_bytes / BYTES
+        costs, sums = cpus.host().costs.winograd, afar * visits * self.sum_bytes / BYTES
+        return products + costs.gradient_element * transforms + costs.gradient_sum * sums
 
 
 def chosen(pinned: str | None, shape: LaneShape, threads: int) -> GradientShape | None:
