@@ -10,6 +10,7 @@ several ranks, which have a GPU each, or talk through gloo. A backend may have a
 torch/vendor. The modes of a backend are
 
 - one: one rank alone with the whole batch;
+- part: one rank alone with its part of the batch, which bounds what several can do;
 - tree, fast: all ranks with one shard each; by one rank, on GPUs, what cutting a step for NCCL costs;
 - tree-local, fast-local: likewise with statistics of batch normalisation of each shard;
 - tree-messages, fast-messages: likewise with small sums by NCCL, where kernels would take them in the peers' memory.
@@ -25,7 +26,6 @@ import argparse
 import gc
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -43,6 +43,7 @@ from minicnn.callbacks import LambdaCallback
 from minicnn.distribution import DataParallel, NcclCommunicator, OneProcess, TorchCommunicator
 from minicnn.layers import BatchNormalization
 from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.measure import Spread, interleaved, stopwatch
 from minicnn.models import Model
 from minicnn.ops.groups import rows
 from minicnn.optimizers import SGD
@@ -102,13 +103,13 @@ class Contender:
         name: What it is.
         alone: Whether the first rank does it while the others wait.
         begin: Gives the loss of the first step, and what gives the seconds of a step in a round.
-        local: Whether its loss is that of other statistics.
+        like: Contenders like it compute the same loss.
     """
 
     name: str
     alone: bool
     begin: Callable[[], tuple[float, Callable[[], float]]]
-    local: bool = False
+    like: str = ""
 
 
 class Worker:
@@ -151,29 +152,30 @@ class Worker:
 
     def take_turns(self) -> None:
         """Let all of a network begin, compare their first losses, and time them in turn."""
-        rounds: dict[str, tuple[Contender, Callable[[], float]]] = {}
-        losses: dict[bool, float] = {}
+        rounds: dict[str, Callable[[], float]] = {}
+        losses: dict[str, float] = {}
         for each in self.entries():
             loss, once = 0.0, float
             if self.first or not each.alone:
                 loss, once = each.begin()
             loss = float(self.communicator.share(repr(loss).encode())[0])  # all agree on what is left out
-            expected = losses.setdefault(each.local, loss)
+            expected = losses.setdefault(each.like, loss)
             if abs(loss - expected) <= TOLERANCE[self.precision] * abs(expected):
-                rounds[each.name] = each, once
+                rounds[each.name] = partial(self.once, each, once)
             else:
                 self.say(f"  {self.network} {each.name}: not timed, its loss is {loss:.6g}, not {expected:.6g}")
-        seconds: dict[str, list[float]] = {name: [] for name in rounds}
-        for number in range(self.given.rounds + 1):  # one to warm up
-            for name, (each, once) in rounds.items():
-                taken = once() if self.first or not each.alone else 0.0
-                self.communicator.share(b"")
-                seconds[name] += [taken] if number else []
-        for name, taken in seconds.items():
-            middle, least = 1e3 * statistics.median(taken), 1e3 * min(taken)
-            self.say(f"  {self.network:10} {self.precision:15} {name:34} {middle:9.3f}   least {least:.3f}")
+        # No budget: all ranks do as many rounds, in the same order.
+        for name, taken in interleaved(rounds, rounds=self.given.rounds).items():
+            middle = Spread.of(taken, 1e3).median
+            self.say(f"  {self.network:10} {self.precision:15} {name:34} {middle:9.3f}   least {1e3 * min(taken):.3f}")
             about = {"ranks": self.ranks, "batch": self.given.batch, "precision": self.precision}
             self.found.append({"network": self.network, "name": name, **about, "seconds": taken})
+
+    def once(self, each: Contender, run: Callable[[], float]) -> float:
+        """Seconds of a step in a round, after which all ranks meet."""
+        taken = run() if self.first or not each.alone else 0.0
+        self.communicator.share(b"")
+        return taken
 
     def entries(self) -> list[Contender]:
         """All that is asked for, and can be done."""
@@ -210,19 +212,25 @@ class Worker:
             about = {"communicator": through, "deterministic": sums == "tree"}
             if sums in ("tree", "fast") and (self.ranks > 1 or name in ENGINES):
                 shared = DataParallel(self.ranks, **about)
-            elif mode == "one":
+            elif mode in ("one", "part"):
                 shared = None
             else:
                 continue
 
-            def begin(shared: Any = shared, local: str = local) -> tuple[float, Callable[[], float]]:
-                return self.fit(get_backend(name, convolution=strategy or None), shared, local=local == "local")
+            part = mode == "part"
+
+            def begin(shared: Any = shared, local: str = local, part: bool = part) -> tuple[float, Callable[[], float]]:
+                device = get_backend(name, convolution=strategy or None)
+                return self.fit(device, shared, local == "local", self.given.batch // (self.ranks if part else 1))
 
             own = f"{kind}, {1 if shared is None else self.ranks} rank(s), {mode}"
-            entries.append(Contender(own, shared is None, begin, local == "local" and self.ranks > 1))
+            like = mode if part else "local" if local == "local" and self.ranks > 1 else ""
+            entries.append(Contender(own, shared is None, begin, like))
         return entries
 
-    def fit(self, backend: Any, shared: DataParallel | None, local: bool) -> tuple[float, Callable[[], float]]:
+    def fit(
+        self, backend: Any, shared: DataParallel | None, local: bool, batch: int
+    ) -> tuple[float, Callable[[], float]]:
         """See `Contender.begin`."""
         given, model = self.given, self.model(backend)
         for layer in model._with_sublayers():
@@ -230,9 +238,10 @@ class Worker:
                 layer.synchronized = not local
         loss = SparseCategoricalCrossentropy(from_logits=True)
         model.compile(SGD(RATE, momentum=MOMENTUM), loss, distribution=shared, precision=self.precision)
-        x, y = (model.backend.asarray(a) for a in (self.x, self.y.astype(np.int32)))
+        count = given.steps * batch
+        x, y = (model.backend.asarray(a[:count]) for a in (self.x, self.y.astype(np.int32)))
         quiet = {"verbose": 0, "shuffle": False}
-        first = model.fit(x[: given.batch], y[: given.batch], given.batch, 1, **quiet).history["loss"][0]
+        first = model.fit(x[:batch], y[:batch], batch, 1, **quiet).history["loss"][0]
 
         def once() -> float:
             ends: list[float] = []
@@ -242,7 +251,7 @@ class Worker:
                 ends.append(time.perf_counter())
 
             # What `fit` does once, such as comparing weights between ranks, is before the first epoch's end.
-            model.fit(x, y, given.batch, 2, callbacks=[LambdaCallback(on_epoch_end=ended)], **quiet)
+            model.fit(x, y, batch, 2, callbacks=[LambdaCallback(on_epoch_end=ended)], **quiet)
             return (ends[1] - ends[0]) / given.steps
 
         return first, once
@@ -283,8 +292,8 @@ class Peers:
                 return self.train(weights, kind, graph)
 
             ranks = self.worker.ranks if several else 1
-            local = normalized and kind == "ddp"
-            entries.append(Contender(f"torch.nn, {ranks} rank(s), {mode}", not several, begin, local))
+            like = "local" if normalized and kind == "ddp" else ""
+            entries.append(Contender(f"torch.nn, {ranks} rank(s), {mode}", not several, begin, like))
         return entries
 
     def train(self, weights: Any, kind: str, graph: bool) -> tuple[float, Callable[[], float]]:
@@ -337,17 +346,15 @@ class Peers:
             first = whole(step())
             run = self.captured(step, stream) if graph else step
 
-        def once() -> float:
-            begun = time.perf_counter()
+        def steps() -> None:
             with torch.cuda.stream(stream):
                 total = torch.zeros((), device=self.device)
                 for number in range(given.steps):
                     bring(number)
                     total += run()
-                whole(total)
-            return (time.perf_counter() - begun) / given.steps
+                whole(total)  # waits for the device
 
-        return first, once
+        return first, lambda: stopwatch(steps) / given.steps
 
     def captured(self, step: Callable[[], Any], stream: Any) -> Callable[[], Any]:
         """A step as a CUDA graph."""

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +33,7 @@ from gpu_steps import SIZES, build
 from minicnn.data.forms import as_data
 from minicnn.loop.totals import Totals
 from minicnn.loop.tracing import Run
+from minicnn.measure import Spread, interleaved, stopwatch
 
 EPOCHS = {"platforms": 8, "kernels": 2, "mlp": 1}
 
@@ -112,16 +113,10 @@ def candidates(study: str, backend: str, tty: TextIO) -> dict[str, Callable[[], 
 
 
 def overhead(study: str, backend: str, rounds: int, tty: TextIO) -> dict[str, float]:
-    """Median milliseconds of an epoch of each way."""
-    ways = candidates(study, backend, tty)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for at in range(rounds + 2):
-        for name, run in ways.items():
-            start = time.perf_counter()
-            run()
-            if at > 1:
-                times[name].append((time.perf_counter() - start) / EPOCHS[study] * 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
+    """Median milliseconds of an epoch of each way; all wait for the end of what they did."""
+    ways = {name: partial(stopwatch, run) for name, run in candidates(study, backend, tty).items()}
+    times = interleaved(ways, rounds=rounds, warmup=2)
+    return {name: Spread.of(seconds, 1e3 / EPOCHS[study]).median for name, seconds in times.items()}
 
 
 FIRST = """

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +45,7 @@ from minicnn.data.forms import as_data
 from minicnn.jobs.settings import DEFAULT, RECIPES
 from minicnn.loop.totals import Totals
 from minicnn.losses import SparseCategoricalCrossentropy
-from minicnn.measure import stopwatch
+from minicnn.measure import Spread, stopwatch
 from minicnn.measure.cases import CASES, TrainingCase
 from minicnn.measure.cases import network as case_network
 from minicnn.optimizers import SGD
@@ -90,26 +89,23 @@ def by_layer(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
     return sorted(((name, us, roof) for name, (us, roof) in found.items()), key=lambda r: -r[1])
 
 
-def host_seconds(call: Callable[[], Any], synchronize: Callable[[], None]) -> float:
+def host_seconds(call: Callable[[], Any], synchronize: Callable[[], None], rounds: int) -> float:
     """Median time of a call that runs one step: of two calls after the GPU was idle, so that none waits for it.
 
     A third would: it writes to pinned memory, from which the GPU copies for the first, and a fourth to that of the
     second, which is copied once the first step has ended. Two steps are far from filling CUDA's queue, too.
     """
     times: list[float] = []
-    for _ in range(20):
+    for _ in range(rounds):
         synchronize()
-        for _ in range(2):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
+        times += [stopwatch(call), stopwatch(call)]
     synchronize()
-    return statistics.median(times[2:])
+    return Spread.of(times[2:]).median
 
 
 def seconds(backend: Any, run: Callable[[], Any], repeats: int = 5) -> float:
     """Median time of a call, with the device idle before and after."""
-    return statistics.median(stopwatch(run, backend.synchronize) for _ in range(repeats))
+    return Spread.of([stopwatch(run, backend.synchronize) for _ in range(repeats)]).median
 
 
 def graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Callable[[], None]]:
@@ -205,14 +201,15 @@ def measure(
         nonlocal so_far
         so_far = training.train(one_step, so_far)
 
-    host = host_seconds(step, backend.synchronize)
+    rounds = 2 if dry else 20
+    host = host_seconds(step, backend.synchronize, rounds)
     last_used = next(reversed(executable._graphs.values()))
 
     def idle() -> None:
         executable._runtime.clear(executable._cursor)  # each launch takes another row of the queue
         backend.synchronize()
 
-    launching = host_seconds(last_used[1], idle)
+    launching = host_seconds(last_used[1], idle, rounds)
     result = {
         "study": study,
         "backend": name,

@@ -260,7 +260,8 @@ KINDS = (
 
 def peer(name: str, case: TrainingCase, *, dry: bool) -> dict[str, Any]:
     """PyTorch's step, compiled, in a graph: its time and that of its kernels by kind."""
-    from gpu_peers import GraphTrainer, samples
+    from gpu_peers import samples
+    from torch_graphs import GraphTrainer
 
     case = replace(case, steps=STEPS)
     work = Work(scaled=True, accuracy=False, network=case.options, load=partial(samples, case))

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from inspect import Signature
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -30,7 +31,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 import written  # noqa: E402
 
 LEVELS = 2  # of pages: those of a study are below the studies
-TREES: dict[Any, str] = {}  # of pages of source code, which are in no tree: all of the same depth have the same links
+TREES: dict[Any, str] = {}  # of pages of source code, which are in no tree, all of the same depth have the same links
+TITLES: dict[str, nodes.Element] = {}  # of pages
 
 project = "minicnn"
 author = "The minicnn developers"
@@ -42,8 +44,11 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
 ]
+# Whether the site has pages of source code: two thirds of all, in which nothing can be wrong that the gate looks for.
+CODE = not tags.has("without_code")  # type: ignore[name-defined]  # noqa: F821  # Sphinx gives it to this file
+if CODE:
+    extensions.append("sphinx.ext.viewcode")
 exclude_patterns = ["_build", "studies/notes"]
 myst_heading_anchors = 3
 
@@ -172,17 +177,26 @@ def pages_with_entries(app: Any, env: Any, added: set[str], changed: set[str], r
     return [page for page in entries if entries[page] and not page.startswith("api/")]
 
 
+def titles(toc: nodes.Element) -> nodes.Element:
+    """Of a page's table of contents its title and what is below it in the tree of pages."""
+    made = toc.deepcopy()
+    for item in made.children:
+        below = list(item.findall(addnodes.toctree))
+        item[1:] = [nodes.bullet_list("", *below)] if below else []
+    return made
+
+
 def pages_of_the_tree(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Furo's tree of pages, for which Sphinx would copy each section and each name of the API, to leave them out."""
-    whole = context["toctree"]
+    whole, env = context["toctree"], app.env
 
     def tree(**options: Any) -> str:
         options["maxdepth"] = LEVELS
-        if page in app.env.all_docs:
-            return str(whole(**options))
-        place = page.count("/"), *sorted(options.items())
+        place = page if page in env.all_docs else page.count("/"), *sorted(options.items())
         if place not in TREES:
-            TREES[place] = str(whole(**options))
+            TITLES.update({name: titles(toc) for name, toc in env.tocs.items() if name not in TITLES})
+            with mock.patch.object(env, "tocs", TITLES):
+                TREES[place] = str(whole(**options))
         return TREES[place]
 
     context["toctree"] = tree
@@ -197,5 +211,6 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-signature", written_out)
     app.connect("doctree-resolved", link_to_source_pages)
     app.connect("env-get-outdated", pages_with_entries)
-    app.connect("html-collect-pages", source_pages)
+    if CODE:
+        app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", pages_of_the_tree, priority=400)  # before Furo, which asks for it

@@ -23,6 +23,7 @@ from minicnn.measure.model_trainer import ModelTrainer
 from minicnn.measure.spread import Spread
 from support.command_line import done, error_of, minicnn, settings_of
 from support.in_process import in_this_process
+from support.tolerances import DOUBLE, STEP
 
 FILES = {"compare.json", "compare.csv", "compare.png"}
 COLUMNS = [
@@ -82,7 +83,7 @@ def test_backends_and_pytorchs_own_modules_agree() -> None:
         assert float(row["memory_mb"]) > 1
         assert entry["process_mb"] > entry["memory_mb"]
         assert row["agrees"] == "True"
-        assert float(row["difference"]) < 1e-4
+        assert float(row["difference"]) < STEP
         assert entry["history"][-1]["loss"] < entry["history"][0]["loss"]
         assert {c["what"] for c in entry["checks"]} == (
             set() if entry["name"] == "numpy" else {"loss", "test accuracy"}
@@ -147,7 +148,7 @@ def test_jax_computes_in_float64_too() -> None:
     args = ("--samples", "60", "--epochs", "2", "--backends", "numpy,jax", "--precision", "float64", "--out", "out")
     done("compare", "mlp", *args)
     rows, _ = written()
-    assert float(rows[1]["difference"]) < 1e-13
+    assert float(rows[1]["difference"]) < DOUBLE
 
 
 # Who takes part -----------------------------------------------------------------------------------

@@ -56,13 +56,13 @@ def test_peer_and_minicnn_end_with_the_same_numbers(network: str, held_out: bool
     for ours, other in zip(rows, theirs, strict=True):
         assert ours.keys() == other.keys() == set(job.COLUMNS)
         for column in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy"):
-            assert other[column] == pytest.approx(ours[column], rel=1e-9)
+            assert other[column] == pytest.approx(ours[column], rel=DOUBLE)
         assert other["samples_per_s"] * other["time_s"] == pytest.approx(
             24 if network in ("platforms", "lenet_3x3") else 22
         )
     for key in ("loss", "accuracy"):
-        assert their_test[key] == pytest.approx(test[key], rel=1e-9)
-    assert parity({"ours": probe, "theirs": their_probe}, "ours", 1e-9) == {}
+        assert their_test[key] == pytest.approx(test[key], rel=DOUBLE)
+    assert parity({"ours": probe, "theirs": their_probe}, "ours", DOUBLE) == {}
 
 
 def test_in_float32_they_agree_as_floats_do() -> None:
@@ -85,7 +85,7 @@ def test_other_looks_are_at_other_batches_for_both(batch_size: int | None) -> No
     losses = set()
     for look in (0, 1, 2):
         probes = {"ours": ours.probe(look), "theirs": theirs.probe(look)}
-        assert parity(probes, "ours", 1e-9) == {}
+        assert parity(probes, "ours", DOUBLE) == {}
         losses.add(probes["ours"].loss)
     assert len(losses) == 3
 

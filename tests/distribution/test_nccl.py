@@ -253,8 +253,9 @@ def emulated(ranks: int, *names: str) -> Any:
 @pytest.mark.skipif(not (MPIEXEC and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and mpiexec")
 def test_two_emulated_gpus_compute_what_one_does() -> None:
     """Bit for bit in the tree; in the fast mode, which NCCL sums, but for rounding."""
-    one, two = (emulated(ranks, "dense", "fast") for ranks in (1, 2))
-    assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
+    one, two = (emulated(ranks, "dense", *["fast"] * NIGHT) for ranks in (1, 2))
+    if NIGHT:  # g++ compiles as long for it again, and the ranks that are threads have it by day
+        assert two.pop("fast")[1] == pytest.approx(one.pop("fast")[1], rel=TRAINING)
     assert two == one
 
 
@@ -314,6 +315,7 @@ SEVERAL = ["plain", "normalized", "by_shard", "loaded"]
 ON_TWO = [
     ("torch:cuda", SEVERAL), ("cupy", [*SEVERAL, "mixed"]), ("cupy-eager", ["normalized"]),
     ("cupy-messages", ["normalized"]), ("numba_cuda-messages", ["dense"]),
+    ("cupy-shares", ["normalized"]), ("numba_cuda-shares", ["dense"]),
     ("cupy-numbered", ["plain"]), ("numba_cuda", ["dense"]), ("numba_cuda-eager", ["dense"]),
     ("numba_cuda-numbered", ["dense"]),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec
 from support.campaign import size
 from support.launchers import MPIEXEC, gpus, mpiexec, patience, results, torchrun
+from support.peer_sums import DEADLINE
 
 HAS_MPI = MPIEXEC is not None and importlib.util.find_spec("mpi4py") is not None
 needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
@@ -30,33 +31,37 @@ EMULATED = {"SHARDS": "4", "BUCKET": "200", "TIMEOUT": "120"}
 @needs_mpi
 def test_sums_in_the_memory_of_emulated_gpus(ranks: int) -> None:
     found = results(mpiexec(ranks, "sums", "emulated", "2", **EMULATED), ranks)
-    assert found == {"in peers' memory": 10, "wrong": 0}
+    assert found == {"in peers' memory": 14, "wrong": 0}
 
 
 @needs_gxx
 @needs_mpi
-def test_small_sums_of_emulated_gpus_by_messages() -> None:
-    """Where the GPUs' memory is not reached, or is not asked for: the same bits."""
+def test_sums_of_emulated_gpus_by_messages_and_in_shares() -> None:
+    """Where the GPUs' memory is not reached, or is not asked for, and of gradients that lie in it: the same bits."""
     assert results(mpiexec(2, "sums", "emulated-messages", "1", **EMULATED), 2) == {"in peers' memory": 0, "wrong": 0}
-    one, two = (results(mpiexec(n, "train", name, "1", "dense", **EMULATED), n) for n, name in
-                ((1, "emulated"), (2, "emulated-messages")))  # fmt: skip
+    one, two, shares = (results(mpiexec(n, "train", name, "1", "dense", **EMULATED), n) for n, name in
+                        ((1, "emulated"), (2, "emulated-messages"), (2, "emulated-shares")))  # fmt: skip
     assert two == one
+    assert shares == one
 
 
 @needs_gxx
 def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
-    """A kernel that has been told so ends without the others."""
-    backend = EmulatedBackend()
+    """Kernels that have been told so end without the others, at once and in shares."""
+    backend, host = EmulatedBackend(), cast("Any", SimpleNamespace(rank=0, size=2, share=lambda data: [data, data]))
     runtime, memory = backend.runtime, SharedMemory()
     address, _ = memory.allocate(2 * LANES * _nbytes(H200, 2))
-    sums = PeerSums(
-        runtime, memory, H200, 0, [address, address + LANES * _nbytes(H200, 2)]
-    )  # of the other, a place to write to
-    total = runtime.empty((3,), "float32")
+    # Of the other, a place to write to.
+    sums = PeerSums(runtime, memory, H200, host, [address, address + LANES * _nbytes(H200, 2)])
+    shared = sums.share(64)
+    within = [runtime.view(shared, start, (8,), "float32") for start in (0, 32)]
     sums.end()
-    sums.launch(backend.asarray(np.ones(3, "float32")), total, beside=False)()
-    runtime.synchronize()
-    assert backend.to_numpy(total).shape == (3,)
+    for source, target in ((backend.asarray(np.ones(3, "float32")), runtime.empty((3,), "float32")), within):
+        launch = sums.launch(source, target, beside=False)
+        assert launch is not None
+        launch()
+        runtime.synchronize()
+    assert sums.launch(backend.asarray(np.ones(1 << 20, "float32")), shared, beside=False) is None, "NCCL's"
 
 
 def test_what_sums_in_peers_memory() -> None:
@@ -64,7 +69,8 @@ def test_what_sums_in_peers_memory() -> None:
     sums = [PeerSums.__new__(PeerSums) for _ in range(2)]
     for each, gpu in zip(sums, (KNOWN["h100"], KNOWN["rtx4090"]), strict=True):
         each._gpu, each._ranks = gpu, 4
-    assert [sums[0].takes(nbytes, "float32") for nbytes in (4, 4096, 1 << 22)] == [True, True, False]
+    assert [sums[0].takes(nbytes, "float32") for nbytes in (4, 4096, 1 << 22)] == [True, True, True]
+    assert [sums[0].in_shares(nbytes) for nbytes in (4, 4096, 1 << 22)] == [False, False, True]
     assert not sums[0].takes(4, "uint16")
     assert not sums[1].takes(4, "float32")
     reached: Any = SimpleNamespace(in_peers=lambda nbytes, dtype: True)
@@ -91,13 +97,15 @@ def test_sums_in_the_memory_of_several_gpus(name: str, ranks: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
-def test_a_kernel_that_waits_for_a_rank_ends_within_the_deadline(name: str) -> None:
+@pytest.mark.parametrize(("name", "how"), [("cupy", "at once"), ("cupy", "shares"), ("numba_cuda", "at once")])
+def test_a_kernel_that_waits_for_a_rank_ends_within_the_deadline(name: str, how: str) -> None:
+    """Of seconds; what is compiled and connected before has another."""
     several(name, 2)
-    done = torchrun(2, "waiting", name, TIMEOUT="5")
+    done = torchrun(2, "waiting", name, how, TIMEOUT=str(patience(60)))
     assert done.returncode != 0
     (printed,) = [line for line in done.stdout.splitlines() if line.startswith("[2, [")]
     told, free = json.loads(printed)[1]
+    assert f"within timeout={DEADLINE:g} seconds" in told
     assert "no answer from rank 1" in told
     assert free
 

@@ -19,7 +19,7 @@ from minicnn.callbacks import (
     TerminateOnNaN,
 )
 from minicnn.constraints import MaxNorm, MinMaxNorm, UnitNorm
-from minicnn.distribution import DataParallel, passes
+from minicnn.distribution import DataParallel, Planned, passes
 from minicnn.distribution.schedule import Piece
 from minicnn.layers import Dense, Flatten, Input, Layer
 from minicnn.loop.tracing import FIRST_SCALE
@@ -423,15 +423,42 @@ def test_statistics_of_images_in_16_bits_are_one_message() -> None:
     same(trained(precision="mixed_float16"), one, tolerance=5e-3)
 
 
+def pieces(model: Any) -> list[Piece]:
+    """The parts of a training step."""
+    step, feed = model._training.executor.step, model._training.step.feed(BATCH)
+    schedule = model.distribution.schedule(partial(step.trace, "train"), feed)
+    return [each for each in schedule.instructions if isinstance(each, Piece)]
+
+
+def test_a_part_has_what_its_gradients_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a layer's input is in one part with what reads it."""
+    monkeypatch.setattr(passes, "BUCKET", 100)
+    convolutions = [layers.Conv2D(4, 3, padding="same", activation="relu") for _ in range(3)]
+    model = made(*convolutions, distribution=DataParallel(2, communicator=Planned(0, 2)))
+    found = [[n.op.name for n in each.program.nodes] for each in pieces(model)]
+    apart = [names[:2] for names in found if "conv2d_input_gradient" in names]
+    assert apart == [["conv2d_input_gradient", "relu_gradient"]] * 2
+
+
+def test_what_is_summed_for_a_normalization_is_handed_on_as_it_is() -> None:
+    """Shards sum their parts of means, which nobody divides afterwards, and no part hands on what it is handed."""
+    about = {"distribution": DataParallel(2, communicator=Planned(0, 2))}
+    model = made(layers.Conv2D(2, 3, use_bias=False), layers.BatchNormalization(), **about)
+    reductions = [n for n in model.program("train", batch_size=BATCH).nodes if n.op.name == "all_reduce"]
+    parts = [v.node.op.name for node in reductions[:3] for v in node.inputs if v.node is not None]
+    assert parts == ["multiply"] * 4  # mean, variance, and what the gradient sums
+    for each in pieces(model):
+        results = [v.node for v in each.program.outputs.values() if v.node is not None and v.node.op.name == "reshape"]
+        assert not {id(node.inputs[0]) for node in results} & set(map(id, each.program.inputs)), "a copy"
+
+
 def test_an_update_waits_for_its_own_sum_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "BUCKET", 100)
 
     def parts(optimizer: Any) -> list[set[str]]:
         """What parts of a step overwrite, of kernels."""
         model = made(Flatten(), Dense(5), optimizer=optimizer, distribution=DataParallel(2))
-        step, feed = model._training.executor.step, model._training.step.feed(BATCH)
-        schedule = model.distribution.schedule(partial(step.trace, "train"), feed)
-        updates = [set(each.program.updates) for each in schedule.instructions if isinstance(each, Piece)]
+        updates = [set(each.program.updates) for each in pieces(model)]
         return [kernels for each in updates if (kernels := {n for n in each if n.endswith("/kernel") and "/" in n})]
 
     kernels = {"dense/kernel", "dense_1/kernel"}

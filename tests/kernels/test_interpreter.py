@@ -186,5 +186,5 @@ def test_scalar_functions_and_random_numbers() -> None:
     given = {"x": x, "step": np.asarray(2, "int32")}
     expected = get_backend("numpy").compile(program.copy())(given)
     results = interpreted(program, given, fuse=True)
-    np.testing.assert_allclose(results["y"], expected["y"], rtol=ELEMENT, atol=1e-7)
+    np.testing.assert_allclose(results["y"], expected["y"], rtol=ELEMENT, atol=ELEMENT)
     np.testing.assert_array_equal(results["u"], expected["u"])

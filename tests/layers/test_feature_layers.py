@@ -15,7 +15,7 @@ from minicnn.saving import load_model
 from minicnn.utils import PyDataset
 from support.layer_check import check_config, run_layer, run_layer_check
 from support.strategies import normal
-from support.tolerances import ELEMENT, STEP, SUM
+from support.tolerances import DOUBLE, ELEMENT, STEP, SUM
 
 X = 3 * normal((20, 4, 5), 0) + 7
 
@@ -62,7 +62,7 @@ def test_blocks_lose_no_digits(axis: Any, rest: Any, monkeypatch: pytest.MonkeyP
     layer = Normalization(axis)
     layer.adapt(x)
     for weight, exact in zip(layer._adapted, (x.mean(axis=rest), x.var(axis=rest)), strict=True):
-        np.testing.assert_allclose(weight.cell.host("float64"), exact, rtol=1e-9)
+        np.testing.assert_allclose(weight.cell.host("float64"), exact, rtol=DOUBLE)
 
 
 @pytest.mark.parametrize("loader", [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minicnn.layers import Add, Average, Concatenate, Input, Maximum, Minimum, Multiply, Subtract
 from support.layer_check import run_layer, run_layer_check
 from support.strategies import normal, seeds
+from support.tolerances import DOUBLE
 
 NUMPY = {
     Add: lambda *a: sum(a[1:], a[0]),
@@ -53,7 +54,7 @@ def test_values_with_broadcasting(kind: Any, count: int, seed: int, data: Any) -
     # Keras inserts missing axes after the batch.
     ndim = max(a.ndim for a in arrays)
     expanded = [a.reshape(5, *(1,) * (ndim - a.ndim), *a.shape[1:]) for a in arrays]
-    np.testing.assert_allclose(run_layer(kind(), arrays), NUMPY[kind](*expanded), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(run_layer(kind(), arrays), NUMPY[kind](*expanded), rtol=DOUBLE)
 
 
 @pytest.mark.parametrize("kind", [*NUMPY, Concatenate])

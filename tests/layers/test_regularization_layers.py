@@ -128,7 +128,7 @@ def test_normal_is_the_inverse_of_the_distribution_at_both_ends() -> None:
     u = np.asarray([0.0, 2.0**-24, 1e-3, 0.07, 0.08, 0.3, 0.5, 0.92, 0.93, 1 - 2.0**-24])
     found = run_ops(normal_of, u)
     expected = [statistics.NormalDist().inv_cdf(max(p, 2.0**-25)) for p in u]
-    np.testing.assert_allclose(found, expected, rtol=ELEMENT, atol=1e-7)
+    np.testing.assert_allclose(found, expected, rtol=ELEMENT, atol=ELEMENT)
 
 
 @pytest.mark.parametrize("stddev", [-1.0, "a", None])

@@ -50,7 +50,7 @@ def test_two_backends_train_as_one(library: str, backend: str) -> None:
     np.testing.assert_allclose(our_outputs, outputs, rtol=TRAINING, atol=STEP)
     assert our_weights.keys() == weights.keys()
     for name, array in weights.items():
-        np.testing.assert_allclose(our_weights[name], array, rtol=TRAINING, atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(our_weights[name], array, rtol=TRAINING, atol=STEP, err_msg=name)
 
 
 def forward(node: Node) -> bool:

@@ -118,9 +118,9 @@ def test_as_a_loop_written_by_hand(batch: int, last_batch: Any, shuffle: bool, s
     assert history.epoch == [0, 1]
     assert list(history.history) == ["loss", "accuracy"]
     for name, values in expected.items():
-        np.testing.assert_allclose(history.history[name], values, rtol=1e-9)
+        np.testing.assert_allclose(history.history[name], values, rtol=DOUBLE)
     for path, w in model.get_weights().items():
-        np.testing.assert_allclose(w, hand.weights[path], rtol=1e-9, atol=DOUBLE, err_msg=path)
+        np.testing.assert_allclose(w, hand.weights[path], rtol=DOUBLE, atol=DOUBLE, err_msg=path)
 
 
 @pytest.mark.parametrize("backend", [*FAST, "array_api_strict"])

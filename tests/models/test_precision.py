@@ -30,7 +30,7 @@ def check_float64(backend: str) -> None:
     expected = reference.fit(X, Y, 8, 2, 0).history
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=DOUBLE)
     for path, w in reference.get_weights().items():
-        np.testing.assert_allclose(model.get_weights()[path], w, rtol=1e-9, atol=DOUBLE)
+        np.testing.assert_allclose(model.get_weights()[path], w, rtol=DOUBLE, atol=DOUBLE)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])

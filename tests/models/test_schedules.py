@@ -20,6 +20,7 @@ from minicnn.schedules import (
     PolynomialDecay,
     Schedule,
 )
+from support.tolerances import DOUBLE
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ from minicnn.schedules import (
 )
 def test_by_hand(schedule: Schedule, values: dict[int, float]) -> None:
     for step, rate in values.items():
-        assert schedule(step) == pytest.approx(rate, abs=1e-15), step
+        assert schedule(step) == pytest.approx(rate, rel=DOUBLE, abs=DOUBLE), step
 
 
 steps = st.integers(0, 300)

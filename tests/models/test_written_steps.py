@@ -306,6 +306,62 @@ def test_a_loss_between_samples_is_of_the_whole_batch_on_any_number_of_ranks() -
         assert all(in_bytes(made) == in_bytes(alone) for made in on_ranks(count, work))
 
 
+class Centred(Layer):
+    """A layer that takes the mean of the batch away."""
+
+    def call(self, inputs: Value) -> Value:
+        return inputs - ops.mean(inputs, axes=0, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", [Sequential, Spelled])
+def test_with_shards_a_layer_sees_each_sample_alone(kind: type[Sequential]) -> None:
+    model = kind([Input((6,)), Centred(), Dense(3)], backend="numpy")
+    model.compile("sgd", "mse", accumulate=2)
+    with pytest.raises(ValueError, match=r"what is computed of a sample depends on no other sample.*'centred'"):
+        model.train_on_batch(SAMPLES[:4], np.zeros((4, 3)), WEIGHTS[:4])
+
+
+class Regularized(Layer):
+    """A layer that adds a scalar to the loss, and logs it."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def call(self, inputs: Value) -> Value:
+        self.add_loss(self.function(inputs))
+        self.add_metric(self.function(inputs), "size")
+        return inputs
+
+
+@pytest.mark.parametrize("kind", [Sequential, Spelled])
+def test_with_shards_a_layer_adds_means_over_samples(kind: type[Sequential]) -> None:
+    def logs(function: Any, **options: Any) -> dict[str, float]:
+        model = kind([Input((6,)), Dense(3), Regularized(function)], backend="numpy")
+        model.compile("sgd", "mse", **options)
+        return model.train_on_batch(SAMPLES[:5], np.zeros((5, 3)), WEIGHTS[:5], return_dict=True)
+
+    for log, value in logs(lambda x: ops.mean(ops.square(x))).items():
+        np.testing.assert_allclose(logs(lambda x: ops.mean(ops.square(x)), accumulate=2)[log], value, rtol=SUM)
+    with pytest.raises(ValueError, match=r"What a layer adds to the loss is a mean over samples.*a sum over them"):
+        logs(ops.sum, accumulate=2)
+
+
+def test_each_output_has_its_loss_in_the_logs() -> None:
+    class Branched(Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            return dict(super().train_step(data))
+
+    logs = []
+    for kind in (Model, Branched):
+        x = Input((6,))
+        model = kind(x, [Dense(1, name="b")(x), Dense(2, name="a")(x)], backend="numpy")
+        model.compile("sgd", "mse", {"a": "mae", "b": "mae"})
+        logs.append(model.train_on_batch(SAMPLES, [SAMPLES[:, :1], SAMPLES[:, :2]], return_dict=True))
+    assert list(logs[0].items()) == list(logs[1].items())
+    assert list(logs[0]) == ["loss", "b_loss", "a_loss", "a_mae", "b_mae"]
+
+
 def test_what_is_gathered_is_of_the_samples() -> None:
     def step(self: Any, data: Any) -> Any:
         return {"loss": ops.mean(self.gather(ops.mean(data, axes=0)))}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minicnn import ops
 from minicnn.backends import get_backend
 from minicnn.program import Program
+from minicnn.tolerance import tolerance
 from support.gradcheck import check_gradients, run_primitive
 from support.numerics import assert_close
 from support.strategies import away_from_zero, normal, seeds, shapes
@@ -105,7 +106,7 @@ def test_erf_is_exact_to_three_units(library: str, dtype: str) -> None:
 def test_gelu_is_exact_to_the_error_of_erf() -> None:
     x = np.linspace(-10, 10, 10001)
     exact = np.asarray([float(v) * _cdf(float(v)) for v in x])
-    assert np.max(np.abs(run_primitive(ops.gelu, x) - exact)) < 2e-15
+    assert np.max(np.abs(run_primitive(ops.gelu, x) - exact)) < tolerance("float64")[1]
 
 
 @pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax], ids=str)

@@ -16,6 +16,7 @@ from minicnn.ops.strategies import PRIMITIVES, STRATEGIES
 from minicnn.program import Program
 from support.copying import CopyingBackend
 from support.numerics import assert_close
+from support.tolerances import DOUBLE
 
 
 @pytest.mark.parametrize("name", sorted({c.op.name for c in op_cases.CASES}))
@@ -40,7 +41,7 @@ def test_every_strategy_of_convolution() -> None:
             kernel = strategy.kernel(made.node, copying.xp)
             if not isinstance(kernel, str):
                 found = copying.to_numpy(kernel(*map(copying.asarray, case.arrays)))
-                np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+                np.testing.assert_allclose(found, expected, rtol=DOUBLE, atol=DOUBLE)
                 compared += 1
     assert compared > 60
 
@@ -63,4 +64,4 @@ def test_training() -> None:
     for mine, plain in zip(found, expected, strict=True):
         assert mine.keys() == plain.keys()
         for key in plain:
-            np.testing.assert_allclose(mine[key], plain[key], rtol=1e-8, atol=1e-8)
+            np.testing.assert_allclose(mine[key], plain[key], rtol=DOUBLE, atol=DOUBLE)

@@ -52,7 +52,7 @@ def compiled(ours: Any, theirs: Any) -> None:
 def agree(ours: Any, theirs: Any) -> None:
     for a, b in zip(ours.layers, theirs.layers, strict=True):
         for v, w in zip(a.get_weights(), b.get_weights(), strict=True):
-            np.testing.assert_allclose(v, w, rtol=2e-4, atol=LONG_SUM, err_msg=a.name)
+            np.testing.assert_allclose(v, w, rtol=STEP, atol=LONG_SUM, err_msg=a.name)
 
 
 @pytest.mark.parametrize("seed", range(6))

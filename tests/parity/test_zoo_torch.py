@@ -13,7 +13,6 @@ from minicnn import Model, zoo
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program.graph import Program, Value
-from support.campaign import NIGHT
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -56,8 +55,8 @@ CASES = {
     "mobilenet_v2": Case((36, 52, 3), rate=2e-4, options={"dropout": 0.0}),
     "squeezenet1_1": Case((44, 53, 3), rate=1e-3, options={"dropout": 0.0}, backend="numpy"),
 }
-# More of the blocks that another one has, which is trained as well.
-DEEPER = () if NIGHT else ("vgg16", "resnet34")
+AT_NIGHT = pytest.mark.night("tests/parity/test_zoo_torch.py::test_network_agrees_with_torch")
+NAMES = [name if name in ("mlp", "resnet18") else pytest.param(name, marks=AT_NIGHT) for name in CASES]
 
 
 class Recording(SGD):
@@ -89,8 +88,7 @@ def test_every_network_has_a_case() -> None:
     assert list(CASES) == zoo.names()
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_network_agrees_with_torch(name: str) -> None:
     case = CASES[name]
     model = zoo.get_model(
@@ -131,9 +129,6 @@ def test_network_agrees_with_torch(name: str) -> None:
         if theirs.requires_grad:
             # The gradient of a shift is 0 where batch normalisation follows: then only rounding is left.
             assert_near(ours, theirs.grad, floor=1e-4 * largest)
-
-    if name in DEEPER:
-        return
 
     # Three steps of training: with momentum the third is the first that goes on from all there is.
     losses = []

@@ -95,7 +95,7 @@ def test_same_numbers(data_format: str, stride: int, groups: int, seed: int) -> 
     found = run(any_batch_last(network(data_format, seed, stride=stride, groups=groups)), seed)
     assert found.keys() == expected.keys()
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-10, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], rtol=DOUBLE, atol=DOUBLE, err_msg=name)
 
 
 @pytest.mark.parametrize(("rewrite", "old", "new"), [(channels_last, "NCHW", "NHWC"), (channels_first, "NHWC", "NCHW")])
@@ -110,7 +110,7 @@ def test_same_numbers_with_the_channels_elsewhere(
     assert len(moved) <= 4  # on the way in and out
     found = run(program, seed)
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-10, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], rtol=DOUBLE, atol=DOUBLE, err_msg=name)
 
 
 def test_images_with_the_channels_last_stay_as_they_are() -> None:

@@ -24,7 +24,7 @@ from support.tolerances import ELEMENT, STEP, SUM, TRAINING
 
 FROM_HOST = (
     Options(resident=False), Options(resident=False, pinned=False), Options(resident=False, graph=False),
-    Options(data_bytes=2000),  # small slots
+    Options(data_bytes=1500),  # small slots
 )  # fmt: skip
 
 

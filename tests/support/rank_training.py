@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends import get_backend
+from minicnn.backends._gpu.peer_sums import PeerSums
 from minicnn.callbacks import BackupAndRestore, LambdaCallback
 from minicnn.distribution import DataParallel, ModelParallel, NcclCommunicator, Pipeline, passes
 from minicnn.distribution.launchers import launched
@@ -42,12 +43,17 @@ def emulated() -> Any:
 
 
 def connected(name: str, communicator: Any) -> tuple[Any, NcclCommunicator]:
-    """A backend by name, "emulated" among them, and what connects its GPUs; "-messages" is without peers' memory."""
+    """A backend by name, "emulated" among them, and what connects its GPUs; "-messages" is without peers' memory.
+
+    With "-shares" all sums but the smallest are taken in shares.
+    """
     library, _, how = name.partition("-")
     backend: Any = emulated() if library == "emulated" else get_backend(library)
     made = backend.connected(communicator)
     if how == "messages":
         made = NcclCommunicator(communicator, made._nccl, peers=False)
+    if how == "shares":
+        PeerSums.in_shares = lambda self, nbytes: nbytes > 400  # type: ignore[method-assign]
     return backend, made
 
 
@@ -64,7 +70,7 @@ def main(how: str, *arguments: str) -> None:
         if how == "sums":
             found: Any = peer_sums.checked(device, communicator, int(arguments[1]))
         else:
-            found = peer_sums.left_alone(device, communicator)
+            found = peer_sums.left_alone(device, communicator, arguments[1])
         if distribution.rank == 0:
             print(json.dumps([distribution.ranks, found]))
         return
@@ -80,7 +86,7 @@ def main(how: str, *arguments: str) -> None:
             "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
         passes.BUCKET = int(os.environ.get("BUCKET", passes.BUCKET))
-        if backend.endswith("-messages"):
+        if backend.endswith(("-messages", "-shares")):
             backend, communicator = connected(backend, distribution.communicator)
             distribution = DataParallel(shards, communicator=communicator)
         elif backend == "emulated":

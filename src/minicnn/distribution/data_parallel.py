@@ -26,7 +26,7 @@ from minicnn.distribution.segments import Segments
 from minicnn.distribution.sharding import sharded
 from minicnn.distribution.writing import ProgramWriter
 from minicnn.ops.groups import Communicator, Group, rows
-from minicnn.program.graph import Program, Spec
+from minicnn.program.graph import Program
 
 if TYPE_CHECKING:
     from minicnn.backends.base import Backend, Executable
@@ -307,7 +307,4 @@ def find(timeout: float, environment: Mapping[str, str] = os.environ) -> Communi
 
 def _part(feed: Feed, samples: int) -> Feed:
     """Feed of a step on so many samples of the batch."""
-    if feed.gathered:
-        return replace(feed, batch=samples)
-    x, y = (tuple(Spec((samples, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
-    return replace(feed, batch=samples, x=x, y=y)
+    return replace(feed, batch=samples) if feed.gathered else feed.of(samples)

@@ -31,15 +31,16 @@ class Captured(Protocol):
 class NcclCommunicator:
     """Ranks of the backends `cupy` and `numba_cuda`: NCCL for arrays on the GPU, another communicator for all else.
 
-    Collectives go into the stream that computes, so that CUDA graphs capture them. Small sums are kernels that write
-    into the memory of the other GPUs, where these are reached. The ranks find each other through the other
-    communicator, which also tells what fails.
+    Collectives go into the stream that computes, so that CUDA graphs capture them. Sums are kernels that write into the
+    memory of the other GPUs, where these are reached. The ranks find each other through the other communicator, which
+    also tells what fails.
 
     Args:
         host: The other communicator, such as that of MPI. Its number of ranks may be one.
         nccl: The package `nccl` of nccl4py, or one like it.
-        blocks: Multiprocessors that NCCL may take from what is computed beside; None leaves that to NCCL.
-        peers: Whether small sums go through the memory of the other GPUs, where these are reached.
+        blocks: Multiprocessors that large sums may take from what is computed beside; None leaves that to NCCL, or for
+            sums in the memory of the other GPUs to minicnn.
+        peers: Whether sums go through the memory of the other GPUs, where these are reached.
 
     Raises:
         ImportError: If nccl4py or NCCL is missing.
@@ -81,15 +82,29 @@ class NcclCommunicator:
             runtime: The device.
             beside: Whether it goes on beside others, which do not wait for it: one connection does all in one order.
         """
-        connected = self._connection(runtime, beside=beside)
-        if collective == "all_reduce" and self._peers is not None and self.in_peers(source.nbytes, str(source.dtype)):
-            self._peers.launch(source, target, beside=beside)()
-        else:
-            self._enqueue(connected, collective, source, target, runtime)
+        connected, peers = self._connection(runtime, beside=beside), self._peers
+        if collective == "all_reduce" and peers is not None and self.in_peers(source.nbytes, str(source.dtype)):
+            launch = peers.launch(source, target, beside=beside)
+            if launch is not None:
+                return launch()
+        return self._enqueue(connected, collective, source, target, runtime)
 
     def in_peers(self, nbytes: int, dtype: str) -> bool:
         """True if kernels sum so many bytes in the peers' memory, in the order of the tree; once it is connected."""
         return self._peers is not None and self._peers.takes(nbytes, dtype)
+
+    def in_shares(self, nbytes: int, dtype: str) -> bool:
+        """True if they do so where the arrays lie in memory of `shared`, and else NCCL sums."""
+        return self._peers is not None and self.in_peers(nbytes, dtype) and self._peers.in_shares(nbytes)
+
+    def shared(self, nbytes: int, runtime: Runtime) -> Array:
+        """An array of at least so many bytes in memory that all ranks reach, each of which asks for as many.
+
+        Raises:
+            MemoryError: If a rank has too little memory; on all ranks.
+        """
+        self._connection(runtime)
+        return self._peers.share(nbytes)  # type: ignore[union-attr]
 
     def _enqueue(self, connected: Any, collective: str, source: Array, target: Array, runtime: Runtime) -> None:
         """Put a collective of NCCL into the stream."""
@@ -148,7 +163,7 @@ class NcclCommunicator:
                 if self._left is not None:  # by all, before they connected again
                     self._left.free()
                 with runtime.active():
-                    self._peers = runtime.reach(self.host) if self._reaches else None
+                    self._peers = runtime.reach(self.host, self._blocks) if self._reaches else None
             self._connected[beside] = connected
         return self._connected[beside]
 

@@ -91,12 +91,11 @@ def _(node: Node, dy: Value) -> list[Value | None]:
     axes, each = node.attrs["axes"], node.attrs["each"]
     # What is read once is computed where it is read, and neither rounded nor stored.
     local = [ops.sum(v, axes=axes, keepdims=True) for v in (dy, dy * ((x - mean) * inverse))]
-    of_dy, of_u = (total * each for total in ops.all_reduce(*local, group=node.attrs["group"]))
+    # Before the sums: behind them they would be copies.
+    of_offset, of_scale = (ops.reshape(v, shape=like.shape) for v, like in zip(local, (offset, scale), strict=True))
+    # Terms of means, as a shard makes them with its sums: shards' sums divided by the batch were a launch more.
+    of_dy, of_u = ops.all_reduce(*(v * each for v in local), group=node.attrs["group"])
     dx = (dy - of_dy - (x - mean) * inverse * of_u) * (scale * inverse)
-    # Numbers of their own, as they are summed with those of other weights: the same would be copied there.
-    of_offset, of_scale = (
-        ops.reshape(v * 1.0, shape=like.shape) for v, like in zip(local, (offset, scale), strict=True)
-    )
     return [dx, None, None, of_scale, of_offset]
 
 
@@ -133,18 +132,18 @@ def in_common(
         axes, each = node.attrs["axes"], 1.0 / (x.size // node.outputs[1].size * shard.batch // shard.samples)
         small, epsilon = in_units(node)
 
-        def sum_of(value: Value) -> Value:
-            return ops.sum(value, axes=axes, keepdims=True)
+        def term(value: Value) -> Value:
+            """The shard's part of a mean."""
+            return ops.sum(value, axes=axes, keepdims=True) * each
 
         if short and x.ndim == 4:
-            totals = ops.all_reduce(sum_of(x), sum_of(ops.square(small(x))), group=shard.group)
-            mean, squares = (total * each for total in totals)
+            mean, squares = ops.all_reduce(term(x), term(ops.square(small(x))), group=shard.group)
             # E[x^2] - E[x]^2 may come out below zero, where sqrt gives NaN.
             variance = ops.maximum(squares - ops.square(small(mean)), 0.0)
         else:
             # Two sums one after the other: squares of x itself would lose digits where the mean is large.
-            mean = ops.all_reduce(sum_of(x), group=shard.group) * each
-            variance = ops.all_reduce(sum_of(ops.square(small(x - mean))), group=shard.group) * each
+            mean = ops.all_reduce(term(x), group=shard.group)
+            variance = ops.all_reduce(term(ops.square(small(x - mean))), group=shard.group)
         over = {a - x.ndim for a in normalize_axes("normalize", axes, x.ndim)}
         alike = all(n == 1 or a - len(scale.shape) not in over for a, n in enumerate(scale.shape))
         if not alike or scale.size != mean.size:
@@ -155,25 +154,29 @@ def in_common(
     return rule
 
 
-def check_samples(nodes: Sequence[Node], shard: Shard, name: str | None = None, first: int = 0) -> None:
+def check_samples(
+    nodes: Sequence[Node], shard: Shard, name: str | None = None, checked: Collection[int] | None = None
+) -> None:
     """Raise a ValueError if layers or a loss reduce over the samples themselves, of which a shard has only some.
 
     Args:
         nodes: The nodes of the layers, before they have anything in common, or those of the loss.
         shard: The shard.
         name: What the loss is called; None for layers.
-        first: Number of the first node that is checked.
+        checked: Ids of the nodes that are checked; None for all.
     """
     if shard.count == 1:
         return
     dependent: set[int] = set()  # ids of Values that depend on samples
-    for number, node in enumerate(nodes):
+    for node in nodes:
         kinds = {v.kind for v in node.inputs if v.node is None}
         if name is not None or "input" in kinds or any(id(v) in dependent for v in node.inputs):
             dependent.update(map(id, node.outputs))
         elif node.op.name not in _REDUCTIONS:
             continue
-        if number < first or node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+        if node.op.name not in _REDUCTIONS or (node.op.name == "normalize" and name is None):
+            continue
+        if checked is not None and id(node) not in checked:
             continue
         x = node.inputs[0]
         if x.shape[:1] == (shard.samples,) and 0 in normalize_axes(node.op.name, node.attrs["axes"], x.ndim):

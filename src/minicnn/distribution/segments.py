@@ -173,14 +173,20 @@ class Segments:
 
     def _pieces(self, level: int) -> list[list[Node]]:
         """The shard's own nodes of a level, cut where the sums of each bucket can begin."""
-        nodes, start, pieces = self.per_shard[level], 0, list[list[Node]]()
-        place = {id(v): i + 1 for i, node in enumerate(nodes) for v in node.outputs}
+        nodes, pieces = self.per_shard[level], list[list[Node]]()
         for bucket in self.buckets(level)[:-1]:
+            summands = {id(v) for node in bucket for v in node.inputs}
             # A piece ends where the last summand of a bucket is there.
-            stop = max((place.get(id(v), 0) for node in bucket for v in node.inputs), default=0)
-            pieces.append(nodes[start : max(start, stop)])
-            start = max(start, stop)
-        pieces.append(nodes[start:])
+            stop = max((i + 1 for i, node in enumerate(nodes) if summands & set(map(id, node.outputs))), default=0)
+            piece = nodes[:stop]
+            if self.needed(bucket) == len(self.common) - 1:
+                # Of gradients, which are awaited last, it has what they need: that of a layer's input stays with what
+                # comes next, which is computed in one kernel with it.
+                piece = _needed_for(summands, piece)
+            pieces.append(piece)
+            taken = set(map(id, piece))
+            nodes = [node for node in nodes if id(node) not in taken]
+        pieces.append(nodes)
         # What is rounded to 16 bits is handed on so.
         for at, piece in enumerate(pieces):
             here = {id(v) for node in piece for v in node.outputs}
@@ -326,6 +332,16 @@ class Segments:
         # What all shards share does not have their samples along an axis, whatever its shape.
         kind = old.kind if old.node is None else "input" if id(old) in self._dependent else "activation"
         return program.input(self.names[id(old)], old.shape, old.dtype, kind=kind)
+
+
+def _needed_for(values: Collection[int], nodes: Sequence[Node]) -> list[Node]:
+    """Those of some nodes that values, by id, are computed from."""
+    read, needed = set(values), list[Node]()
+    for node in reversed(nodes):
+        if any(id(v) in read for v in node.outputs):
+            read |= {id(v) for v in node.inputs}
+            needed.append(node)
+    return needed[::-1]
 
 
 def _read_by(nodes: Sequence[Node]) -> list[Value]:

@@ -12,7 +12,7 @@ from minicnn.kernels.expressions import PLACE, SHARED, Array, Call, Expr, I, Loa
 from minicnn.kernels.statements import Assign, Barrier, If, Let, Loop, Shared, Statement, Store, Variable, when
 
 RESULT = Name("o", PLACE)
-_FEW_LANES = 8  # threads of a sum of which one adds up what all of them have
+_FEW_LANES = 8  # threads of a sum, a power of two, of which one adds up what all of them have
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,19 @@ def shared_sum(
     end = PART * run + run
     ends = Select(end < s.terms, end, Number(s.terms, PLACE)) if run * s.splits > s.terms else end
     empty = [PART * run < s.terms] * (run * (s.splits - 1) > s.terms)  # of the last parts some may have no term
-    whole = run % s.lanes == 0 and run * s.splits == s.terms
-    count = [] if whole else [
+    # Where all parts are as long, rounds are known to the compiler: what it unrolls loads all of them side by side.
+    known = run * s.splits == s.terms
+    count = [] if known else [
         Let(last, ends), Let(rounds, (last + (s.lanes - 1) - (PART * run + lane)) // s.lanes),
     ]  # fmt: skip
+    loop = [Loop(k, run // s.lanes if known else rounds, add, 8)] * (not known or run >= s.lanes)
+    over = [If(lane < run % s.lanes, (Let(k, Number(run // s.lanes, PLACE)), *add))] * (known and run % s.lanes > 0)
     first = [Variable(one, Number(_neutral(join, dtype), dtype)) for one in here]
     stores = [Store(sums, place, one) for place, one in zip(places, here, strict=True)]
     statements: list[Statement] = [
         Let(PART, BLOCK // columns), Let(lane, mine[0]), Let(beside, mine[1]),
         Let(RESULT, BLOCK % columns * s.side + beside), *first,
-        *when([*inside, *empty], (*count, Loop(k, run // s.lanes if whole else rounds, add, 8))),
+        *when([*inside, *empty], (*count, *loop, *over)),
         Shared(sums), *stores, Barrier(),
     ]  # fmt: skip
 
@@ -99,19 +102,13 @@ def shared_sum(
     last_of_all: list[Statement] = [
         Let(I, RESULT), *(Let(total, one) for total, one in zip(totals(len(terms), dtype), here, strict=True)), *finish
     ]  # fmt: skip
-    working = [*inside, lane.equals(0)]
-    if s.lanes <= _FEW_LANES:
-        # Fewer barriers than rounds of halves would take.
-        joins = [one for other in range(1, s.lanes) for one in others(other)]
-        return [*statements, If(reduce(both, working), (*joins, *last_of_all))]
-    half = s.lanes // 2
-    while half:
-        final = half == 1
-        upper = [*inside, lane < half]
-        statements.append(If(reduce(both, upper), (*others(half), *(stores if not final else ()))))
-        statements += [Barrier()] * (not final)
-        half //= 2
-    return [*statements, If(reduce(both, working), tuple(last_of_all))]
+    left = s.lanes
+    while left > _FEW_LANES:  # several at a time, as each round takes a barrier
+        left //= _FEW_LANES
+        joins = [one for other in range(1, _FEW_LANES) for one in others(other * left)]
+        statements += [If(reduce(both, [*inside, lane < left]), (*joins, *stores)), Barrier()]
+    joins = [one for other in range(1, left) for one in others(other)]
+    return [*statements, If(reduce(both, [*inside, lane.equals(0)]), (*joins, *last_of_all))]
 
 
 def _neutral(join: str, dtype: str) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from minicnn.loop.prefetch import Chunk, Gatherer, HostArray, row_specs, staged,
 from minicnn.loop.sources import BatchSource
 from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.tracing import Feed, Run
-from minicnn.program.graph import ITEMSIZE, Spec
+from minicnn.program.graph import ITEMSIZE
 
 if TYPE_CHECKING:
     from minicnn.distribution import DataParallel
@@ -130,8 +129,7 @@ class ArraySource(BatchSource):
             stage.close()
         places = np.empty(self._samples, np.int32)
         places[order], places[left] = np.arange(len(order)), np.arange(len(order), total)
-        x, y = (tuple(Spec((total, *s.shape[1:]), s.dtype) for s in part) for part in (self._whole.x, self._whole.y))
-        self._whole = replace(self._whole, x=x, y=y)
+        self._whole = self._whole.of(total)
         self._arrays, self._places, self._gather = dict(stage.arrays), places, None
         weakref.finalize(self, stage.release)
 
@@ -146,10 +144,8 @@ class ArraySource(BatchSource):
         steps = steps_of_a_slot(specs, self._batch_size, longest, self._backend.stage_bytes)
         at = 0
         for size, rows in _grouped(batches, steps):
-            x, y = (tuple(Spec((size, *s.shape[1:]), s.dtype) for s in part) for part in (self._whole.x, self._whole.y))
-            feed, write = Feed(size, x, y, self._whole.weight), partial(gather, np.concatenate(rows))
-            room, first = steps * self._batch_size, at if total else None
-            yield Chunk(feed, len(rows), specs, room, write, first, total)
+            room, write = steps * self._batch_size, partial(gather, np.concatenate(rows))
+            yield Chunk(self._whole.of(size), len(rows), specs, room, write, at if total else None, total)
             at += size * len(rows)
 
 

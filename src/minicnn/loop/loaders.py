@@ -19,7 +19,6 @@ from minicnn.loop.prefetch import Chunk, HostArray, row_specs, staged, steps_of_
 from minicnn.loop.sources import BatchSource
 from minicnn.loop.standardizer import Standardizer
 from minicnn.loop.tracing import Feed, Run
-from minicnn.program.graph import Spec
 
 if TYPE_CHECKING:
     from minicnn.distribution import DataParallel
@@ -87,8 +86,7 @@ class LoaderSource(BatchSource):
                 whole = distribution.whole_batch(samples)
                 # Of a batch of fewer samples than ranks some have none, and compute along, uncounted.
                 run = _checked(self._standardizer, batch if samples else one_row(batch), number)
-                x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (run.feed.x, run.feed.y))
-                yield replace(run, feed=replace(run.feed, batch=whole, x=x, y=y))
+                yield replace(run, feed=run.feed.of(whole))
         finally:
             self._loader.set_shard(0, 1)
 

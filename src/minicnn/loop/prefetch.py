@@ -127,8 +127,7 @@ def _run(chunk: Chunk, stage: Stage, slot: int) -> Run:
     feed, first = chunk.feed, slot * chunk.room if chunk.first is None else chunk.first
     index = np.arange(first, first + chunk.steps * feed.batch, dtype=np.int32).reshape(chunk.steps, -1)
     whole = chunk.total or stage.slots * chunk.room
-    x, y = (tuple(Spec((whole, *s.shape[1:]), s.dtype) for s in part) for part in (feed.x, feed.y))
-    return Run(Feed(feed.batch, x, y, feed.weight, gathered=True), dict(stage.arrays), chunk.steps, index)
+    return Run(feed.of(feed.batch, whole), dict(stage.arrays), chunk.steps, index)
 
 
 # Rows on the host ---------------------------------------------------------------------------------

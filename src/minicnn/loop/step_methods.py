@@ -10,6 +10,7 @@ from minicnn.layers.graph import Graph
 from minicnn.layers.layer import Layer
 from minicnn.loop.held import Measured, Stepping, bind_held
 from minicnn.loop.traced_step import TracedStep
+from minicnn.loop.tracing import several
 from minicnn.metrics import Mean
 from minicnn.program.graph import Value
 
@@ -124,9 +125,8 @@ class Steps(Functional):
             if name:
                 logs[f"{name}loss"] = measured = Measured(Mean(f"{name}loss"), trace)
                 measured.add({"total": total, "count": trace.program.constant(float(trace.samples), trace.dtype)})
-        targets, outputs = (list(v) if isinstance(v, list | tuple) else [v] for v in (y, y_pred))
-        several = zip(objective.names, objective.metrics, targets, outputs, strict=False)
-        for name, metrics, target, output in sorted(several, key=lambda each: each[0]):  # as in Keras
+        each = zip(objective.names, objective.metrics, several(y), several(y_pred), strict=False)
+        for name, metrics, target, output in sorted(each, key=lambda one: one[0]):  # as in Keras
             for metric in metrics:
                 measured = logs[f"{name}{metric.name}"] = Measured(metric, trace)
                 measured.update_state(target, output, sample_weight=sample_weight)

@@ -28,6 +28,7 @@ from minicnn.loop.tracing import (
     loss_scale,
     mean_of,
     measured_means,
+    several,
     skip_unless,
     totals_of,
     unscaled,
@@ -94,8 +95,10 @@ class TracedStep(Trace):
 
     def leave(self, first: int, results: Sequence[Value]) -> None:
         """See `Trace.leave`: nobody holds what the layers hand to each other, so that it may become something else."""
-        if self.shard is not None:
-            check_samples(self.program.nodes, self.shard, first=first)
+        if self.shard is not None:  # what layers add to the loss may be a mean over samples, and so may what they log
+            makers, nodes = makers_of(self.program, results), self.program.nodes
+            checked = {id(n) for n in nodes[first:] if any(id(v) in makers for v in n.outputs)}
+            check_samples(nodes, self.shard, checked=checked)
         needed = [*results, *self.updates.values(), *self.losses, *(value for _, value in self.measured)]
         pool_before_relu(self.program, needed, first)
 
@@ -159,7 +162,11 @@ class TracedStep(Trace):
         objective, shard = self.source.compiled()[0], self.shard
         program, samples, parts = self.program, self.samples, list[Value]()
         self.output_losses.clear()
-        targets, outputs = (_several(part) if objective.losses else [] for part in (y, y_pred))
+        scalars = [] if shard is None else [value for value in self.losses if not value.shape]
+        kinds = self._spread() if scalars else {}
+        for value in scalars:
+            check_mean("What a layer adds to the loss", value, kinds.get(id(value), "same"))
+        targets, outputs = (several(part) if objective.losses else [] for part in (y, y_pred))
         for loss, target, output, share in zip(objective.losses, targets, outputs, objective.loss_weights, strict=True):
             total = loss_of_output(program, loss, target, output, weight, shard)
             self.output_losses.append(total)
@@ -236,8 +243,8 @@ class TracedStep(Trace):
                     "Where a batch is cut into shards, each shard has the loss of its own samples. Received: a loss of "
                     f"what is gathered alone, {alike!r}. Let self.gather(x) stand on one side only, and x on the other."
                 )
-            slopes = slopes or list(values)
-            concerned = [i for i, v in enumerate(values) if kind == "same" or id(v) in makers_of(program, alike)]
+            slopes, makers = slopes or list(values), makers_of(program, [alike])
+            concerned = [i for i, v in enumerate(values) if kind == "same" or id(v) in makers]
             more = differentiate(program, alike if factor is None else alike * factor, [values[i] for i in concerned])
             with program.scope("shards", "backward"):
                 for i, gradient in zip(concerned, more, strict=True):
@@ -310,8 +317,7 @@ class TracedStep(Trace):
         shard, program = self.shard, self.program
         if shard is not None and shard.count > 1:
             if shard.layout and not self._settled:
-                trained = {self.paths[weight]: weight for weight in self.trained_weights()}
-                free = [path for path, w in trained.items() if w.regularizer is w.constraint is None]
+                free = [self.paths[w] for w in self.trained_weights() if w.regularizer is w.constraint is None]
                 replace_in_place(program, splitting(program, shard, free))
             settled = in_common(shard, self.by_shard, short=self.images != self.dtype)
             replace_in_place(program, lambda node: None if id(node) in self._settled else settled(node))
@@ -374,8 +380,7 @@ class TracedStep(Trace):
             part, common[name] = (mean, []) if kind == "same" else self._terms(mean, kinds)
             sums[name]["total"] = self.sum_of(part)
         every = [(name, key, value) for name, totals in sums.items() for key, value in totals.items()]
-        totals_of_all = self._over_all([value for *_, value in every], shard)
-        for (name, key, _), total in zip(every, totals_of_all, strict=True):
+        for (name, key, _), total in zip(every, self._over_all([v for *_, v in every], shard), strict=True):
             sums[name][key] = total
         for name, alike in common.items():
             outputs[name] = sums[name]["total"] * (1.0 / shard.batch)
@@ -393,7 +398,3 @@ class TracedStep(Trace):
                 f"results of metrics. Received: {name!r} = {value!r:.80}. Take ops.mean of it."
             )
         return ops.as_float(value, self.dtype)
-
-
-def _several(part: Any) -> list[Any]:
-    return list(part) if isinstance(part, list | tuple) else [part]

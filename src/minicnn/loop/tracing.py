@@ -54,10 +54,11 @@ class Feed:
         """Names of the inputs and labels among a Program's inputs."""
         return [*input_names("x", len(self.x)), *input_names("y", len(self.y))]
 
-    def of(self, batch: int) -> Feed:
-        """The same for another number of samples, which are given as they are."""
-        x, y = (tuple(Spec((batch, *spec.shape[1:]), spec.dtype) for spec in specs) for specs in (self.x, self.y))
-        return replace(self, batch=batch, x=x, y=y, gathered=False)
+    def of(self, batch: int, rows: int | None = None) -> Feed:
+        """The same for another number of samples: given as they are, or picked from arrays of so many rows."""
+        first = batch if rows is None else rows
+        x, y = (tuple(Spec((first, *spec.shape[1:]), spec.dtype) for spec in specs) for specs in (self.x, self.y))
+        return replace(self, batch=batch, x=x, y=y, gathered=rows is not None)
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ def accumulate(program: Program, log: str, totals: Mapping[str, Value]) -> None:
     for key, value in totals.items():
         name = f"{PREFIX}{log}/{key}"
         program.updates[name] = program.input(name, value.shape, value.dtype, kind="metric") + value
+
+
+def several(part: Any) -> list[Any]:
+    """A list or tuple of Values as a list, one Value as a list of one."""
+    return list(part) if isinstance(part, list | tuple) else [part]
 
 
 def mean_of(value: Value) -> Value:

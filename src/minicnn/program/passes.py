@@ -187,9 +187,9 @@ def lower_precision(program: Program, dtype: str, *, keep: str | None = None) ->
     return program.replace(rule)
 
 
-def makers_of(program: Program, value: Value) -> set[int]:
-    """Ids of the Values that one is computed from."""
-    makers = {id(value)}
+def makers_of(program: Program, values: Sequence[Value]) -> set[int]:
+    """Ids of the Values that some are computed from, with their own."""
+    makers = set(map(id, values))
     for node in reversed(program.nodes):
         if any(id(v) in makers for v in node.outputs):
             makers.update(map(id, node.inputs))

@@ -7,6 +7,7 @@ streams for copies are as early as those rules allow.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import mmap
 import os
 import tempfile
@@ -170,6 +171,9 @@ class EmulatedRuntime:
     def address(self, array: Any) -> int | None:
         return array.ctypes.data if isinstance(array, DeviceArray) and array.flags.c_contiguous else None
 
+    def at(self, address: int, nbytes: int) -> DeviceArray:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)).view(DeviceArray)
+
     def clear(self, array: Any) -> None:
         self._give(partial(array.view(np.ndarray).fill, 0))
 
@@ -228,8 +232,8 @@ class EmulatedRuntime:
 
         return begin, partial(self.wait, after)
 
-    def reach(self, host: Any) -> PeerSums | None:
-        return open_windows(self, SharedMemory(), host)
+    def reach(self, host: Any, blocks: int | None = None) -> PeerSums | None:
+        return open_windows(self, SharedMemory(), host, blocks)
 
     def current(self) -> int:
         return id(self._now)

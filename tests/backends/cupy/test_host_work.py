@@ -125,6 +125,17 @@ def test_parts_of_a_cut_step_write_where_others_read(monkeypatch: pytest.MonkeyP
     assert copied == [(BATCH // 2,)] * 2
 
 
+def test_longer_runs_capture_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that arrive come in short runs, and later epochs take long ones; a second fit captures nothing."""
+    captured, capture = [], IdleRuntime.capture
+    monkeypatch.setattr(IdleRuntime, "capture", lambda *given: captured.append(1) or capture(*given))
+    model = network(1)
+    model.backend.stage_bytes = 2 * BATCH * (X[0].nbytes + Y[0].nbytes)
+    for _ in range(2):
+        model.fit(X, Y, BATCH, epochs=2, verbose=0)
+    assert len(captured) == 1
+
+
 @pytest.mark.parametrize("data", ["arrays", "loader"])
 def test_a_step_of_fit_is_as_little_work_however_many_weights_there_are(data: str) -> None:
     few, many = (calls_of_fit(network(layers), data) for layers in (1, 9))

@@ -22,7 +22,7 @@ from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.optimizers import SGD
 from support.plans import MULTIPLY_ADDS, plan_of
-from support.tolerances import LONG_SUM, SUM
+from support.tolerances import LONG_SUM, SHORT_SUM, SUM
 
 ONE = replace(H200, name="one multiprocessor", multiprocessors=1)
 
@@ -159,7 +159,7 @@ def check(made: Made, tiles: Tiles = MULTIPLY_ADDS) -> Plan:
     results = kernels(given)
     for name, array in expected.items():
         largest = max(1e-3, float(np.abs(array).max())) if array.size else 1.0
-        np.testing.assert_allclose(results[name], array, rtol=LONG_SUM, atol=4e-6 * largest, err_msg=name)
+        np.testing.assert_allclose(results[name], array, rtol=LONG_SUM, atol=SHORT_SUM * largest, err_msg=name)
     return kernels.plan
 
 

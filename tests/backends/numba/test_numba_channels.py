@@ -19,6 +19,7 @@ from minicnn.optimizers import SGD, Adam, Optimizer, RMSprop
 from minicnn.program import Program
 from support.numba_check import Array, both, check
 from support.strategies import Padding, Pair, WindowCase, conv_cases, normal, pool_cases, seeds
+from support.tolerances import STEP, SUM, TRAINING
 
 pytest.importorskip("numba")
 
@@ -118,9 +119,9 @@ def trained(backend: Any, optimizer: Optimizer) -> tuple[list[float], dict[str, 
 def test_training_steps(optimizer: Optimizer) -> None:
     losses, weights = trained(backend_class("numba")(strict=True, threads=2), optimizer)  # type: ignore[call-arg]
     expected_losses, expected = trained(backend_class("numpy")(), optimizer)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    np.testing.assert_allclose(losses, expected_losses, rtol=SUM)
     for name in expected:
-        np.testing.assert_allclose(weights[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(weights[name], expected[name], rtol=TRAINING, atol=STEP, err_msg=name)
 
 
 def step_of(n: int) -> Program:

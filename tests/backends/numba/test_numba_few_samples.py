@@ -9,9 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minicnn import ops
+from minicnn import Sequential, ops
 from minicnn.backends import backend_class
 from minicnn.backends.numba import few_samples
+from minicnn.layers import Dense, Input
+from minicnn.losses import SparseCategoricalCrossentropy
+from minicnn.optimizers import SGD, Adam
+from minicnn.optimizers.base import Optimizer
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
 
@@ -51,7 +55,12 @@ def check(n: int, k: int, units: int, ending: str, threads: int = 2) -> list[str
     return [text for _, text in backend.explain(program(n, k, units, ending))]
 
 
-SIZES = [(1, 5, 16, ""), (2, 1, 70, "mask"), (8, 4, 64, "mask"), (16, 9, 33, ""), (19, 6, 80, "mask"), (1, 3, 7, "")]
+def few(how: list[str]) -> int:
+    """Gradients by kernels for few samples."""
+    return sum("of few samples" in text or "of channels" in text for text in how)
+
+
+SIZES = [(1, 5, 16, ""), (2, 1, 70, "mask"), (8, 4, 64, "mask"), (16, 9, 83, ""), (19, 6, 95, "mask"), (1, 3, 7, "")]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +71,7 @@ SIZES = [(1, 5, 16, ""), (2, 1, 70, "mask"), (8, 4, 64, "mask"), (16, 9, 33, "")
 @pytest.mark.usefixtures("jit")
 def test_both_gradients(n: int, k: int, units: int, ending: str) -> None:
     how = check(n, k, units, ending)
-    assert sum("few samples" in text for text in how) == 1 + (units >= 16)
+    assert few(how) == (n <= max(8, units // 5)) + (units >= 16)
 
 
 @pytest.mark.no_cover
@@ -79,14 +88,31 @@ def test_gradients_of_any_size(n: int, k: int, units: int, ending: str) -> None:
 
 
 def test_another_ending_is_not_lost() -> None:
-    assert sum("few samples" in text for text in check(3, 20, 32, "relu")) == 1  # the weights' alone
+    assert few(check(3, 20, 32, "relu")) == 1  # the weights' alone
 
 
 def test_many_samples_have_kernels_with_samples_in_the_lanes() -> None:
     assert few_samples.weight_gradient_worth_it(32, 100, threads=2)
     assert not few_samples.weight_gradient_worth_it(33, 100, threads=2)
-    assert few_samples.input_gradient_worth_it(50, 100)
-    assert not few_samples.input_gradient_worth_it(51, 100)
-    assert few_samples.input_gradient_worth_it(8, 2)
-    assert not few_samples.input_gradient_worth_it(129, 4096)
-    assert not any("few samples" in text for text in check(100, 20, 32, "mask"))
+    assert few_samples.input_gradient_worth_it(20, 100, 100)
+    assert not few_samples.input_gradient_worth_it(21, 100, 100)
+    assert few_samples.input_gradient_worth_it(50, 1 << 24, 100)  # weights that no cache holds
+    assert few_samples.input_gradient_worth_it(8, 100, 2)
+    assert not few_samples.input_gradient_worth_it(129, 4096, 4096)
+    assert not few(check(100, 20, 32, "mask"))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.05), Adam()])
+def test_weights_are_updated_where_their_gradient_is_made(optimizer: Optimizer) -> None:
+    x, y = np.random.default_rng(0).normal(size=(24, 6)).astype("float32"), np.arange(24) % 3
+    weights = {}
+    for name, options in (("numpy", {}), ("numba", {"threads": 2, "convolution_kernel": "direct"})):
+        backend: Any = backend_class(name)(**options)
+        model = Sequential([Input((6,)), Dense(20, activation="relu"), Dense(16), Dense(3)], backend=backend, seed=0)
+        model.compile(optimizer, SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(x, y, batch_size=24, epochs=2, shuffle=False, verbose=0)
+        weights[name] = model.get_weights()
+    how = [text for _, text in backend.explain(model.program("train", batch_size=24))]
+    assert sum("matmul of few samples + " in text for text in how) == 2  # the last layer has too few units
+    for name, expected in weights["numpy"].items():
+        np.testing.assert_allclose(weights["numba"][name], expected, rtol=1e-3, atol=1e-4, err_msg=name)

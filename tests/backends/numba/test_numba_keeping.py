@@ -24,6 +24,7 @@ from minicnn.layers import (
 from minicnn.losses import SparseCategoricalCrossentropy
 from support.numerics import assert_close
 from support.strategies import normal
+from support.tolerances import STEP, TRAINING
 
 executable = pytest.importorskip("minicnn.backends.numba.executable")
 keeping = pytest.importorskip("minicnn.backends.numba.keeping")
@@ -75,8 +76,8 @@ def test_predictions_and_evaluations_between_training_steps(n: int) -> None:
         predictions, losses = zip(
             *((m.predict(x, n), m.evaluate(x, y, batch_size=n, verbose=0)) for m in models), strict=True
         )
-        np.testing.assert_allclose(*losses, rtol=1e-4)
-        np.testing.assert_allclose(*predictions, rtol=1e-2, atol=1e-3)
+        np.testing.assert_allclose(*losses, rtol=STEP)
+        np.testing.assert_allclose(*predictions, rtol=TRAINING, atol=STEP)
         for model in models:
             model.train_on_batch(x, y)
 

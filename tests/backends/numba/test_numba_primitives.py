@@ -15,7 +15,7 @@ from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.campaign import EVERY_CASE
 from support.numba_check import both, run_both
-from support.tolerances import STEP
+from support.tolerances import ELEMENT, STEP
 
 pytest.importorskip("numba")
 
@@ -94,6 +94,7 @@ def test_a_primitive_without_a_rule_has_the_kernel_of_its_elements(case: Case, m
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol * size)
 
 
+@pytest.mark.sampled(96)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("case", [c for c in CASES if c.op is not ops.take], ids=str)
 def test_no_input_needs_a_batch_axis(case: Case) -> None:
@@ -138,7 +139,7 @@ def test_powers_of_special_values() -> None:
     a, b = (m.ravel() for m in np.meshgrid(special, special))
     with np.errstate(all="ignore"):
         (made,), (expected,) = both(ops.power, (a, b), {}, threads=1)
-    np.testing.assert_allclose(made, expected, rtol=4e-7)
+    np.testing.assert_allclose(made, expected, rtol=ELEMENT)
     np.testing.assert_array_equal(np.signbit(made), np.signbit(expected) & ~np.isnan(expected))
 
 

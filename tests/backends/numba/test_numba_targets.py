@@ -110,8 +110,9 @@ PROGRAM = """
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the CPU is none of x86")
-def test_training_on_narrower_registers(tmp_path: Path) -> None:
+def test_training_on_narrower_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits with AVX2 alone as with all that this CPU has, which are NumPy's but for rounding."""
+    monkeypatch.undo()  # threads cost what they do, as in the other process
     file, tests = tmp_path / "arrays.npz", Path(__file__).parents[2]
     environ = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tests), str(file)]

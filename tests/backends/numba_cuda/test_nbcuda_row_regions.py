@@ -18,7 +18,7 @@ from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.tiling import LIMITS
 from minicnn.backends.numba_cuda import tiling
 from minicnn.backends.numba_cuda.backend import NumbaCudaBackend
-from support.tolerances import LONG_SUM
+from support.tolerances import LONG_SUM, SHORT_SUM
 
 pytestmark = EITHER
 WIDE = 784 if not SIMULATED else 48
@@ -34,7 +34,7 @@ def check(made: tuple[Any, dict[str, Any]]) -> StepExecutable:
     for name, array in expected.items():
         largest = max(1e-3, float(np.abs(array).max())) if array.size else 1.0
         np.testing.assert_allclose(
-            backend.to_numpy(results[name]), array, rtol=LONG_SUM, atol=4e-6 * largest, err_msg=name
+            backend.to_numpy(results[name]), array, rtol=LONG_SUM, atol=SHORT_SUM * largest, err_msg=name
         )
     return run
 

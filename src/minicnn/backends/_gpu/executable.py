@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Addresses = tuple[tuple[int, ...], tuple[int, ...]]
 STEPS = 16  # in one graph, where many are asked for
+QUEUE_BYTES = 2**24  # of what is new in each step, up to which there is room for all steps of a run
 BINDINGS = 4  # sets of arrays that graphs are kept for
 _NOWHERE: Mapping[int, Array] = {}
 
@@ -80,8 +81,7 @@ class StepExecutable:
         self._graphs: dict[Addresses, dict[int, Launch]] = {}
         self._state = _Known(weakref.ref(State()), (), self._bound, list(program.updates))
         self._uploads = [Upload(runtime), Upload(runtime)]  # one is filled while the device copies from the other
-        # A queue of one row: single steps and many then run the same kernels.
-        self._grow(1)
+        self._grow(1)  # a queue of one row: single steps and many then run the same kernels
 
     @property
     def arena_bytes(self) -> int:
@@ -277,12 +277,14 @@ class StepExecutable:
 
     def _grow(self, steps: int) -> None:
         if steps > self._capacity:
-            self._capacity, empty = steps, self._runtime.empty
+            row, empty = sum(v.nbytes for v in self._queued), self._runtime.empty
+            if steps > 1 and self._program.updates:  # for the longest run at once: graphs would be captured again
+                steps = max(steps, min(self._backend.steps_at_once, QUEUE_BYTES // max(1, row)))
+            self._capacity = steps
             self._queue |= {v.name: empty((steps, *v.shape), stored(v.dtype)) for v in self._queued}
             if not self._program.updates:
-                self._collected = {
-                    n: empty((steps, *v.shape), stored(v.dtype)) for n, v in self._program.outputs.items()
-                }
+                outputs = self._program.outputs.items()
+                self._collected = {n: empty((steps, *v.shape), stored(v.dtype)) for n, v in outputs}
             # Their kernels have the address of the queue before.
             self._graphs.clear()
 
@@ -354,10 +356,8 @@ class StepExecutable:
                 launches.append(runtime.prepare(kernel, source.blocks, arguments))
             else:
                 launches.append(self._called(source.anchor, arrays, elsewhere))
-        launches += [
-            partial(runtime.copy, self._array(v, arrays, elsewhere), arrays[old.name])
-            for old, v in self._placement.copies
-        ]
+        for old, v in self._placement.copies:
+            launches.append(partial(runtime.copy, self._array(v, arrays, elsewhere), arrays[old.name]))
         return launches
 
     def _collecting(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:

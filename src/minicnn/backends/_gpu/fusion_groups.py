@@ -69,8 +69,10 @@ class FusionGroup:
             return 1
         if self.width > 1:  # a thread that makes neighbours adds up all parts of each
             return 1
-        # A thread waits for memory once for every few terms, however little each takes.
-        return next((n for n in (8, 16) if self.anchor.inputs[0].shape[0] <= n * _OWN_TERMS), 32)
+        # A thread waits for memory once for every few terms, however little each takes. More than a warp shares sums
+        # only where something follows them, as only such blocks are known to be THREADS.
+        most = 64 if len(self.nodes) > 1 else 32
+        return next((n for n in (8, 16, 32) if self.anchor.inputs[0].shape[0] <= n * _OWN_TERMS), most)
 
     @property
     def totals(self) -> list[Node]:

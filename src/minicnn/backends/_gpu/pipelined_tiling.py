@@ -242,6 +242,15 @@ class PipelinedTile(Tile):
         return cls._of(*works[least], precision, scores[least])
 
     @classmethod
+    def least_alone(cls, node: Node, gpu: Gpu) -> float:
+        """Cycles of the quickest tile, if no more were read behind an input gradient than behind a convolution.
+
+        The constants of input gradients were fitted with what follows them, those of other tiles without.
+        """
+        works = [(block, splits, work._replace(kind=_FORWARD)) for block, splits, work in cls.works(node, gpu)]
+        return float(min(_cycles(works, gpu), default=math.inf))
+
+    @classmethod
     def _of(cls, block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Self:
         chosen = {"blocks": work.blocks, "splits": splits, "precision": precision, "score": float(score)}
         return cls(**{**vars(block.tile), **chosen})

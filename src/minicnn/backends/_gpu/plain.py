@@ -26,8 +26,8 @@ from minicnn.program.graph import ITEMSIZE, Node, Value
 
 
 def shared_bytes(statements: Sequence[Statement]) -> int:
-    """Bytes of shared memory that statements declare; each array begins at a multiple of 16."""
-    arrays = [one.array for one in parts_of(tuple(statements), Shared)]
+    """Bytes of the arrays that have shared memory of their own; each begins at a multiple of 16."""
+    arrays = [one.array for one in parts_of(tuple(statements), Shared) if one.first is None]
     return sum(-(-a.size * ITEMSIZE[a.dtype] // 16) * 16 for a in arrays)
 
 
@@ -48,9 +48,11 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
             operands = [operand(writer, v) for v in node.inputs]
             return weight_gradient(node, tile, tile.splits, operands, _finish(writer, group))
         case PlainTile():
-            define = partial(_define, writer, node.outputs[0])
-            product = _by_rows(writer, node, product_of(node))
-            return tiled(product, tile.shape, dtype, resolved, define, _finish(writer, group).lines)
+            return tiled(
+                _by_rows(writer, node, product_of(node)), tile.shape, dtype, resolved,
+                lambda places, x, title: writer.define_function(places, x, node.outputs[0], title),
+                _finish(writer, group).lines,
+            )  # fmt: skip
         case ProductTile():
             return multiplied(node, tile.shape, [matrix(writer, v) for v in node.inputs], _finish(writer, group))
     if isinstance(tile, ReductionTile):
@@ -61,12 +63,8 @@ def plain_tile(writer: Writer, group: FusionGroup, threads: int) -> Sequence[Sta
     known = {id(one): total for one, total in zip(group.totals[1:], others, strict=True)}
     statements, stored = writer.compute(group.nodes, group, first, known=known)
     finish = [*statements, *(writer.store(value, name) for value, name in stored)]
-    return shared_sum(_of_partial_sums(group, threads), "sum", dtype, terms, finish, threads)
-
-
-def _define(writer: Writer, value: Value, parameters: tuple[Name, ...], result: Expr, title: str) -> str:
-    """Name of a new function that gives numbers of the type of a value."""
-    return writer.define_function(parameters, result, value, title)
+    sharing = Sharing(group.size, node.inputs[0].shape[0], threads // group.slices, group.slices, terms_first=False)
+    return shared_sum(sharing, "sum", dtype, terms, finish, threads)
 
 
 def _by_rows(writer: Writer, node: Node, product: Product) -> Product:
@@ -126,9 +124,3 @@ def _term(node: Node) -> Expr:
     source, dtype = node.inputs[0].dtype, node.outputs[0].dtype
     _, place = reduced_place(node, RESULT, R)
     return Element(0, place) if source == dtype else Cast(Element(0, place), dtype, source)
-
-
-def _of_partial_sums(group: FusionGroup, threads: int) -> Sharing:
-    """Division of the partial sums that a group begins with."""
-    side = threads // group.slices
-    return Sharing(group.size, group.anchor.inputs[0].shape[0], side, group.slices, terms_first=False)

@@ -64,6 +64,11 @@ class Sum:
     def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
         self._group, self._add, self._runtime = group, add, runtime
         self._at_once = at_once(group, spec, runtime.gpu)
+        communicator: Any = group.communicator
+        in_peers = add is None and group.ranks > 1 and communicator.in_peers(spec.nbytes, spec.dtype)
+        # Whether its arrays lie where all ranks reach them; and whether it is one kernel of microseconds.
+        self.is_shared = in_peers and communicator.in_shares(spec.nbytes, spec.dtype)
+        self.is_short = in_peers and not self.is_shared
         taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
         self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -102,6 +102,37 @@ def beside_others(tape: Sequence[Call]) -> dict[int, int]:
         # What is begun beside stays in order, as an update behind its sum: only others wait.
         others = [k for k in range(at + 1, len(tape)) if k not in beside]
         reader = next((k for k in others if tape[k].waits_for(call)), len(tape))
+        # A short one that is waited for would have to wait itself, for large ones that are under way.
+        if isinstance(call.run, Sum) and call.run.is_short and reader < len(tape) and not tape[reader].overwrites:
+            continue
         if any(k < reader for k in others):
             beside[at] = reader
     return beside
+
+
+def lives_of(
+    tape: Sequence[Call], awaited: Mapping[int, int], returned: Iterable[Any]
+) -> dict[Result, tuple[int, int]]:
+    """Of each result that has memory of its own by which call it is made, and which one reads it last.
+
+    Args:
+        tape: The calls.
+        awaited: See `beside_others`.
+        returned: What is read behind them all.
+    """
+    lives: dict[Result, tuple[int, int]] = {}
+
+    def used(result: Any, at: int) -> None:
+        if isinstance(result, Result):
+            first, last = lives.get(result.holder, (at, at))
+            lives[result.holder] = first, max(last, at)
+
+    for at, call in enumerate(tape):
+        for each in call.all:
+            used(each, at)
+    for begun, until in awaited.items():  # until then it is under way
+        for each in tape[begun].all:
+            used(each, until)
+    for each in returned:
+        used(each, len(tape))
+    return lives

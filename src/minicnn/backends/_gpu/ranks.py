@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from minicnn.backends._gpu.executable import BINDINGS
 from minicnn.backends._gpu.rank_pooling import remember_maxima
 from minicnn.backends._gpu.rank_sums import Sum, additions_of, finite, in_peers, side_by_side, sums_of, tree
-from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, updates_early
+from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, lives_of, updates_early
 from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
@@ -19,7 +19,7 @@ from minicnn.distribution.passes import ADDED, FINITE
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
-from minicnn.program.memory import Buffer, assign
+from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
@@ -140,6 +140,7 @@ class GraphStep(DeviceStep):
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
         self._tape: list[Call] = []
         self._places: dict[Result, Any] = {}
+        self._shared: Any = None  # memory of large sums, which all ranks reach
         self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
         # Steps that the host may be ahead of the device: each rank's deadline is that of one of them.
         self._ahead = 1 if backend.gpu is None else backend.gpu.ahead
@@ -191,6 +192,9 @@ class GraphStep(DeviceStep):
     def release(self) -> None:
         """See `Captured`."""
         self._graphs.clear()
+        # What ranks share ends with their connection: a step finds its places anew.
+        self._tape, self._shared = [], None
+        self._places.clear()
 
     def _copy(self, array: Any) -> Any:
         target = self._runtime.empty(array.shape, str(array.dtype))
@@ -265,29 +269,24 @@ class GraphStep(DeviceStep):
         self._has_both = self._communicator is not None and len(sums) > 1
         if self._communicator is not None and self._has_both:
             connect(self._communicator, self._runtime, beside=True)
-        lives: dict[Result, tuple[int, int]] = {}  # of what has memory of its own: when it is made, and read last
-
-        def used(result: Any, at: int) -> None:
-            if isinstance(result, Result):
-                first, last = lives.get(result.holder, (at, at))
-                lives[result.holder] = first, max(last, at)
-
-        for at, call in enumerate(self._tape):
-            for each in call.all:
-                used(each, at)
-        for begun, awaited in self._awaited.items():  # until then it is under way
-            for each in self._tape[begun].all:
-                used(each, awaited)
-        for each in self._returned.values():  # to the end of the step
-            used(each, len(self._tape))
-        holders = [*lives]
+        lives = lives_of(self._tape, self._awaited, self._returned.values())
+        # Sums in memory that all ranks reach lie as far from its beginning on each.
+        sums_shared = [call for call in self._tape if isinstance(call.run, Sum) and call.run.is_shared]
+        shared = {each: 0 for call in sums_shared for each in call.all}
+        end = 0
+        for each in shared:
+            shared[each], end = end, end + -(-each.spec.nbytes // ALIGNMENT) * ALIGNMENT
+        if end and self._communicator is not None:
+            self._shared = self._communicator.shared(end, self._runtime)
+        holders = [each for each in lives if each not in shared]
         buffers = assign([Buffer(str(n), "", each.spec.nbytes, *lives[each]) for n, each in enumerate(holders)])
         self._memory = self._runtime.empty((max((b.offset + b.nbytes for b in buffers), default=1),), "uint8")
-        offsets = {holders[int(buffer.name)]: buffer.offset for buffer in buffers}
+        offsets = shared | {holders[int(buffer.name)]: buffer.offset for buffer in buffers}
         for each in (*(each for call in self._tape for each in call.all), *self._returned.values()):
             if isinstance(each, Result):
                 at, spec = offsets[each.holder] + each.offset, each.spec
-                self._places[each] = self._runtime.view(self._memory, at, spec.shape, stored(spec.dtype))
+                memory = self._shared if each.holder in shared else self._memory
+                self._places[each] = self._runtime.view(memory, at, spec.shape, stored(spec.dtype))
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
         def there(recorded: Mapping[str, Any]) -> Arrays:

@@ -141,6 +141,25 @@ def round_pooled(program: Program, dtype: str, tiles: Tiles) -> Program:
     return program
 
 
+def round_branches(program: Program, dtype: str) -> Program:
+    """Of two input gradients that are added, the first, which waits in memory for the other, is stored in 16 bits."""
+    readers, places = Readers(program), {id(node): k for k, node in enumerate(program.nodes)}
+
+    def rule(node: Node) -> Sequence[Value] | None:
+        y = node.outputs[0]
+        add = readers.only(y) if node.op.name == "conv2d_input_gradient" and y.shape[-1] % 8 == 0 else None
+        if add is None or add.op.name != "add" or add.inputs[0].shape != add.inputs[1].shape:
+            return None
+        other = add.inputs[add.inputs[0] is y].node
+        if other is None or other.op.name != node.op.name or places[id(other)] < places[id(node)]:
+            return None
+        (first,) = program.emit(node.op, node.inputs, node.attrs).outputs
+        return [ops.cast(ops.cast(first, dtype=dtype), dtype=y.dtype)]
+
+    program.replace(rule)
+    return program
+
+
 def remember_maxima(program: Program) -> Program:
     """Max-pooling also hands out where its maxima are, so that its gradient need not read the image again."""
     # The image and the window decide; the maxima themselves may have been rounded in between.
@@ -314,7 +333,7 @@ def rewrite(program: Program, *, fuse: bool, tiled: bool, tiles: Tiles) -> Progr
     if short := products_in(program):
         remove_dead_nodes(widen_products(program, every=tiles.pipelined and fuse))
         if tiles.pipelined and fuse:
-            round_pooled(program, short, tiles)
+            round_branches(round_pooled(program, short, tiles), short)
     decompose(program, one_pass=tiles.pipelined and fuse)
     if fuse:
         remember_maxima(program)

@@ -98,6 +98,9 @@ class Runtime(Protocol):
     def address(self, array: Any) -> int | None:
         """Address of an array's elements; None unless it is a contiguous one of this runtime and device."""
 
+    def at(self, address: int, nbytes: int) -> Array:
+        """Bytes of the device's memory as an array, which does not keep them."""
+
     def clear(self, array: Array) -> None:
         """Begin to set all bytes of an array of `empty` to zero."""
 
@@ -141,8 +144,13 @@ class Runtime(Protocol):
 
     # Other processes ----------------------------------------------------------------------------
 
-    def reach(self, host: Communicator) -> PeerSums | None:
-        """Small sums in the memory of the devices of other processes, all of which call it; None where they cannot."""
+    def reach(self, host: Communicator, blocks: int | None = None) -> PeerSums | None:
+        """Sums in the memory of the devices of other processes, all of which call it; None where they cannot.
+
+        Args:
+            host: What connects the processes.
+            blocks: See `PeerSums`.
+        """
 
     # Launching ----------------------------------------------------------------------------------
 
@@ -178,7 +186,11 @@ class OneQueue:
         """See `Runtime.done`."""
         return True
 
-    def reach(self, host: Communicator) -> None:
+    def at(self, address: int, nbytes: int) -> Array:
+        """See `Runtime.at`; only who reaches other processes asks for it."""
+        raise NotImplementedError
+
+    def reach(self, host: Communicator, blocks: int | None = None) -> None:
         """See `Runtime.reach`."""
 
     def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:

@@ -23,6 +23,8 @@ from minicnn.kernels.elements import widens
 from minicnn.program.graph import Node, Value
 
 _T = TypeVar("_T")
+_STEP = 64  # channels, of which tensor cores multiply all in a step
+_MANY = 1024  # positions, from which on a sum over them has many such steps
 # Scores of thousands of candidates take milliseconds for a node; a network has hundreds of nodes of a few kinds, and is
 # planned several times.
 _chosen: dict[tuple[Any, ...], Any] = {}
@@ -60,17 +62,21 @@ class TensorTiles(Tiles):
         return rows.dtype == "float32" or super().takes_rows(node, rows)
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
+        ahead = PipelinedTile.best(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
+        if ahead is not None and _fills_steps(node):
+            return ahead
         tile = TensorConvolutionTile.best(node, self.gpu, self.precision, pool=pool)
         plain = super().convolution(node, pool)
         # Three kinds of kernel can do it; each has a model of its time, and the quickest by the models is taken.
-        ahead = PipelinedTile.best(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
         if tile is None or (plain is not None and without_tensor_cores(node, plain, self.gpu) < tile.score):
             return ahead or plain
-        return ahead if ahead is not None and ahead.score < tile.score else tile
+        return ahead if ahead is not None and PipelinedTile.least_alone(node, self.gpu) < tile.score else tile
 
     def _weight_gradient(self, node: Node) -> Tile | None:
-        tile = TensorWeightGradientTile.best(node, self.gpu, self.precision)
         ahead = PipelinedWeightGradientTile.best(node, self.gpu, self.precision) if self._pipelines(node) else None
+        if ahead is not None and _fills_steps(node):
+            return ahead
+        tile = TensorWeightGradientTile.best(node, self.gpu, self.precision)
         if ahead is not None and (tile is None or ahead.score < tile.score):
             return ahead
         return tile or super().weight_gradient(node)
@@ -87,6 +93,14 @@ class TensorTiles(Tiles):
         if key not in _chosen:
             _chosen[key] = choose()
         return cast(_T, _chosen[key])
+
+
+def _fills_steps(node: Node) -> bool:
+    """True if images have so many channels that no other tile is quicker than one whose operands come ahead."""
+    arrays = (*node.inputs, *node.outputs)
+    positions = min(v.size // v.shape[-1] for v in node.inputs)  # the terms of a weight gradient
+    many = positions >= _MANY or not node.op.name.startswith("conv2d_weight")
+    return many and all(v.shape[-1] % _STEP == 0 for v in arrays)
 
 
 def without_tensor_cores(node: Node, tile: Tile, gpu: Gpu) -> float:

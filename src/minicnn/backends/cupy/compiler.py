@@ -15,7 +15,7 @@ from minicnn.backends.cupy.cpp import scalar_functions
 from minicnn.machine import cores
 
 # Not every value that is computed for a group is read.
-OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--diag-suppress=177")
+OPTIONS = ("-std=c++17", "-default-device", "--diag-suppress=177")
 SCALARS = "scalars.cuh"  # made, not a file
 HEADERS = (
     "core.cuh", SCALARS, "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "sums.cuh", "parts.cuh",

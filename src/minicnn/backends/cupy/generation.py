@@ -10,7 +10,6 @@ from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.lowering import group_statements
 from minicnn.backends._gpu.plain import shared_bytes
-from minicnn.backends._gpu.row_tiles import RowTile
 from minicnn.backends._gpu.source import Source
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.backends.cupy.neighbours import NeighbourWriter
@@ -25,14 +24,7 @@ _IN_A_ROW = 8  # groups of a launch that are looked through one after the other
 
 
 def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int = 256) -> Source:
-    """The kernel of one launch.
-
-    Args:
-        plan: The plan that the launch is of.
-        launch: Groups that run side by side.
-        queued: Ids of inputs of which there is one row a step.
-        threads: Threads of a block, unless a tile says otherwise.
-    """
+    """The kernel of a launch: see `Generate`."""
     writer = CppWriter(plan, launch, queued)
     bodies, starts, blocks = list[str](), list[int](), 0
     sizes = [(writer.blocks(group, threads), group.tile.threads if group.tile else threads) for group in launch]
@@ -40,7 +32,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     for group, (count, group_threads) in zip(launch, sizes, strict=True):
         body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
-            body = f"    wait_for_previous();\n{body}"
+            # The next launch is put in place meanwhile: its blocks get what is left when all of these are there.
+            body = f"    wait_for_previous();\n    let_next_begin();\n{body}"
         # Groups of a launch may need fewer threads than its largest: the others leave before any barrier.
         spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
@@ -162,7 +155,6 @@ class CppWriter(NeighbourWriter):
             body = self.neighbours(group, threads)
         else:
             statements = group_statements(self, group, threads)
-            if not isinstance(group.tile, RowTile):  # whose arrays share memory, of which it says how much
-                self.shared = max(self.shared, shared_bytes(statements))
+            self.shared = max(self.shared, shared_bytes(statements))
             body = self.lines(statements, 2)
         return "".join(indent(f"{line}\n", "    ", lambda one: True) for line in self._lines) + body

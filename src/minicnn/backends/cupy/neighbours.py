@@ -13,7 +13,7 @@ from minicnn.kernels.elements import element
 from minicnn.kernels.expressions import Apply, Expr, I, Name
 from minicnn.kernels.statements import Statement
 from minicnn.kernels.windows import Windows, images
-from minicnn.program.graph import Node, Value
+from minicnn.program.graph import ITEMSIZE, Node, Value
 
 _SLIDING = frozenset(
     f"{name}{more}"
@@ -24,6 +24,7 @@ _SLIDING = frozenset(
     for more in some
 )  # fmt: skip
 _TOTAL = Name("total.v[e]")
+_KEPT, _FETCHED = 1.25, 3  # most bytes that are fetched ahead, in caches; least arrays
 _T = TypeVar("_T")
 
 
@@ -39,6 +40,7 @@ class NeighbourWriter(Writer):
         self._before: list[Statement] = []  # statements that the next one needs
         self._loads = self._rows = ""  # statements that load runs of such values, and of one row for all of them
         self._beside: dict[int, str] = {}  # what holds element e of such a run, or of a value that nobody stores
+        self._fetched: dict[str, int] = {}  # parameters from which such runs are loaded, and bytes of their elements
         self._channels = 0  # of the image whose runs a function gives; rows of channels are the same for all of them
 
     def late(self, write: Callable[[], _T]) -> _T:
@@ -72,6 +74,8 @@ class NeighbourWriter(Writer):
                 run = self.new("n")
                 start = "first" if aligned else f"first % {root.size}u"
                 load = f"      const auto {run} = load_run<{self._width}>({self.parameter(root)} + {start});\n"
+                if aligned:
+                    self._fetched[self.parameter(root)] = ITEMSIZE[root.dtype]
                 self._loads, self._rows = self._loads + load * aligned, self._rows + load * (not aligned)
                 self._beside[id(root)] = f"{run}.v[e]"
             elif node is not None and aligned and (node.op.elementwise or self._slides(node)):
@@ -141,6 +145,7 @@ class NeighbourWriter(Writer):
         """
         node = group.anchor
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
+        self._fetched = {}
         if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
             self._width, body = 1, f"      store_run({self.parameter(node.outputs[0])} + first, total);\n"
         else:
@@ -156,6 +161,18 @@ class NeighbourWriter(Writer):
             f"      return [=](const {sums_type}& total, auto& added) {{\n{body}      }};\n"
             "      };\n    };\n"
         )
+
+    def run_fetches(self) -> tuple[str, int]:
+        """The function `ahead`, which fetches what follows results from a place on, for the last `run_ends`.
+
+        The number is that of the elements which it fetches, 128 bytes of the widest; 0 if it is of no use.
+        """
+        count = 128 // max(self._fetched.values(), default=2)
+        fetches = " ".join(f"fetch({name} + first);" for name in self._fetched)
+        # What the cache cannot keep until it is read is fetched twice; and of little, blocks hide each other's waiting.
+        kept = self._size * sum(self._fetched.values()) <= _KEPT * self.plan.tiles.gpu.l2
+        useful = kept and len(self._fetched) >= _FETCHED
+        return f"    const auto ahead = [&](uint32 first) {{ {fetches} }};\n", count if useful else 0
 
     @property
     def fetched_runs(self) -> int:

@@ -18,9 +18,13 @@ from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number, one_by_one
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.compiler import compile_all
+from minicnn.backends.cupy.graphs import Graph
 from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
 from minicnn.ops.groups import Communicator
+
+# Of what goes on beside: few blocks, which would wait for all those of what is computed, and whom other ranks wait for.
+FIRST = -1
 
 
 class CupyRuntime:
@@ -87,6 +91,10 @@ class CupyRuntime:
             return int(array.data.ptr)
         return None
 
+    def at(self, address: int, nbytes: int) -> Array:
+        memory = cupy.cuda.UnownedMemory(address, nbytes, None, self.number)
+        return cupy.ndarray((nbytes,), "uint8", cupy.cuda.MemoryPointer(memory, 0))
+
     def clear(self, array: Array) -> None:
         array.data.memset_async(0, array.nbytes)
 
@@ -126,7 +134,7 @@ class CupyRuntime:
 
     def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
         if self._beside is None:
-            self._beside = self.stream()
+            self._beside = cupy.cuda.Stream(non_blocking=True, priority=FIRST)
         stream, before, after = self._beside, self.event(), self.event()
 
         def begin() -> None:
@@ -146,8 +154,8 @@ class CupyRuntime:
 
     # Other processes ----------------------------------------------------------------------------
 
-    def reach(self, host: Communicator) -> PeerSums | None:
-        return open_windows(self, PeerMemory(), host)
+    def reach(self, host: Communicator, blocks: int | None = None) -> PeerSums | None:
+        return open_windows(self, PeerMemory(), host, blocks)
 
     # Launching ----------------------------------------------------------------------------------
 
@@ -172,5 +180,4 @@ class CupyRuntime:
                 with suppress(cupy.cuda.runtime.CUDARuntimeError):  # the capture is void
                     stream.end_capture()
                 raise
-            graph: Launch = stream.end_capture().launch
-        return graph
+            return Graph(cupy.cuda.runtime.streamEndCapture(stream.ptr)).launch

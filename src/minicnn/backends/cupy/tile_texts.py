@@ -23,7 +23,7 @@ from minicnn.program.graph import Node, Value
 # Types of the operands of tensor cores.
 _OPERANDS = {"float32": "Float32", "bfloat16": "Bfloat16", "float16": "Float16"}
 _ONE_BY_ONE = "const auto made = finish(i, sum); store(i, &made, Width<1>());"  # how results are finished
-_FEW_RUNS = 2  # of 16 bytes, of which a thread has registers for four at a time
+_FEW_RUNS = 3  # of 16 bytes, of which a thread has registers for four at a time
 
 
 @singledispatch
@@ -132,9 +132,10 @@ def _(tile: PipelinedTile, writer: NeighbourWriter, group: FusionGroup) -> str:
     kind = _type(tile, _operands(tile), *_sides(node, back=back), Cpp.window(window(node)), one.c, one.f, back)
     x, w = (f"{writer.function(v)}.p" for v in node.inputs)
     ends, together = _run_ends(writer, group)
+    ahead, fetched = writer.run_fetches()
     return (
-        f"{kind}{ends}    pipelined_convolve<A, {len(group.sums)}, {together}>(\n"
-        f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ends, {_totals(writer, group)});\n"
+        f"{kind}{ends}{ahead}    pipelined_convolve<A, {len(group.sums)}, {together}, {fetched}>(\n"
+        f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ahead, ends, {_totals(writer, group)});\n"
     )
 
 

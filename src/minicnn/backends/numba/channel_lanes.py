@@ -262,8 +262,22 @@ class Update:
         """Operands that are in memory."""
         return [i for i in range(len(self.operands)) if i != self.gradient]
 
+    @property
+    def passed(self) -> list[str]:
+        """Buffers that are as large as the weights, if there are weights."""
+        many = [f"b{i}" for i in self.read if self.operands[i].kind == "many"]
+        return [*many, *(f"y{k}" for k in range(len(self.group.outputs)))] if many else []
 
-_GRADIENT = Update(ElementwiseGroup((), (0,), ("float32",)), (Operand("lanes"),), 0, ())  # which is all that is wanted
+    def write(self, out: Lines, at: str, some: str, live: str) -> list[str]:
+        """Names of the results for the vector of weights at a place, whose gradient is in a variable."""
+        for i in self.read:
+            many = self.operands[i].kind == "many"
+            out(f"v{i} = {f'vload{some}(b{i} + {at}{live})' if many else one(self.operands[i], f'b{i}')}")
+        self.group.write(out, len(self.operands))
+        return [f"v{place}" for place in self.group.outputs]
+
+
+GRADIENT = Update(ElementwiseGroup((), (0,), ("float32",)), (Operand("lanes"),), 0, ())  # which is all that is wanted
 
 
 def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) -> tuple[KernelCode, int]:
@@ -271,7 +285,7 @@ def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) ->
 
     An item is a tile. With an update of the weights its results are stored in place of dw.
     """
-    update = update or _GRADIENT
+    update = update or GRADIENT
     out = Lines()
     _numbers(out, s)
     length, lines = (s.channels * s.column.taps, 1) if s.joined else (s.channels, s.column.taps)
@@ -309,10 +323,7 @@ def weight_gradient(name: str, s: ChannelShape, update: Update | None = None) ->
         with out.block(f"for k in range(m0 - m, {rows}):"), out.block(f"for c in range({vectors}):"):
             out(f"at = ((tap * channels + m + k) * y_pixel) + fg * 4 + c * {BYTES}", f"live = lanes - c * {LANES}")
             out(f"v{update.gradient} = vload(panel + (k * {vectors} + c) * {BYTES})")
-            for i in update.read:
-                many = update.operands[i].kind == "many"
-                out(f"v{i} = {f'vload_some(b{i} + at, live)' if many else one(update.operands[i], f'b{i}')}")
-            update.group.write(out, len(update.operands))
-            out(*(f"vstore_some(y{k} + at, v{place}, live)" for k, place in enumerate(update.group.outputs)))
+            results = update.write(out, "at", "_some", ", live")
+            out(*(f"vstore_some(y{k} + at, {result}, live)" for k, result in enumerate(results)))
     buffers = (*(f"b{i}" for i in update.read), *(f"y{k}" for k in range(len(update.group.outputs))))
     return out.source(name, "dy", "x", *buffers), s.groups * panels * s.row.taps * lines * tiles

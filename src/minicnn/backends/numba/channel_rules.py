@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from minicnn.backends.numba import channel_lanes, cpus, movement, winograd
-from minicnn.backends.numba.channel_lanes import End, Update
+from minicnn.backends.numba import channel_lanes, cpus, few_samples, movement, winograd
+from minicnn.backends.numba.channel_lanes import GRADIENT, End, Update
 from minicnn.backends.numba.channel_shapes import ChannelShape, Frame, margins
 from minicnn.backends.numba.correlate import Line
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
-from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task
+from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Task
 from minicnn.backends.numba.operations import LANES
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
 from minicnn.backends.numba.short import SHORT
@@ -99,12 +99,24 @@ def matmul(to: Lowering, node: Node, ending: Ending = NOTHING, update: Update | 
     """A matrix product: a convolution of one position."""
     (a, b), y = node.inputs, node.outputs[0]
     sizes = (1, 1, 1, (1, 1), _NO_FRAME, to.threads)
+    if node.attrs["transpose_a"] and few_samples.update_worth_it(*b.shape):
+        few_weight_gradient(to, node, update or GRADIENT)
+        return
     if node.attrs["transpose_a"]:
         shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], b.shape[1], *sizes)
         _gradient(to, node, b, to.need(a, PLAIN), shape, update)
         return
     shape = ChannelShape(POINT, POINT, a.shape[0], a.shape[1], y.shape[1], *sizes)
     _correlated(to, node, to.need(a, PLAIN), b, [shape], ending)
+
+
+def few_weight_gradient(to: Lowering, node: Node, update: Update = GRADIENT) -> None:
+    """The weight gradient of a dense layer on few samples, with the update of the weights if there is one."""
+    x, dy = node.inputs
+    form = to.form_of_batch
+    source = few_samples.weight_gradient(x.shape[0], x.shape[1], dy.shape[1], update, blocked=form == BLOCKED)
+    reads = [to.need(x, form), to.need(dy, PLAIN), *update.reads]
+    to.add(node, source, reads, [to.buffer(v, PLAIN) for v in node.outputs], few_samples.items(x.shape[1]))
 
 
 def updated(to: Lowering, node: Node) -> None:
@@ -128,7 +140,8 @@ def updated(to: Lowering, node: Node) -> None:
     group = ElementwiseGroup(tuple(steps), tuple(range(n, n + len(steps))), dtypes)
     inner = Node(gradient.op, tuple(node.inputs[i] for i in gradient.inputs), node.outputs, gradient.attrs, node.scope,
                  node.phase)  # fmt: skip
-    (matmul if gradient.op.name == "matmul" else weight_gradient)(
+    product = matmul if to.channels_in_lanes else few_weight_gradient
+    (product if gradient.op.name == "matmul" else weight_gradient)(
         to, inner, update=Update(group, tuple(operands), place, tuple(reads))
     )
     to.how[id(node)] = f"{to.how.pop(id(inner))} + {step.op.name}"

@@ -194,7 +194,8 @@ class Target:
         read_often, kept = max(1, int(2 * rate)), second_level_cache() // 32
         # Narrower units take the same cycles for each of their instructions as those of 8 floats.
         winograd = WINOGRAD[16 if floats == 16 and self.cpu not in HALVED else 8]
-        return Costs(CHANNELS, PACKED * rate, HANDOFF * rate, read_often, kept, winograd)
+        # Threads are as many on all registers, which then give the same bits: waiting counts as on the widest.
+        return Costs(CHANNELS, PACKED * rate, HANDOFF * 2, read_often, kept, winograd)
 
     @property
     def multiplies_bfloat16(self) -> bool:

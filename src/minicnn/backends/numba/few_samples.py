@@ -6,10 +6,15 @@ gradient is written once, and the weights are read once, in the order in which t
 
 from __future__ import annotations
 
+from minicnn.backends.numba import cpus
+from minicnn.backends.numba.channel_lanes import GRADIENT, Update
 from minicnn.backends.numba.kernel import KernelCode, Lines
 from minicnn.backends.numba.operations import BYTES, LANES
+from minicnn.machine import second_level_cache
 
 ROWS, VECTORS = 4, 4  # of weights, of a tile
+AHEAD = 256  # weights, which are fetched while sums are made
+TOGETHER = LANES // ROWS  # samples whose sums are ready at the same time
 
 
 def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
@@ -17,12 +22,14 @@ def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
     return samples <= LANES * threads and units >= LANES
 
 
-def input_gradient_worth_it(samples: int, units: int) -> bool:
+def input_gradient_worth_it(samples: int, length: int, units: int) -> bool:
     """True if this is faster than turning the weights around, which costs the same for any number of samples.
 
-    Each sum along the units ends with adding up its lanes, which long sums hide; many samples read the weights often.
+    Each sum along the units ends with adding up its lanes, as many instructions as turning five weights takes, or two
+    that come from beyond the second-level cache; many samples read the weights often.
     """
-    return samples <= max(8, min(units // 2, 128))
+    turned = 5 if 4 * length * units <= second_level_cache() else 2
+    return samples <= max(8, min(units // turned, 128))
 
 
 def items(length: int) -> int:
@@ -36,54 +43,97 @@ def _sizes(out: Lines, samples: int, length: int, units: int) -> int:
     return min(ROWS, length)
 
 
-def weight_gradient(samples: int, length: int, units: int) -> KernelCode:
-    """dw (K, F) from x (B, K, 16) and dy (N, F), both with all samples."""
+def update_worth_it(samples: int, units: int) -> bool:
+    """True if weights are best updated where their gradient is made: dy stays in the cache while they pass."""
+    return units >= LANES and 4 * samples * units <= second_level_cache() // 8
+
+
+def weight_gradient(
+    samples: int, length: int, units: int, update: Update = GRADIENT, *, blocked: bool = True
+) -> KernelCode:
+    """dw (K, F), or the weights that are updated by it, from x (B, K, 16), or (N, K) if not blocked, and dy (N, F)."""
     out = Lines()
     rows = _sizes(out, samples, length, units)
-    run = out.number("run", units // (VECTORS * LANES) * VECTORS * LANES)
+    x = (f"(n // {LANES} * length + k) * {LANES} + n % {LANES}", BYTES) if blocked else ("n * length + k", 4)
+    vectors = min(VECTORS, max(1, cpus.host().accumulators // rows))
+    run = out.number("run", units // (vectors * LANES) * vectors * LANES)
     with out.block("for item in range(start, stop):"):
+        # The last tile overlaps the one before, whose weights it makes again from those before the step.
         out(f"k = min(item * {rows}, length - {rows})")
-        with out.block(f"for f in range(0, {run}, {VECTORS * LANES}):"):
-            _outer(out, rows, VECTORS, "")
+        with out.block(f"for f in range(0, {run}, {vectors * LANES}):"):
+            _outer(out, rows, vectors, update, x)
         with out.block(f"for f in range(run, whole, {LANES}):"):
-            _outer(out, rows, 1, "")
+            _outer(out, rows, 1, update, x)
         if units % LANES:
             out("f = whole")
-            _outer(out, rows, 1, "_some")
-    return out.source("matmul of few samples", "x", "dy", "y")
+            _outer(out, rows, 1, update, x, "_some")
+    buffers = (*(f"b{i}" for i in update.read), *(f"y{k}" for k in range(len(update.group.outputs))))
+    return out.source(f"matmul of {'few samples' if blocked else 'channels'}", "x", "dy", *buffers)
 
 
-def _outer(out: Lines, rows: int, vectors: int, some: str) -> None:
+def _outer(out: Lines, rows: int, vectors: int, update: Update, x: tuple[str, int], some: str = "") -> None:
     live = ", units - f" if some else ""
     tile = [(r, v) for r in range(rows) for v in range(vectors)]
     out(*(f"a{r}_{v} = splat(float32(0))" for r, v in tile))
+    for buffer in update.passed if not some else ():
+        out(*(f"prefetch_second({buffer} + ((k + {r}) * units + f + {AHEAD + v * LANES}) * 4)" for r, v in tile))
     with out.block("for n in range(samples):"):
-        out(f"xi = x + ((n // {LANES} * length + k) * {LANES} + n % {LANES}) * 4", "yi = dy + (n * units + f) * 4")
+        out(f"xi = x + ({x[0]}) * 4", "yi = dy + (n * units + f) * 4")
         out(*(f"d{v} = vload{some}(yi + {v * BYTES}{live})" for v in range(vectors)))
         for r in range(rows):
-            out(f"b = bload(xi + {r * BYTES})", *(f"a{r}_{v} = vfma(b, d{v}, a{r}_{v})" for v in range(vectors)))
-    out(*(f"vstore{some}(y + ((k + {r}) * units + f + {v * LANES}) * 4, a{r}_{v}{live})" for r, v in tile))
+            out(f"b = bload(xi + {r * x[1]})", *(f"a{r}_{v} = vfma(b, d{v}, a{r}_{v})" for v in range(vectors)))
+    # All loads come before all stores: a store delays loads whose addresses have the same last 12 bits, as those of the
+    # next row often have.
+    places = {(r, v): f"((k + {r}) * units + f + {v * LANES}) * 4" for r, v in tile}
+    for (r, v), at in places.items():
+        out(f"at = {at}", f"v{update.gradient} = a{r}_{v}")
+        for k, result in enumerate(update.write(out, "at", some, live)):
+            out(f"r{r}_{v}_{k} = {result}")
+    for (r, v), at in places.items():
+        out(*(f"vstore{some}(y{k} + {at}, r{r}_{v}_{k}{live})" for k in range(len(update.group.outputs))))
 
 
 def input_gradient(samples: int, length: int, units: int, *, masked: bool) -> KernelCode:
-    """dx (B, K, 16) from dy (N, F) and w (K, F), 0 where a mask of dx's shape is not positive, if there is one."""
+    """dx (B, K, 16) from dy (N, F) and w (K, F), 0 where a mask of dx's shape is not positive, if there is one.
+
+    Tiles are rows of weights x samples. The lanes of 16 sums are added up together.
+    """
     out = Lines()
     rows = _sizes(out, samples, length, units)
+    side = max(n for n in (1, 2, TOGETHER) if rows * n <= max(rows, cpus.host().accumulators))
+    out("panel = stack()", "zero = splat(float32(0))")
     with out.block("for item in range(start, stop):"):
         out(f"k = min(item * {rows}, length - {rows})")
-        with out.block("for n in range(samples):"):
-            out(*(f"a{r} = splat(float32(0))" for r in range(rows)))
-            with out.block(f"for f in range(0, whole, {LANES}):"):
-                out("d = vload(dy + (n * units + f) * 4)")
-                out(*(f"a{r} = vfma(d, vload(w + ((k + {r}) * units + f) * 4), a{r})" for r in range(rows)))
-            if units % LANES:
-                out("d = vload_some(dy + (n * units + whole) * 4, units - whole)")
-                last = "vload_some(w + ((k + {}) * units + whole) * 4, units - whole)"
-                out(*(f"a{r} = vfma(d, {last.format(r)}, a{r})" for r in range(rows)))
-            out(f"at = ((n // {LANES} * length + k) * {LANES} + n % {LANES}) * 4")
+        with out.block(f"for n in range(0, samples, {TOGETHER}):"):
+            for first in range(0, TOGETHER, side):
+                _sums_along_units(out, rows, range(first, first + side), units)
+            out(
+                f"vstore(panel, sums(panel, {BYTES}))",
+                f"at = ((n // {LANES} * length + k) * {LANES} + n % {LANES}) * 4",
+            )
             for r in range(rows):
-                out(f"s = vsum(a{r})")
+                out(f"v = vload_some(panel + {r * TOGETHER * 4}, {TOGETHER})")
                 if masked:
-                    out(f"s = s if fload(mask + at + {r * BYTES}) > float32(0) else float32(0)")
-                out(f"fstore(y + at + {r * BYTES}, s)")
+                    out(f"m = vload_some(mask + at + {r * BYTES}, {TOGETHER})")
+                    out("v = vselect(vgt(m, zero), v, zero)")
+                out(f"vstore_some(y + at + {r * BYTES}, v, {TOGETHER})")
     return out.source("matmul of few samples", "dy", "w", *(["mask"] if masked else []), "y")
+
+
+def _sums_along_units(out: Lines, rows: int, samples: range, units: int) -> None:
+    """Put sums of a tile on the stack, whose lanes are not added up yet; samples behind the last are like it."""
+    tile = [(r, s) for r in range(rows) for s in samples]
+    out(*(f"d{s}_ = dy + min(n + {s}, samples - 1) * units * 4" for s in samples))
+    out(*(f"a{r}_{s} = splat(float32(0))" for r, s in tile))
+
+    def add(at: str, some: str = "", live: str = "") -> None:
+        out(*(f"d{s} = vload{some}(d{s}_ + {at} * 4{live})" for s in samples))
+        for r in range(rows):
+            out(f"b = vload{some}(w + ((k + {r}) * units + {at}) * 4{live})")
+            out(*(f"a{r}_{s} = vfma(d{s}, b, a{r}_{s})" for s in samples))
+
+    with out.block(f"for f in range(0, whole, {LANES}):"):
+        add("f")
+    if units % LANES:
+        add("whole", "_some", ", units - whole")
+    out(*(f"vstore(panel + {(r * TOGETHER + s) * BYTES}, a{r}_{s})" for r, s in tile))

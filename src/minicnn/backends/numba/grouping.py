@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TypeGuard
 
-from minicnn.backends.numba import elementwise
+from minicnn.backends.numba import elementwise, few_samples, rows
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering
 from minicnn.backends.numba.short import SHORT
@@ -65,8 +64,7 @@ def group(to: Lowering) -> None:
             merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
             merge(to.program, _packed(node, readers), PACK, readers)
-    if to.channels_in_lanes:
-        _updated_at_once(to)
+    _updated_at_once(to)
     # Merging has made new values, whose form is not known yet.
     to.mark()
     for blocked in (True, False):
@@ -83,14 +81,22 @@ def _updated_at_once(to: Lowering) -> None:
     for node in [n for n in to.program.nodes if n.op.name.endswith("_update")]:
         readers = Readers(to.program)
         for gradient in [v.node for v in node.inputs if readers.only(v) is node]:
-            merged = merge(to.program, [gradient, node], UPDATE, readers) if _is_weight_gradient(gradient) else None
-            if merged is not None:
-                _take_early(to.program, merged)
+            if gradient is not None and _is_written_once(to, gradient):
+                merged = merge(to.program, [gradient, node], UPDATE, readers)
+                if merged is not None:
+                    _take_early(to.program, merged)
 
 
-def _is_weight_gradient(node: Node | None) -> TypeGuard[Node]:
-    product = node is not None and node.op.name == "matmul" and bool(node.attrs["transpose_a"])
-    return product or (node is not None and node.op.name == "conv2d_weight_gradient")
+def _is_written_once(to: Lowering, node: Node) -> bool:
+    """True if a node is a weight gradient that its kernel writes once, without parts of it to add up."""
+    product = node.op.name == "matmul" and bool(node.attrs["transpose_a"])
+    if to.channels_in_lanes or not product:
+        return to.channels_in_lanes and (product or node.op.name == "conv2d_weight_gradient")
+    (samples, length), units = node.inputs[0].shape, node.outputs[0].shape[-1]
+    few = few_samples.weight_gradient_worth_it(samples, units, to.threads)
+    return (
+        few and few_samples.update_worth_it(samples, units) and not rows.worth_it(length, units)
+    )  # which reads rows where they are
 
 
 def _take_early(program: Program, node: Node) -> None:

@@ -179,16 +179,14 @@ def _matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
         return
     if node.attrs["transpose_a"]:
         if few_samples.weight_gradient_worth_it(b.shape[0], b.shape[1], to.threads):
-            # With few samples most lanes would be empty: units take their place.
-            source = few_samples.weight_gradient(b.shape[0], a.shape[1], b.shape[1])
-            reads = [to.need(a, BLOCKED), to.need(b, PLAIN)]
-            to.add(node, source, reads, [to.buffer(y, PLAIN)], few_samples.items(a.shape[1]))
+            channel_rules.few_weight_gradient(to, node)
         else:
             _weight_sum(to, node, b, a, POINT, POINT, a.shape[1], b.shape[1])
         return
     plain = ending.bias is None and ending.finish in ("", "mask")
-    if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(a.shape[0], a.shape[1]):
-        source = few_samples.input_gradient(y.shape[0], y.shape[1], a.shape[1], masked=ending.mask is not None)
+    sizes = y.shape[0], y.shape[1], a.shape[1]
+    if node.attrs["transpose_b"] and plain and few_samples.input_gradient_worth_it(*sizes):
+        source = few_samples.input_gradient(*sizes, masked=ending.mask is not None)
         reads = [to.need(a, PLAIN), to.need(b, PLAIN)]
         reads += [] if ending.mask is None else [to.need(ending.mask, BLOCKED)]
         to.add(node, source, reads, [to.buffer(y, BLOCKED)], few_samples.items(y.shape[1]))

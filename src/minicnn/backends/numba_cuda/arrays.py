@@ -251,9 +251,7 @@ def from_interface(data: Any) -> Array:
         # By DLPack, or else by the CUDA array interface: the stream waits for that of the other library.
         view = StridedMemoryView.from_any_interface(data, stream_ptr=int(device.stream))
     kind, shape = checked_dtype(view.dtype), tuple(view.shape)
-    memory = Memory.__new__(Memory)
-    memory.device, memory.nbytes, memory.address = device, math.prod(shape) * kind.itemsize, int(view.ptr)
-    memory.bytes = view  # keeps the owner alive
+    memory = Memory.at(device, int(view.ptr), math.prod(shape) * kind.itemsize, view)
     return Array(memory, shape, row_major(shape) if view.strides is None else tuple(view.strides), 0, kind)
 
 

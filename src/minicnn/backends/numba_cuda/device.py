@@ -48,6 +48,13 @@ class Memory:
         # Not __del__, which the interpreter may call when modules are gone already.
         weakref.finalize(self, device.release, self.bytes, nbytes)
 
+    @classmethod
+    def at(cls, device: Device, address: int, nbytes: int, owner: Any = None) -> Memory:
+        """Memory that another gives back, and that `owner` keeps until then."""
+        memory = cls.__new__(cls)
+        memory.device, memory.nbytes, memory.address, memory.bytes = device, nbytes, address, owner
+        return memory
+
     def write(self, offset: int, data: HostArray) -> None:
         """Copy a contiguous array of the host to a place in the memory."""
         if data.nbytes and SIMULATED:

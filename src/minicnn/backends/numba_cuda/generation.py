@@ -17,14 +17,7 @@ from minicnn.program.graph import Node, Value
 
 
 def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], threads: int) -> Source:
-    """The kernel of one launch.
-
-    Args:
-        plan: The plan that the launch is of.
-        launch: Groups that run side by side.
-        queued: Ids of inputs of which there is one row a step.
-        threads: Threads of a block, unless a tile says otherwise.
-    """
+    """The kernel of a launch: see `Generate`."""
     writer = PythonWriter(plan, launch, queued)
     # Groups of a launch take one range of block numbers each: one launch is cheaper than several, and no block has to
     # know of another.

@@ -14,7 +14,7 @@ from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
-from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, prepare_all
+from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, Memory, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
 from minicnn.kernels.strides import row_major
 from minicnn.ops.groups import Communicator
@@ -87,6 +87,9 @@ class NumbaCudaRuntime:
         here = isinstance(array, Array) and array.device is self.device and array.contiguous
         return array.address if here else None
 
+    def at(self, address: int, nbytes: int) -> Array:
+        return Array(Memory.at(self.device, address, nbytes), (nbytes,), (1,), 0, np.dtype("uint8"))
+
     def clear(self, array: Array) -> None:
         array.memory.clear()
 
@@ -137,8 +140,8 @@ class NumbaCudaRuntime:
 
     # Other processes ----------------------------------------------------------------------------
 
-    def reach(self, host: Communicator) -> PeerSums | None:
-        return None if SIMULATED else open_windows(self, PeerMemory(), host)
+    def reach(self, host: Communicator, blocks: int | None = None) -> PeerSums | None:
+        return None if SIMULATED else open_windows(self, PeerMemory(), host, blocks)
 
     # Launching ----------------------------------------------------------------------------------
 

@@ -38,7 +38,8 @@ class Interconnect:
         within: Name of the network between the ranks of a host; if None, they are as far from each other as from
             others, without sharing.
         most_ranks: The most ranks that it connects; 0 for any number.
-        peer_latency: Seconds of a sum of few bytes by kernels that write into each other's memory; 0 if they cannot.
+        peer_latency: Seconds of a sum of few bytes by kernels that write into each other's memory; 0 if they cannot. In
+            shares, before and after which ranks meet, it takes three times as long.
         about: What it is, and where the figures are from.
     """
 
@@ -116,9 +117,20 @@ class Interconnect:
         return min(seconds, (known()[str(self.within)] if here else self).in_peers(nbytes, ranks))
 
     def in_peers(self, nbytes: float, ranks: int) -> float:
+        """Seconds of a sum by kernels that write into each other's memory: all at once, or in shares."""
+        return min(self.at_once(nbytes, ranks), self.in_shares(nbytes, ranks))
+
+    def at_once(self, nbytes: float, ranks: int) -> float:
         """Seconds of a sum for which each rank's kernel writes all bytes into the memory of every other, and adds."""
         # Each four bytes come with as many that say which sum they are of.
         return self.peer_latency + 2 * (ranks - 1) * nbytes / self.bandwidth if self.peer_latency else math.inf
+
+    def in_shares(self, nbytes: float, ranks: int) -> float:
+        """Seconds of a sum for which each rank's kernel reads its share in the memory of every other, and writes sums.
+
+        Ranks meet before and after it.
+        """
+        return 3 * self.peer_latency + sent(nbytes, ranks) / self.bandwidth if self.peer_latency else math.inf
 
     def all_gather(self, nbytes: float, ranks: int) -> float:
         """Seconds in which each of some consecutive ranks gets `nbytes`, of which it has its share; in a ring.

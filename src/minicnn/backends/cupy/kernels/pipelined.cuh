@@ -121,10 +121,20 @@ template <bool back, int K, int STRIDE, int BEFORE> DEVICE Taps taps_of(int phas
   return {first, STRIDE, first < K ? (K - first + STRIDE - 1) / STRIDE : 0, (phase + BEFORE - first) / STRIDE};
 }
 
-// What follows the sums is as `store_runs` takes it. Of each channel, what is added over the positions of a block goes to total(s, i,
+// Calls ahead(i) for what follows a block's results, FETCHED neighbours at a time, long before it is loaded; place as for `store_runs`.
+template <class A, int FETCHED, class Place, class Ahead> DEVICE void fetch_ends(Place place, Ahead ahead) {
+  constexpr int STEP = FETCHED < A::BN ? FETCHED : A::BN, EACH = A::BN / STEP;
+#pragma unroll 1
+  for (int k = threadIdx.x; k < A::BM * EACH; k += A::THREADS) {
+    uint32 i = 0;
+    if (place(k / EACH, k % EACH * STEP, i)) ahead(i);
+  }
+}
+
+// What follows the sums is as `store_runs` takes it; `ahead` fetches it, if FETCHED is not 0. Of each channel, what is added over the positions of a block goes to total(s, i,
 // sum), for s < SUMS; i is the element of an array with a row for each block of positions.
-template <class A, int SUMS, int TOGETHER, class U, class Ends, class Total>
-DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight, Ends ends, Total total) {
+template <class A, int SUMS, int TOGETHER, int FETCHED, class U, class Ahead, class Ends, class Total>
+DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight, Ahead ahead, Ends ends, Total total) {
   using X = typename A::X;
   using Y = typename A::Y;
   using S = typename A::S;
@@ -184,20 +194,20 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
       if (++i == down.count) i = 0, c0 += A::BK;
     }
   };
+  const auto result = [=](int row, int column, uint32& to) {
+    const int at = m0 + row, f = f0 + column, n = at / A::W / A::H;
+    const int y = at / A::W % A::H * A::ROWS + phase_row, z = at % A::W * A::COLUMNS + phase_column;
+    to = A::ROWS * A::COLUMNS == 1 ? uint32(at) * Y::C + group * A::F + f : Y::at(n, y, z, group * A::F + f);
+    to += uint32(split) * (Y::N * Y::H * Y::W * Y::C);
+    return at < A::POSITIONS && (A::F % A::BN == 0 || f < A::F) && (Y::H % A::ROWS == 0 || y < Y::H) && (Y::W % A::COLUMNS == 0 || z < Y::W);
+  };
+  if constexpr (FETCHED > 0) fetch_ends<A, FETCHED>(result, ahead);
   wait_for_previous();
   float sums[A::MT][A::NT][4] = {};
   pipelined_sums<A>(sums, own, bring);
   let_next_begin();
   store_runs<A, SUMS, TOGETHER>(
-    sums, [=](int column) { return uint32(group * A::F + (A::F % A::BN == 0 || f0 + column < A::F ? f0 + column : 0)); },
-    [=](int row, int column, uint32& to) {
-      const int at = m0 + row, f = f0 + column, n = at / A::W / A::H;
-      const int y = at / A::W % A::H * A::ROWS + phase_row, z = at % A::W * A::COLUMNS + phase_column;
-      to = A::ROWS * A::COLUMNS == 1 ? uint32(at) * Y::C + group * A::F + f : Y::at(n, y, z, group * A::F + f);
-      to += uint32(split) * (Y::N * Y::H * Y::W * Y::C);
-      return at < A::POSITIONS && (A::F % A::BN == 0 || f < A::F) && (Y::H % A::ROWS == 0 || y < Y::H) && (Y::W % A::COLUMNS == 0 || z < Y::W);
-    },
-    ends,
+    sums, [=](int column) { return uint32(group * A::F + (A::F % A::BN == 0 || f0 + column < A::F ? f0 + column : 0)); }, result, ends,
     [=](int s, int column, float sum) {
       if constexpr (SUMS > 0)
         if (A::F % A::BN == 0 || f0 + column < A::F) total(s, uint32(part) * Y::C + group * A::F + f0 + column, sum);

@@ -1,0 +1,89 @@
+"""Sums over GPUs by themselves: in the peers' memory, at once and in shares, and by NCCL.
+
+    torchrun --nproc-per-node N benchmarks/rank_sums.py [--backend cupy] [--bytes "4 4096 1048576"] [--blocks "8 16 22"]
+        [--sums N] [--rounds N]
+
+Of each size so many sums are a CUDA graph; the first rank prints medians of the microseconds of a sum, for shares by
+the blocks that they may have, and for NCCL of its own sum and of what the tree sends: all to all, then all gather.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from functools import partial
+from typing import Any
+
+from minicnn.backends import get_backend
+from minicnn.backends._gpu.peer_sums import RUN
+from minicnn.backends._gpu.ranks import connect
+from minicnn.distribution import NcclCommunicator, TorchCommunicator
+
+AT_ONCE = 1 << 21  # bytes up to which sums are taken at once, too
+
+
+def main() -> None:
+    """Time all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="cupy")
+    parser.add_argument("--bytes", default="4 1024 16384 65536 262144 524288 1048576 8388608 33554432 67108864")
+    parser.add_argument("--blocks", default="4 8 12 16 22 32")
+    parser.add_argument("--sums", type=int, default=50, help="of a graph, of 2 MB or less")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    host = TorchCommunicator(120.0)
+    backend: Any = get_backend(given.backend)
+    runtime, ranks = backend.runtime, host.size
+    sizes, blocks = ([int(n) for n in text.split()] for text in (given.bytes, given.blocks))
+    reaching, nccl = NcclCommunicator(host), NcclCommunicator(host, peers=False)
+    with runtime.active():
+        for communicator in (reaching, nccl):
+            connect(communicator, runtime)
+        peers: Any = reaching._peers
+        if peers is None:
+            raise SystemExit("These GPUs do not reach each other's memory.")
+        whole = -(-max(sizes) // (RUN * ranks)) * RUN * ranks
+        shared, apart = reaching.shared(2 * whole, runtime), runtime.empty((2 * whole,), "uint8")
+        for memory in (shared, apart):
+            runtime.clear(memory)
+
+        def pair(memory: Any, nbytes: int) -> list[Any]:
+            return [runtime.view(memory, start, (-(-nbytes // 4),), "float32") for start in (0, whole)]
+
+        def once(communicator: NcclCommunicator, collective: str, source: Any, target: Any) -> Any:
+            return partial(communicator.enqueue, collective, source, target, runtime)
+
+        def time(size: int, *launches: Any) -> str:
+            count = max(5, min(given.sums, int(given.sums * AT_ONCE / size)))
+            run, seconds = runtime.capture(launches * count), []
+            for _ in range(given.rounds + 1):
+                host.share(b"")
+                start, end = runtime.event(timed=True), runtime.event(timed=True)
+                runtime.record(start)
+                run()
+                runtime.record(end)
+                reaching.finish(runtime)
+                seconds.append(runtime.seconds(start, end))
+            return f"{1e6 * statistics.median(seconds[1:]) / count:12.2f}"
+
+        def say(*columns: str) -> None:
+            if host.rank == 0:
+                print(*(f"{column:>12}" for column in columns), flush=True)
+
+        say("bytes", "at once", *(f"shares, {n}" for n in blocks), "NCCL", "NCCL's tree")
+        for size in sizes:
+            columns, peers.in_shares = ["-"], lambda nbytes: nbytes > AT_ONCE
+            if size <= AT_ONCE:
+                columns = [time(size, once(reaching, "all_reduce", *pair(apart, size)))]
+            rounded = -(-size // (RUN * ranks)) * RUN * ranks
+            for peers._blocks in blocks:
+                columns.append(time(size, once(reaching, "all_reduce", *pair(shared, rounded))))
+            source, target = pair(apart, rounded)
+            part = runtime.view(source, 0, (source.size // ranks,), "float32")
+            columns.append(time(size, once(nccl, "all_reduce", source, target)))
+            tree = once(nccl, "all_to_all", source, target), once(nccl, "all_gather", part, target)
+            say(f"{size:,}", *columns, time(size, *tree))
+
+
+if __name__ == "__main__":
+    main()
