@@ -335,3 +335,14 @@ def test_the_library_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch
     STRATEGIES["vendor"].forward(x, w, window, axes, get_backend("torch").xp)
     assert seen == [False]
     assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_background_of_zeros_stays_zero(padding: int) -> None:
+    x, w, _ = operands(replace(BASE, image=(13, 11)), 1)
+    x = x * (np.random.default_rng(1).random(x.shape[:3]) < 0.03)[..., None]
+    attrs = {"padding": ((padding,) * 2, (0, 1)), "xp": numpy_xp}
+    background = ~ops.conv2d.reference(x, w, **attrs).any(axis=-1)
+    assert background.mean() > 0.2
+    for name in ("winograd2", "winograd4"):
+        assert not STRATEGIES[name].conv2d(x, w, **attrs)[background].any()

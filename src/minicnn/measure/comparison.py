@@ -15,7 +15,7 @@ from minicnn.measure.timing import interleaved
 from minicnn.measure.worker import CandidateError, Worker, together
 
 REFERENCE = "numpy"
-LOOKS = (1, 2)  # epochs whose batches decide where the first left a doubt
+LOOKS = range(1, 8)  # epochs whose batches decide, one after the other, where the first left a doubt
 REST_S = 0.1  # after a measurement on the CPU: threads of BLAS and OpenMP keep the next candidate's cores busy
 
 

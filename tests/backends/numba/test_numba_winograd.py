@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from minicnn import ops
 from minicnn.backends import backend_class
+from minicnn.ops import winograd_matrices as matrices
 from minicnn.program import Program
 from minicnn.tolerance import tolerance
 from support.numba_check import Array, both
 from support.strategies import normal, seeds
-
-matrices = pytest.importorskip("minicnn.backends.numba.winograd_matrices")
 
 KINDS = [(outputs, taps) for taps, every in matrices.OUTPUTS.items() for outputs in every]
 KERNELS = [(3, 3), (5, 5), (3, 5)]

@@ -15,10 +15,11 @@ import llvmlite
 from minicnn.backends import _code
 from minicnn.backends.numba import machine_code
 from minicnn.backends.numba.cpus import host
+from minicnn.ops import winograd_matrices
 
 # Modules whose code writes the operations that kernels are made of.
 WRITERS = (
-    "vector", "functions", "registers", "panels", "winograd_tiles", "winograd_matrices", "short", "short_tiles",
+    "vector", "functions", "registers", "panels", "winograd_tiles", "short", "short_tiles",
     "matrix_tiles", "operations", "translation", "machine_code",
 )  # fmt: skip
 
@@ -36,7 +37,8 @@ def _writers() -> str:
     """Digest of the modules that write machine code for the operations that a kernel's text names."""
     here = Path(__file__).parent
     # A kernel's text names operations whose machine code these modules write: a change there changes the kernel, too.
-    parts = [(here / f"{name}.py").read_bytes() for name in WRITERS]
+    files = [*(here / f"{name}.py" for name in WRITERS), Path(winograd_matrices.__file__)]
+    parts = [file.read_bytes() for file in files]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 

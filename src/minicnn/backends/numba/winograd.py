@@ -16,8 +16,8 @@ from minicnn.backends.numba import cpus, winograd_zeros
 from minicnn.backends.numba.correlate import Line, filters_of_tile
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES
-from minicnn.backends.numba.winograd_matrices import OUTPUTS, accurate, keeps_zeros
 from minicnn.machine import second_level_cache
+from minicnn.ops.winograd_matrices import OUTPUTS, accurate, keeps_zeros
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ class WinogradShape(Tiling):
     @property
     def cost(self) -> float:
         """Time in vectors of multiply-adds of the direct kernel."""
-        pixels, costs = cpus.host().pixels, cpus.host().costs.winograd
-        products = self.size * -(-self.tiles // pixels) * pixels * self.channels * self.panels * self.panel
+        # What does not fill registers is left out: the choice, and with it results' bits, are those of narrower ones.
+        costs, products = cpus.host().costs.winograd, self.size * self.tiles * self.channels * self.filters
         transforms = self.tiles * self.size * (self.channels + self.filters)
-        weights = self.weight_bytes / BYTES
+        weights = self.size * self.channels * self.filters * 4 / BYTES
         return costs.product * products + costs.element * transforms + costs.weight * weights
 
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from minicnn.backends.numba.operations import BYTES, INT, VECTOR, VOID, Operation, operation, pointer
 from minicnn.backends.numba.registers import _at, _broadcast, _looped, _plus
 from minicnn.backends.numba.vector import _extremum, _filled, _fma, _load, _load_some, _store, _store_some
-from minicnn.backends.numba.winograd_matrices import OUTPUTS, Matrix, matrices, transposed
+from minicnn.ops.winograd_matrices import OUTPUTS, Matrix, matrices, transposed
 
 FINISHES = ("", "relu", "relu6", "mask")
 

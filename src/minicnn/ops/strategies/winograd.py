@@ -4,9 +4,9 @@
 
 where * multiplies element by element and sums over the channels: one matrix product for each of the (m + 2)^2 places
 of a tile. F(2x2, 3x3) takes 16 multiplications for 4 results instead of 36, F(4x4, 3x3) 36 for 16 instead of 144
-(A. Lavin, S. Gray, Fast algorithms for convolutional neural networks, arXiv:1509.09308, whose matrices these are). The
-map is linear in w, so its transpose gives the weight gradient; the input gradient is a convolution with the kernel
-turned around. The larger the tile, the larger the entries of the matrices and with them the rounding error.
+(A. Lavin, S. Gray, Fast algorithms for convolutional neural networks, arXiv:1509.09308). The map is linear in w, so
+its transpose gives the weight gradient; the input gradient is a convolution with the kernel turned around. The larger
+the tile, the larger the entries of the matrices and with them the rounding error.
 """
 
 from __future__ import annotations
@@ -18,28 +18,9 @@ from minicnn.ops.primitive import Array, Namespace
 from minicnn.ops.strategies.accounts import framed
 from minicnn.ops.strategies.strategy import Direction, Problem, Strategy, sizes
 from minicnn.ops.windows import Axes, Pair, Window
+from minicnn.ops.winograd_matrices import keeps_zeros, matrices
 
-# For the size m of a tile: A^T (m, m + 2), G (m + 2, 3) and B^T (m + 2, m + 2).
-MATRICES = {
-    2: (
-        [[1, 1, 1, 0], [0, 1, -1, -1]],
-        [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
-        [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
-    ),
-    4: (
-        [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
-        [
-            [1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
-            [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1],
-        ],
-        [
-            [4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
-            [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1],
-        ],
-    ),
-}  # fmt: skip
-# See `Strategy.error`: entries from 1/24 to 8 make and cancel large numbers.
-ERRORS = {2: 1.0, 4: 16.0}
+ERRORS = {2: 1.0, 4: 8.0}  # see `Strategy.error`: large numbers are made and cancel
 
 
 class Winograd(Strategy):
@@ -54,7 +35,8 @@ class Winograd(Strategy):
         self.name = f"winograd{m}"
         self.title = f"Winograd F({m}x{m}, 3x3)"
         self.error = ERRORS[m]
-        self._a, self._g, self._b = (np.kron(np.asarray(t), np.asarray(t)) for t in MATRICES[m])
+        one_axis = (np.asarray(matrix, float) for matrix in matrices(m, 3))
+        self._a, self._g, self._b = (np.kron(matrix, matrix) for matrix in one_axis)
 
     def refusal(self, problem: Problem, xp: Namespace) -> str | None:
         if problem.kernel != (3, 3):
@@ -66,7 +48,8 @@ class Winograd(Strategy):
         return None
 
     def forward(self, x: Array, w: Array, window: Window, axes: Axes, xp: Namespace) -> Array:
-        return self._convolve(x, w, window.padding, axes, xp)
+        y = self._convolve(x, w, window.padding, axes, xp)
+        return y if keeps_zeros(self.m, 3) else _zeros_kept(y, x, window.padding, axes, xp)
 
     def input_gradient(self, dy: Array, w: Array, window: Window, image: Pair, axes: Axes, xp: Namespace) -> Array:
         """See `Strategy.input_gradient`: dy, framed by zeros, with the kernel turned around and transposed."""
@@ -145,6 +128,17 @@ class Winograd(Strategy):
             first = max(gradient + parts, parts + product)
             return max(first, product + max(making, image + taps, 2 * taps, taps + 2 * kernel))
         return max(making, image + taps, 2 * taps, taps + kernel + product, product + parts, 2 * parts, parts + result)
+
+
+def _zeros_kept(y: Array, x: Array, padding: tuple[Pair, Pair], axes: Axes, xp: Namespace) -> Array:
+    """y, zero where all inputs are: what is beside them cancels but for rounding, and a relu's gradient would pass."""
+    inputs = xp.any(x != 0, axis=axes.c, keepdims=True)
+    for axis, (before, after) in zip((axes.h, axes.w), padding, strict=True):
+        framed_inputs = extend(inputs, axis, before, after, xp)
+        size = framed_inputs.shape[axis] - 2
+        first, *others = (framed_inputs[(*(slice(None),) * axis, slice(k, k + size), ...)] for k in range(3))
+        inputs = first | others[0] | others[1]
+    return xp.where(inputs, y, xp.asarray(0, dtype=y.dtype, **place(y)))
 
 
 def _channels_first(x: Array, axes: Axes, xp: Namespace) -> Array:

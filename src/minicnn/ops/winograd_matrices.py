@@ -82,7 +82,7 @@ def _square(row: tuple[Fraction, ...]) -> Fraction:
 
 @cache
 def keeps_zeros(outputs: int, taps: int) -> bool:
-    """True if an output of zeros is exactly zero whatever inputs are beside: it is a sum of none of these."""
+    """True if results of zeros are exactly zero whatever inputs are beside: they are sums of none of these."""
     of_outputs, _, of_inputs = matrices(outputs, taps)
     return not any(
         factor and any(x for j, x in enumerate(row) if not i <= j < i + taps)
