@@ -56,7 +56,8 @@ class HandWritten:
     def forward(self, x: Array) -> tuple[Array, Array]:
         w = self.weights
         hidden = np.maximum(x @ w["dense/kernel"] + w["dense/bias"], 0)
-        return hidden, hidden @ w["dense_1/kernel"] + w["dense_1/bias"]
+        logits = hidden @ w["dense_1/kernel"] + w["dense_1/bias"]
+        return hidden, logits - logits.max(axis=1, keepdims=True)  # which no result depends on
 
     def losses(self, x: Array, y: Array) -> Array:
         _, logits = self.forward(x)
@@ -118,9 +119,9 @@ def test_as_a_loop_written_by_hand(batch: int, last_batch: Any, shuffle: bool, s
     assert history.epoch == [0, 1]
     assert list(history.history) == ["loss", "accuracy"]
     for name, values in expected.items():
-        np.testing.assert_allclose(history.history[name], values, rtol=DOUBLE)
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-9)  # steps magnify rounding
     for path, w in model.get_weights().items():
-        np.testing.assert_allclose(w, hand.weights[path], rtol=DOUBLE, atol=DOUBLE, err_msg=path)
+        np.testing.assert_allclose(w, hand.weights[path], rtol=1e-9, atol=DOUBLE, err_msg=path)
 
 
 @pytest.mark.parametrize("backend", [*FAST, "array_api_strict"])
