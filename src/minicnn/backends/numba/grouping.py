@@ -27,7 +27,7 @@ _NAMES = frozenset(elementwise.OPERATIONS) - {"reshape"} | {"cast"}
 PACK, PRODUCT, POOL, SUM, ROUNDED, UPDATE = "pack", "product", "pool", "sum", "rounded", "update"
 
 ACTIVATIONS = ("relu", "relu6")  # what a product does at its end
-_PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
+PRODUCTS = ("conv2d", "matmul", "conv2d_input_gradient")
 _ROUNDING = (
     "depthwise_conv2d",
     "depthwise_conv2d_input_gradient",
@@ -50,7 +50,7 @@ def group(to: Lowering) -> None:
             _pool_and_relu(to, node)
     readers, joined = Readers(to.program), set[int]()
     for node in list(to.program.nodes):
-        if node.op.name in _PRODUCTS and to.is_batch(node.outputs[0]):
+        if node.op.name in PRODUCTS and to.is_batch(node.outputs[0]):
             # What is added may be made from the product, too, and then is not there in time.
             for ending in (_ending(to, node, readers, joined), _ending(to, node, readers)):
                 if ending and merge(to.program, [node, *ending], PRODUCT, readers):
@@ -60,16 +60,15 @@ def group(to: Lowering) -> None:
             cast = _rounding(node, node, readers)
             if cast:
                 merge(to.program, [node, *cast], ROUNDED, readers)
-        elif _sums_batch(to, node):
-            merge(to.program, [*_terms(to, node, readers), node], SUM, readers)
         elif node.op.name == "cast" and node.inputs[0].dtype == "uint8" and to.is_blocked(node.outputs[0]):
             merge(to.program, _packed(node, readers), PACK, readers)
+    _merge_sums(to, readers)
     _updated_at_once(to)
     # Merging has made new values, whose form is not known yet.
     to.mark()
     for blocked in (True, False):
         readers = Readers(to.program)
-        for nodes in fusion_groups(to.program, partial(_member, to, blocked=blocked)):
+        for nodes in fusion_groups(to.program, partial(member, to, blocked=blocked)):
             merge(to.program, nodes, "elementwise", readers)
 
 
@@ -189,7 +188,7 @@ def _pool_and_relu(to: Lowering, pool: Node) -> None:
     merge(to.program, [pool, relus[0], *_rounding(pool, relus[0], Readers(to.program))], POOL)
 
 
-def _sums_batch(to: Lowering, node: Node) -> bool:
+def sums_batch(to: Lowering, node: Node) -> bool:
     """True if a node adds up images over everything but the channels."""
     x = node.inputs[0]
     if node.op.name not in ("sum", "mean") or x.dtype != "float32" or not to.is_blocked(x):
@@ -197,18 +196,55 @@ def _sums_batch(to: Lowering, node: Node) -> bool:
     return set(normalize_axes(node.op.name, node.attrs["axes"], x.ndim)) == set(range(x.ndim - 1))
 
 
-def _terms(to: Lowering, node: Node, readers: Readers) -> list[Node]:
-    """Nodes that only a node reads and that a sum can make, from whole images and a number for each channel."""
-    terms = []
-    for value in node.inputs:
+def _merge_sums(to: Lowering, readers: Readers) -> None:
+    """Merge sums over the batch with what makes their terms, and with a sum that reads an image that they read."""
+    sums = [node for node in to.program.nodes if sums_batch(to, node)]
+    images = {id(node): _images_of(to, [node], readers) for node in sums}
+    while sums:
+        node = sums.pop(0)
+        beside = [n for n in sums if _alike(n, node) and images[id(n)] & images[id(node)]]
+        for together in ([node, beside[0]], [node]) if beside else ([node],):
+            # One sum may need what the other is for, as a variance needs the mean.
+            if merge(to.program, [*_terms(to, together, readers), *together], SUM, readers):
+                sums = [n for n in sums if n not in together]
+                break
+
+
+def _alike(node: Node, other: Node) -> bool:
+    same = node.op is other.op and node.phase == other.phase
+    return same and node.inputs[0].shape == other.inputs[0].shape
+
+
+def _images_of(to: Lowering, sums: list[Node], readers: Readers) -> set[int]:
+    """Ids of the images that sums over the batch read, with what makes their terms."""
+    nodes = [*_terms(to, sums, readers), *sums]
+    terms = {id(n.outputs[0]) for n in nodes}
+    return {id(v) for n in nodes for v in n.inputs if v.shape == sums[0].inputs[0].shape} - terms
+
+
+def _terms(to: Lowering, sums: list[Node], readers: Readers) -> list[Node]:
+    """Nodes that only sums read and that these can make, from whole images and a number for each channel; in order."""
+    members, terms, made = {id(n) for n in sums}, list[Node](), {id(n.outputs[0]) for n in sums}
+    waiting = [v for node in sums for v in node.inputs]
+    while waiting:
+        value = waiting.pop()
         producer = value.node
-        if producer is None or readers.only(value) is None or producer in terms or not _member(to, producer, True):
+        # Its other readers may be found to be members later, and then it is looked at again.
+        if producer is None or id(producer) in members or readers.outside(value, members):
             continue
-        read = zip(producer.inputs, operands_of(to, producer.inputs, value, True) or (), strict=True)
-        # The sum walks over whole images with one number a channel at hand; anything else would need a loop of its own.
-        if all(v.shape == value.shape if o.kind == "lanes" else not any(o.strides[:-1]) for v, o in read):
-            terms += [*_terms(to, producer, readers), producer]
-    return terms
+        later = any(id(v) in made for v in producer.inputs)  # as what is centred by the mean
+        if not later and member(to, producer, blocked=True) and _of_whole_images(to, producer):
+            members.add(id(producer))
+            terms.append(producer)
+            waiting += producer.inputs
+    return sorted(terms, key=to.program.nodes.index)
+
+
+def _of_whole_images(to: Lowering, node: Node) -> bool:
+    """True if a node reads whole images and a number for each channel: anything else would need a loop of its own."""
+    value = node.outputs[0]
+    read = zip(node.inputs, operands_of(to, node.inputs, value, True) or (), strict=True)
+    return all(v.shape == value.shape if o.kind == "lanes" else not any(o.strides[:-1]) for v, o in read)
 
 
 def _packed(node: Node, readers: Readers) -> list[Node]:
@@ -228,7 +264,8 @@ def _is_number(value: Value) -> bool:
     return value.kind == "constant" and value.size == 1
 
 
-def _member(to: Lowering, node: Node, blocked: bool) -> bool:
+def member(to: Lowering, node: Node, blocked: bool) -> bool:
+    """True if a node can be in a group of elementwise ones, on blocked values or on plain ones."""
     result = node.outputs[0]
     return (
         node.op.name in _NAMES

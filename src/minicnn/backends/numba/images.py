@@ -146,7 +146,7 @@ def _weight_sum(
     # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
-        to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
+        to.sums(node, source, [to.clean(dy), to.clean(x)], [to.buffer(dw, PLAIN)], dw.size)
         return
     # Pairs of samples are read whole.
     read = to.clean if shape.paired and shape.samples % 2 else partial(to.need, form=BLOCKED)
@@ -253,7 +253,7 @@ def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     source = depthwise.weight_gradient(
         row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x), dtype=x.dtype
     )
-    to.sums(node, source, [to.clean(dy), to.clean(x)], to.buffer(dw, PLAIN), dw.size)
+    to.sums(node, source, [to.clean(dy), to.clean(x)], [to.buffer(dw, PLAIN)], dw.size)
 
 
 def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:

@@ -253,13 +253,15 @@ class Lowering:
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
 
     def sums(
-        self, node: Node, source: KernelCode, reads: Sequence[Key], key: Key, size: int, *, divisor: int = 1,
+        self, node: Node, source: KernelCode, reads: Sequence[Key], keys: Sequence[Key], size: int, *, divisor: int = 1,
         name: str | None = None,
     ) -> None:  # fmt: skip
-        """Run a kernel that leaves each thread's part of a sum over the batch, and add these up."""
-        parts = self.scratch(node, "parts", weights.part_bytes(size) * self.threads)
-        self.add(node, source, reads, [parts], self.threads, name=name)
-        self.join(node, key, size, parts, divisor=divisor)
+        """Run a kernel that leaves each thread's parts of sums over the batch, of one size, and add these up."""
+        nbytes = weights.part_bytes(size) * self.threads
+        parts = [self.scratch(node, f"parts{i or ''}", nbytes) for i in range(len(keys))]
+        self.add(node, source, reads, parts, self.threads, name=name)
+        for key, part in zip(keys, parts, strict=True):
+            self.join(node, key, size, part, divisor=divisor)
 
     def unrolled(self, node: Node) -> None:
         """Run a convolution as its reference does: unfolded, and a matrix product through BLAS."""

@@ -14,7 +14,8 @@ from minicnn.backends.numba.weights import lanes_apart, part_bytes
 
 _START = {"sum": "0.0", "mean": "0.0", "max": "-inf"}
 _STEP = {"sum": "vadd", "mean": "vadd", "max": "vmax"}
-CHANNELS = 8  # accumulators of a sum over the batch
+CHANNELS = 8  # accumulators of sums over the batch
+STRIP = 4  # positions that are added up before the next channels
 RUN = 4 * LANES  # neighbouring results of an item
 
 
@@ -207,37 +208,58 @@ def of_batch(
         parts: Number of parts.
         blocks: B.
     """
-    out = Lines()
+    out, apart = Lines(), lanes_apart(channels)
     n, p, c, count, b = out.all_numbers(
         samples=samples, positions=positions, channels=channels, parts_=parts, blocks=blocks
     )
-    width, apart = even_tile(channels, CHANNELS), lanes_apart(channels)
+    width = even_tile(channels, max(1, CHANNELS // len(group.outputs)))
     size = out.number("part_bytes", part_bytes(channels))
-    with out.block("for part in range(start, stop):"), out.block(f"for cq in range(0, {c}, {width}):"):
-        out(f"c = min(cq, {c} - {width})", "zero = splat(float32(0))")
-        out(*(f"a{i} = zero" for i in range(width)))
+    at = {
+        f"a{s}_{i}": f"parts{s} + part * {size} + (c + {i}) * {BYTES if apart else 4}"
+        for s in range(len(group.outputs)) for i in range(width)
+    }  # fmt: skip
+    # Positions of all blocks are numbered through, and a part is some of them.
+    # Parts of positions, not of blocks, are of equal size even where blocks are few.
+    through = (
+        f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):",
+        f"for first in range(max(0, u0 - block * {p}), min({p}, u1 - block * {p}), {STRIP}):",
+    )
+    tiles = f"for c in range(0, {c}, {width}):"
+
+    def add_strip() -> None:
+        out(f"last = min(first + {STRIP}, {p}, u1 - block * {p})", f"live = msome({n} - block * {LANES})")
         for k, o in enumerate(operands):
-            if o.kind == "constant":
-                out(f"v{k} = {constant(out, f'c{k}', o)}")
-            elif o.kind == "one":
+            if o.kind == "one":
                 out(*(f"m{k}_{i} = {one(o, f'b{k} + (c + {i}) * {o.strides[-1] * 4}')}" for i in range(width)))
-        # Positions of all blocks are numbered through, and a part is some of them.
-        # Parts of positions, not of blocks, are of equal size even where blocks are few.
-        out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}")
-        with out.block(f"for block in range(u0 // {p}, (u1 + {p} - 1) // {p}):"):
-            out(f"pa = max(0, u0 - block * {p})", f"pz = min({p}, u1 - block * {p})")
-            out(f"at = (block * {p} + pa) * {c} + c", f"live = msome({n} - block * {LANES})")
-            with out.block("for position in range(pa, pz):"):
-                for i in range(width):
-                    for k, o in enumerate(operands):
-                        if o.kind == "lanes":
-                            out(f"v{k} = {load_of(o.dtype)}(b{k} + (at + {i}) * {bytes_of(o.dtype)})")
-                        elif o.kind == "one":
-                            out(f"v{k} = m{k}_{i}")
-                    group.write(out, len(operands))
-                    out(f"a{i} = vadd(a{i}, vselect(live, v{group.outputs[0]}, zero))")
-                out(f"at += {c}")
-        for i in range(width):
-            at = f"parts + part * {size} + (c + {i}) * {BYTES if apart else 4}"
-            out(f"vstore({at}, a{i})" if apart else f"fstore({at}, vsum(a{i}))")
-    return out.source("sum", *(f"b{k}" for k, o in enumerate(operands) if o.kind != "constant"), "parts")
+        out(f"at = (block * {p} + first) * {c} + c")
+        with out.block("for position in range(first, last):"):
+            for i in range(width):
+                for k, o in enumerate(operands):
+                    if o.kind == "lanes":
+                        out(f"v{k} = {load_of(o.dtype)}(b{k} + (at + {i}) * {bytes_of(o.dtype)})")
+                    elif o.kind == "one":
+                        out(f"v{k} = m{k}_{i}")
+                group.write(out, len(operands))
+                for s, place in enumerate(group.outputs):
+                    out(f"a{s}_{i} = vadd(a{s}_{i}, vselect(live, v{place}, zero))")
+            out(f"at += {c}")
+
+    with out.block("for part in range(start, stop):"):
+        out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}", "zero = splat(float32(0))")
+        out(*(f"v{k} = {constant(out, f'c{k}', o)}" for k, o in enumerate(operands) if o.kind == "constant"))
+        # Memory is read in its order, if sums can wait in the cache; else some channels at a time.
+        if apart and channels % width == 0:
+            with out.block(tiles):
+                out(*(f"vstore({place}, zero)" for place in at.values()))
+            with out.nest(*through, tiles):
+                out(*(f"{name} = vload({place})" for name, place in at.items()))
+                add_strip()
+                out(*(f"vstore({place}, {name})" for name, place in at.items()))
+        else:
+            with out.block(f"for cq in range(0, {c}, {width}):"):
+                out(f"c = min(cq, {c} - {width})", *(f"{name} = zero" for name in at))
+                with out.nest(*through):
+                    add_strip()
+                out(*(f"vstore({a}, {name})" if apart else f"fstore({a}, vsum({name}))" for name, a in at.items()))
+    read = (f"b{k}" for k, o in enumerate(operands) if o.kind != "constant")
+    return out.source("sum", *read, *(f"parts{s}" for s in range(len(group.outputs))))

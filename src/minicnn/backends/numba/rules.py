@@ -12,6 +12,7 @@ from minicnn.backends.numba.images import IMAGE_RULES, pool_and_relu, product, r
 from minicnn.backends.numba.keeping import fixed_values, fold
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Lowering, Rule, StoredRows
 from minicnn.backends.numba.moving import MOVING_RULES
+from minicnn.backends.numba.repeating import repeat_gradients
 from minicnn.backends.numba.short import SHORT
 from minicnn.backends.numba.statistics import STATISTIC_RULES, sum_of_terms
 from minicnn.backends.numba.transforms import transform
@@ -165,6 +166,8 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     lowering.mark()
     lowering.channels_in_lanes = channel_rules.chosen(lowering)
     lowering.threads = channel_rules.threads_of(lowering)
+    if not lowering.channels_in_lanes:
+        repeat_gradients(lowering)
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()

@@ -77,12 +77,13 @@ def _merged(shape: tuple[int, ...], reduced: list[bool]) -> tuple[list[int], lis
 
 
 def sum_of_terms(to: Lowering, node: Node) -> None:
-    """Lower a sum over the batch with what makes its terms; see `grouping`."""
+    """Lower sums over the batch with what makes their terms; see `grouping`."""
     group = group_of(node)
-    *steps, (_, terms, _) = group.steps
+    count = len(node.outputs)  # the sums stand last
+    terms = tuple(place for _, (place,), _ in group.steps[-count:])
     shape = body_specs(node.attrs["body"], tuple(v.spec for v in node.inputs))[terms[0]]
     operands = operands_of(to, node.inputs, shape, True) or []
-    what, reads = replace(group, steps=tuple(steps), outputs=terms), reads_of(to, node, operands)
+    what, reads = replace(group, steps=group.steps[:-count], outputs=terms), reads_of(to, node, operands)
     _sum_batch(to, node, group.name, shape, (what, operands), reads, math.prod(shape.shape[1:-1]), shape.shape[-1])
 
 
@@ -94,7 +95,8 @@ def _sum_batch(to: Lowering, node: Node, name: str, x: Value | Spec, what: tuple
         blocks=blocks_of(x),
     )  # fmt: skip
     divisor = x.size // channels if name.endswith("mean") else 1
-    to.sums(node, source, reads, to.buffer(node.outputs[0], PLAIN), channels, divisor=divisor, name=name)
+    results = [to.buffer(v, PLAIN) for v in node.outputs]
+    to.sums(node, source, reads, results, channels, divisor=divisor, name=name)
 
 
 def _argmax(to: Lowering, node: Node) -> None:
