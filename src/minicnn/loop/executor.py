@@ -121,28 +121,29 @@ class Executor:
         return [backend.xp.reshape(results[name], (-1, *results[name].shape[2:])) for name in step.outputs]
 
     def remember(self, x: Any, run: Run) -> None:
-        """Note that an array of NumPy went into a prediction as it is, if it did: see `predict_alike`."""
+        """Note that an array of NumPy went into a prediction as it is, if it did: see `remembered`."""
         ((name, array),) = run.arrays.items() if len(run.arrays) == 1 else [("", None)]
         if type(x) is not np.ndarray or type(array) is not np.ndarray or run.index is not None:
             return
         if (x.shape, x.dtype, x.ctypes.data) == (array.shape, array.dtype, array.ctypes.data):
             self._known = x.shape, x.dtype, run.feed, name
 
-    def predict_alike(self, x: Any, batch_size: int, next_draw: Callable[[], int]) -> list[Array] | None:
-        """The outputs for an array like the last that was remembered, of which nothing is checked; None for another."""
+    def remembered(self, x: Any, batch_size: int) -> tuple[Feed, str] | None:
+        """The Feed and the input of the last prediction, if an array is like its own and need not be checked."""
         known = self._known
         if known is None or type(x) is not np.ndarray or x.shape != known[0] or x.dtype != known[1]:
             return None
-        if known[2].batch > batch_size:
-            return None
-        feed, draw = known[2], next_draw()
+        return known[2:] if known[2].batch <= batch_size else None
+
+    def predict_alike(self, x: HostArray, feed: Feed, name: str, draw: int) -> list[Array]:
+        """The outputs for an array like that of a prediction which is remembered."""
         with self.variables:
             step = self._step("predict", feed)
             if step.on_input is not None and self.distribution is None:
                 outputs = step.on_input(x, self.variables.state())
                 if outputs is not None:
                     return outputs
-        outputs = self.predict(Run(feed, {known[3]: x}), draw)
+        outputs = self.predict(Run(feed, {name: x}), draw)
         # Outputs are new arrays, but where the network hands its input through.
         return [array.copy() if np.may_share_memory(array, x) else array for array in outputs]
 

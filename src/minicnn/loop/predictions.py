@@ -64,10 +64,12 @@ def predict(training: Training, x: Any, batch_size: int, steps: int | None, call
 
 def predict_alike(training: Training, x: Any, batch_size: int) -> list[Any] | None:
     """Each output for an array of one batch that is like the last; None if it is not."""
-    if type(batch_size) is not int:
-        return None
+    executor = training.executor
+    alike = executor.remembered(x, batch_size) if type(batch_size) is int else None
+    if alike is None:
+        return None  # before the backend is asked for: the first array decides which it is
     refuse_after_fork(training.backend)
-    return training.executor.predict_alike(x, batch_size, training.next_draw)
+    return executor.predict_alike(x, *alike, training.next_draw())
 
 
 def predict_batch(training: Training, x: Any, as_in_training: bool = False) -> list[Any]:

@@ -55,7 +55,8 @@ class NumbaExecutable:
         replaced = {(name, PLAIN): self._results[name][0] for name in program.updates}
         self._replaced = {old: new for old, new in replaced.items() if new not in shown}
         self._spare: dict[Key, Array] = {}
-        passing = {k: v for k, v in self._inputs.items() if k not in weights and k not in self._replaced}
+        kept = weights.keys() | self._replaced.keys() | fresh.keys()  # an input that is a result is handed back itself
+        passing = {k: v for k, v in self._inputs.items() if k not in kept}
         copied = {key: _aligned(v.nbytes) for key, v in passing.items() if v.nbytes <= SMALL}
         self._copies = {
             key: array.view(passing[key].dtype).reshape(passing[key].shape) for key, array in copied.items()

@@ -60,6 +60,8 @@ class _Images:
         others = [n for n in readers if n not in summing]
         if node is None or self._readers.is_result(value) or len(others) != 1 or not self._is_member(others[0]):
             return []
+        if self._in_turn(summing):
+            return []
         first, second = (_Pass(self, value, nodes) for nodes in (summing, others))
         known = first.images & second.images
         chain, cheap = self._made_of(node, known)
@@ -88,6 +90,23 @@ class _Images:
             return True
         after = self._readers.only(node.outputs[0]) if self._is_member(node) else None
         return after is not None and self._summed(after)
+
+    def _in_turn(self, readers: list[Node]) -> bool:
+        """True if one of the sums that read a value waits for another, as a variance does for its mean."""
+        sums, waiting = set[int](), list[Value]()
+        for node in readers:
+            waiting += node.inputs
+            while not sums_batch(self._to, node):
+                (node,) = self._readers.of(node.outputs[0])
+                waiting += node.inputs
+            sums.add(id(node))
+        while waiting:
+            before = waiting.pop().node
+            if before is not None and id(before) in sums:
+                return True
+            if before is not None and self.order[id(before)] > min(self.order[id(r)] for r in readers):
+                waiting += before.inputs
+        return False
 
     def _ends_product(self, node: Node) -> bool:
         """True if a node would run at the end of the product before it."""
