@@ -94,8 +94,8 @@ def test_another_ending_is_not_lost() -> None:
 def test_many_samples_have_kernels_with_samples_in_the_lanes() -> None:
     assert few_samples.weight_gradient_worth_it(32, 100, threads=2)
     assert not few_samples.weight_gradient_worth_it(33, 100, threads=2)
-    assert few_samples.input_gradient_worth_it(20, 100, 100)
-    assert not few_samples.input_gradient_worth_it(21, 100, 100)
+    assert few_samples.input_gradient_worth_it(33, 100, 100)
+    assert not few_samples.input_gradient_worth_it(34, 100, 100)
     assert few_samples.input_gradient_worth_it(50, 1 << 24, 100)  # weights that no cache holds
     assert few_samples.input_gradient_worth_it(8, 100, 2)
     assert not few_samples.input_gradient_worth_it(129, 4096, 4096)

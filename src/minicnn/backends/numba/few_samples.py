@@ -25,10 +25,10 @@ def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
 def input_gradient_worth_it(samples: int, length: int, units: int) -> bool:
     """True if this is faster than turning the weights around, which costs the same for any number of samples.
 
-    Each sum along the units ends with adding up its lanes, as many instructions as turning five weights takes, or two
-    that come from beyond the second-level cache; many samples read the weights often.
+    Each sum along the units ends with adding up its lanes, which takes as long as turning three weights, or two that
+    the second-level cache cannot hold; many samples read the weights often.
     """
-    turned = 5 if 4 * length * units <= second_level_cache() else 2
+    turned = 3 if 4 * length * units <= second_level_cache() else 2  # within steps, which fill the cache with images
     return samples <= max(8, min(units // turned, 128))
 
 
