@@ -29,14 +29,14 @@ _WORD = 16  # bytes of a window for each number of a rank, of up to eight bytes:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Memory of which each rank has a part that all reach: the own one, addresses of all, and for each lane places."""
+    """Memory of which each rank has a part that all reach: its array, all addresses, and places for each lane."""
 
     array: Array
     addresses: Sequence[int]
     places: Sequence[Array]
 
     def place(self, address: int | None, rank: int) -> int | None:
-        """How many runs behind its beginning on this rank an address is; None outside."""
+        """Runs between its beginning on this rank and an address; None outside."""
         start = self.addresses[rank]
         return (address - start) // RUN if address and start <= address < start + self.array.nbytes else None
 
@@ -223,10 +223,10 @@ def open_windows(
 
 def _opened(runtime: Runtime, memory: PeerMemory, host: Communicator, nbytes: int) -> list[int] | None:
     """Addresses of a window of every rank, each of so many bytes; None on all ranks if one has or reaches none."""
-    own, handle = 0, b""
+    window, handle = 0, b""
     if nbytes:
         with suppress(OSError):  # where there is no memory left, NCCL says so
-            own, handle = memory.allocate(nbytes)
+            window, handle = memory.allocate(nbytes)
             runtime.synchronize()
     name = socket.gethostname().encode() + b"\n"
     told = host.share(name + handle if handle else b"")
@@ -237,7 +237,7 @@ def _opened(runtime: Runtime, memory: PeerMemory, host: Communicator, nbytes: in
                 opened[rank] = memory.open(each.removeprefix(name))
     reached = len(opened) == host.size - 1
     if all(each == b"1" for each in host.share(b"1" if reached and handle else b"0")):
-        return [opened.get(rank, own) for rank in range(host.size)]
+        return [opened.get(rank, window) for rank in range(host.size)]
     for address in opened.values():
         memory.close(address)
     return None

@@ -44,9 +44,9 @@ def tile_text(tile: Tile | None, writer: NeighbourWriter, group: FusionGroup) ->
 @tile_text.register
 def _(tile: TensorProductTile, writer: NeighbourWriter, group: FusionGroup) -> str:
     node = group.anchor
-    turned = node.attrs["transpose_a"], node.attrs["transpose_b"]
-    k = node.inputs[0].shape[0 if turned[0] else 1]
-    kind = _type(tile, _operands(tile), *node.outputs[0].shape[-2:], k, *turned)
+    transposed = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    k = node.inputs[0].shape[0 if transposed[0] else 1]
+    kind = _type(tile, _operands(tile), *node.outputs[0].shape[-2:], k, *transposed)
     functions = [writer.matrix(v, v.shape[1]) for v in node.inputs]
     return _summed(writer, group, kind, "multiply", node.inputs, functions)
 

@@ -28,8 +28,8 @@ def input_gradient_worth_it(samples: int, length: int, units: int) -> bool:
     Each sum along the units ends with adding up its lanes, which takes as long as turning three weights, or two that
     the second-level cache cannot hold; many samples read the weights often.
     """
-    turned = 3 if 4 * length * units <= second_level_cache() else 2  # within steps, which fill the cache with images
-    return samples <= max(8, min(units // turned, 128))
+    weights = 3 if 4 * length * units <= second_level_cache() else 2  # within steps, which fill the cache with images
+    return samples <= max(8, min(units // weights, 128))
 
 
 def items(length: int) -> int:

@@ -93,9 +93,8 @@ def _is_written_once(to: Lowering, node: Node) -> bool:
         return to.channels_in_lanes and (product or node.op.name == "conv2d_weight_gradient")
     (samples, length), units = node.inputs[0].shape, node.outputs[0].shape[-1]
     few = few_samples.weight_gradient_worth_it(samples, units, to.threads)
-    return (
-        few and few_samples.update_worth_it(samples, units) and not rows.worth_it(length, units)
-    )  # which reads rows where they are
+    by_rows = rows.worth_it(length, units)  # a kernel that leaves a part of each thread
+    return few and few_samples.update_worth_it(samples, units) and not by_rows
 
 
 def _take_early(program: Program, node: Node) -> None:
@@ -224,7 +223,7 @@ def _images_of(to: Lowering, sums: list[Node], readers: Readers) -> set[int]:
 
 def _terms(to: Lowering, sums: list[Node], readers: Readers) -> list[Node]:
     """Nodes that only sums read and that these can make, from whole images and a number for each channel; in order."""
-    members, terms, made = {id(n) for n in sums}, list[Node](), {id(n.outputs[0]) for n in sums}
+    members, terms, results = {id(n) for n in sums}, list[Node](), {id(n.outputs[0]) for n in sums}
     waiting = [v for node in sums for v in node.inputs]
     while waiting:
         value = waiting.pop()
@@ -232,7 +231,7 @@ def _terms(to: Lowering, sums: list[Node], readers: Readers) -> list[Node]:
         # Its other readers may be found to be members later, and then it is looked at again.
         if producer is None or id(producer) in members or readers.outside(value, members):
             continue
-        later = any(id(v) in made for v in producer.inputs)  # as what is centred by the mean
+        later = any(id(v) in results for v in producer.inputs)  # as what is centred by the mean
         if not later and member(to, producer, blocked=True) and _of_whole_images(to, producer):
             members.add(id(producer))
             terms.append(producer)

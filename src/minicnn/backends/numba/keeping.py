@@ -1,4 +1,4 @@
-"""Values that weights alone determine: producer once, for as long as the weights stay the same.
+"""Values that weights alone determine: made once, for as long as the weights stay the same.
 
 Where no weight is updated, as in predictions and evaluations, kernels that read nothing but weights run when these have
 become others: scales of normalisations folded into weights, weights in the order that kernels read.
