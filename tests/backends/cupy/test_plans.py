@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -98,6 +99,21 @@ def test_what_the_launch_ahead_writes_is_not_read_early() -> None:
                     early.append(plan.is_early(value, k))
                     assert not (early[-1] and (k == 0 or id(value) in ahead))
         assert any(early)
+
+
+def test_loads_that_may_move_ahead_of_waiting_are_of_what_the_launch_ahead_does_not_write() -> None:
+    """Those of restricted pointers, which go through the read-only cache."""
+    for network in NETWORKS:
+        plan = _plan(network)
+        moving = []
+        for k, launch in enumerate(plan.launches):
+            ahead = {id(v) for u in plan.launches[k - 1] for v in u.stored}
+            source = generate(plan, launch, set())
+            parameters = re.findall(r"(__restrict__ )?p\d+[,)]", source.text.split("{")[0])
+            for value, restricted in zip(source.arguments, parameters, strict=True):
+                moving.append(bool(restricted))
+                assert not (restricted and (k == 0 or id(value) in ahead)), (network, k, value.name)
+        assert any(moving)
 
 
 def test_a_product_is_cut_into_parts_where_a_region_or_an_update_adds_them_up() -> None:

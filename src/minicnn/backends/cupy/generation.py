@@ -79,10 +79,14 @@ class CppWriter(NeighbourWriter):
         result = []
         for k, value in enumerate(self.values):
             kind = f"{c_type(value)}*" if id(value) in self.written else f"const {c_type(value)}*"
-            # Restricted pointers go through the read-only cache; what is read behind a barrier must not.
-            kind += " __restrict__" * (id(value) not in self.written | self.read_late)
+            # Restricted pointers go through the read-only cache, by loads that the assembler moves in front of waiting
+            # for the launch ahead: neither must be so for what that launch writes, or for what is read behind a barrier.
+            early = self.plan.is_early(value, self.launch)
+            kind += " __restrict__" * (early and id(value) not in self.written | self.read_late)
             result.append(f"{kind} p{k}")
-        return result + (["const int* __restrict__ cursor", "const int offset"] if self.reads_queue else [])
+        # The cursor moves at the end of a step.
+        cursor = "const int* __restrict__ cursor" if self.launch else "const int* cursor"
+        return result + ([cursor, "const int offset"] if self.reads_queue else [])
 
     def prologue(self) -> str:
         """Statements before all groups; the first launch of a step may read what has just been brought or updated."""

@@ -13,7 +13,7 @@ extern "C" __global__ void kernel(int* cursor, int steps) {
 
 _COLLECT = """#include "core.cuh"
 extern "C" __global__ void kernel(
-    const {word}* __restrict__ from, {word}* to, unsigned count, const int* __restrict__ cursor, int offset) {{
+    const {word}* from, {word}* to, unsigned count, const int* cursor, int offset) {{
   wait_for_previous();
   const unsigned i = blockIdx.x * 256u + threadIdx.x;
   if (i < count) to[(unsigned long long)(cursor[0] + offset) * count + i] = from[i];

@@ -22,7 +22,8 @@ DEVICE unsigned char* dynamic_shared() {
 }
 
 // A kernel may be in place before the one ahead of it has ended: this waits until all that one wrote is there. Every block does,
-// before it looks at what that one writes and before it writes; so all is there that was written before the one ahead.
+// before it looks at what that one writes and before it writes; so all is there that was written before the one ahead. What that one
+// writes has no __restrict__: the assembler moves loads through the read-only cache ahead of this.
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
