@@ -38,9 +38,12 @@ def test_a_model_goes_at_once(verbose: int) -> None:
     model.predict(X)
     model.explain()
     known = weakref.ref(model), weakref.ref(model._training)
+    weights = [weakref.ref(weight) for layer in kept for weight in layer.weights]
     del model, history
     assert [ref() for ref in known] == [None, None]
     assert len(kept) == 3
+    del kept
+    assert [ref() for ref in weights] == [None] * 4
 
 
 def test_compiled_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,19 @@ class Measured:
     """
 
     def __init__(self, metric: Metric, trace: TracedStep) -> None:
-        self.metric, self._trace, self.name = metric, trace, metric.name
+        # The trace holds what was measured, and would stay until garbage is collected if that held it.
+        self.metric, self._tracing, self.name = metric, weakref.ref(trace), metric.name
         self.totals: dict[str, Value] = {}
+
+    @property
+    def _trace(self) -> TracedStep:
+        trace = self._tracing()
+        if trace is None:
+            raise RuntimeError(
+                "A metric of a step is updated while the step is traced. Received: one of a step that was. "
+                "Use it in train_step or test_step alone."
+            )
+        return trace
 
     def update_state(self, *values: Any, sample_weight: Value | None = None) -> None:
         """Measure labels and predictions; or, for `metrics.Mean`, the mean of a Value.

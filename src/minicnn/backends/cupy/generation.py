@@ -9,6 +9,7 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.lowering import group_statements
+from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.plain import shared_bytes
 from minicnn.backends._gpu.source import Source
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
@@ -29,11 +30,14 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     bodies, starts, blocks = list[str](), list[int](), 0
     sizes = [(writer.blocks(group, threads), group.tile.threads if group.tile else threads) for group in launch]
     threads = max(group_threads for _, group_threads in sizes)
+    # Pipelined tiles bring what they need to the cache before they wait, so they are put in place as soon as there is
+    # room; blocks of other launches would wait where these could run.
+    following = plan.launches[(writer.launch + 1) % len(plan.launches)]
+    begin = "    let_next_begin();\n" * any(isinstance(group.tile, PipelinedTile) for group in following)
     for group, (count, group_threads) in zip(launch, sizes, strict=True):
         body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
-            # The next launch is put in place meanwhile: its blocks get what is left when all of these are there.
-            body = f"    wait_for_previous();\n    let_next_begin();\n{body}"
+            body = f"    wait_for_previous();\n{begin}{body}"
         # Groups of a launch may need fewer threads than its largest: the others leave before any barrier.
         spare = f"    if (spare({group_threads})) return;\n" if group_threads < threads else ""
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
@@ -79,8 +83,8 @@ class CppWriter(NeighbourWriter):
         result = []
         for k, value in enumerate(self.values):
             kind = f"{c_type(value)}*" if id(value) in self.written else f"const {c_type(value)}*"
-            # Restricted pointers go through the read-only cache, by loads that the assembler moves in front of waiting
-            # for the launch ahead: neither must be so for what that launch writes, or for what is read behind a barrier.
+            # Restricted pointers go through the read-only cache, by loads that the assembler moves ahead of waiting.
+            # What the launch ahead writes, and what is read behind a barrier, must not.
             early = self.plan.is_early(value, self.launch)
             kind += " __restrict__" * (early and id(value) not in self.written | self.read_late)
             result.append(f"{kind} p{k}")
