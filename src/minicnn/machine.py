@@ -79,6 +79,17 @@ def second_level_cache(system: Path = Path("/sys")) -> int:
     return 1 << 20
 
 
+@cache
+def last_level_cache(system: Path = Path("/sys")) -> tuple[int, int]:
+    """Bytes of the last-level cache, and cores that share it; 16 MiB of all cores where Linux does not say."""
+    levels = dict[int, tuple[int, int]]()
+    for folder in sorted((system / "devices/system/cpu/cpu0/cache").glob("index*")):
+        with suppress(OSError, ValueError):
+            level, size, shared = ((folder / name).read_text().strip() for name in ("level", "size", "shared_cpu_map"))
+            levels[int(level)] = 1024 * int(size.removesuffix("K")), int(shared.replace(",", ""), 16).bit_count()
+    return levels[max(levels)] if levels else (1 << 24, os.cpu_count() or 1)
+
+
 # Settings -----------------------------------------------------------------------------------------
 
 

@@ -42,14 +42,17 @@ def test_without_cpuinfo_the_cpu_has_a_name_all_the_same(tmp_path: Path) -> None
     assert not cpu.avx512
 
 
-def test_the_second_level_cache_is_as_linux_describes_it(tmp_path: Path) -> None:
+def test_caches_are_as_linux_describes_them(tmp_path: Path) -> None:
     assert machine.second_level_cache(tmp_path) == 1 << 20
+    assert machine.last_level_cache(tmp_path)[0] == 16 << 20
     for index, (level, size) in enumerate((("1", "48K"), ("1", "32K"), ("2", "2048K"), ("3", "32768K"))):
         folder = tmp_path / f"elsewhere/devices/system/cpu/cpu0/cache/index{index}"
         folder.mkdir(parents=True)
         (folder / "level").write_text(f"{level}\n")
         (folder / "size").write_text(f"{size}\n")
+        (folder / "shared_cpu_map").write_text("ff,00000003\n" if level == "3" else "1\n")
     assert machine.second_level_cache(tmp_path / "elsewhere") == 2 << 20
+    assert machine.last_level_cache(tmp_path / "elsewhere") == (32 << 20, 10)
 
 
 @pytest.mark.parametrize(

@@ -86,21 +86,21 @@ def depthwise(
 
 def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int,
                     dtype: str) -> KernelCode:  # fmt: skip
-    """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample; one item a part."""
+    """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample; one item a block."""
     out = Lines()
     load, each = load_of(dtype), bytes_of(dtype)
     size = row.taps * column.taps * channels * multiplier
     width, apart = even_tile(channels, CHANNELS), lanes_apart(size)
-    c, m, p, b = out.all_numbers(channels=channels, multiplier=multiplier, parts_=parts, blocks=blocks)
+    c, m = out.all_numbers(channels=channels, multiplier=multiplier)
     nbytes = out.number("part_bytes", part_bytes(size))
     r, t = line_numbers(out, "r", row), line_numbers(out, "c", column)
     step = BYTES if apart else 4
-    with out.block("for part in range(start, stop):"):
+    with out.parts(parts, blocks, 1):
         out(f"sums = parts + part * {nbytes}")
-        with out.block(f"for k in range({nbytes} // 4):"):
+        with out.block(f"for k in range({nbytes} // 4 * fresh):"):
             out("fstore(sums + k * 4, float32(0))")
         with (
-            out.block(f"for block in range({b} * part // {p}, {b} * (part + 1) // {p}):"),
+            out.block("for block in range(u0, u1):"),
             out.block(f"for cq in range(0, {c}, {width}):"),
             out.block(f"for k in range({m}):"),
             out.block(f"for kh in range({r['taps']}):"),

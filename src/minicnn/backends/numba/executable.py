@@ -11,8 +11,9 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from minicnn.backends.base import State
+from minicnn.backends.numba.chains import Chain
 from minicnn.backends.numba.keeping import parted
-from minicnn.backends.numba.kernel import compile_all
+from minicnn.backends.numba.kernel import KernelCode, compile_all
 from minicnn.backends.numba.lowering import PLAIN, Key, Lowering, Task, constant_key
 from minicnn.backends.numba.threads import Entry, ForkSafeLock, KernelList, pool
 from minicnn.program.graph import Program, Value
@@ -27,7 +28,7 @@ class NumbaExecutable:
     """A function from a Program's inputs by name to its outputs and updates by name.
 
     Attributes:
-        tasks: What runs each time, in order.
+        tasks: What runs each time, in order; those of a chain by turns.
         preparations: What runs before, once as long as the weights are the same ones.
         segments: Kernels of the tasks, and references in between.
         threads: How many share the work.
@@ -65,9 +66,10 @@ class NumbaExecutable:
         self._fixed |= copied
         # Threads wait for each other after each group, so that fewer groups mean less waiting.
         prepared, groups = _side_by_side(self.preparations), _side_by_side(others)
-        self.tasks = [task for group in groups for task in group]
+        self.tasks = [task for group in groups for each in group for task in _tasks(each)]
         self._fixed |= self._arena(lowering, [*prepared, *groups], len(prepared))
-        self._functions = compile_all([t.source for g in (*prepared, *groups) for t in g if t.source], threads)
+        self._tables: list[Table] = []  # of chains
+        self._functions = compile_all([s for g in (*prepared, *groups) for t in g for s in _sources(t)], threads)
         compiled = (function.address for function in self._functions)
         # Places in tables that are filled in at each call.
         self._holes: dict[Key, list[tuple[Table, int]]] = {key: [] for key in self._outside}
@@ -113,13 +115,22 @@ class NumbaExecutable:
         for group in groups:
             # Kernels in a row run without going back to Python in between.
             if group[0].source is not None:
-                waiting.append([(next(compiled), self._table(task), task.items) for task in group])
+                waiting.append([self._entry(task, compiled) for task in group])
                 continue
             if waiting:
                 segments.append(KernelList(waiting))
                 waiting = []
             segments.append(group[0])
         return [*segments, KernelList(waiting)] if waiting else segments
+
+    def _entry(self, task: Task, compiled: Iterator[int]) -> Entry:
+        if not isinstance(task, Chain):
+            return next(compiled), self._table(task), task.items
+        entries = [self._entry(each, compiled) for each in task.tasks]
+        rows = np.array([(code, table.ctypes.data, items // task.items) for code, table, items in entries], np.int64)
+        self._tables += [rows, *(table for _, table, _ in entries)]
+        first = rows.ctypes.data
+        return next(compiled), np.array([first, first + rows.nbytes, task.blocks], np.int64), task.items
 
     def _table(self, task: Task) -> Table:
         numbers = [value for _, value in task.source.numbers] if task.source is not None else []
@@ -267,6 +278,17 @@ def _checked(value: Value, array: Array) -> Array:
 def _check_index(index: Array, rows: int) -> None:
     if index.size and not 0 <= index.min() <= index.max() < rows:
         raise IndexError(f"A batch is gathered by rows from 0 to {rows - 1}. Received: {index.min()} to {index.max()}.")
+
+
+def _tasks(task: Task) -> list[Task]:
+    """A task, or those of a chain."""
+    return task.tasks if isinstance(task, Chain) else [task]
+
+
+def _sources(task: Task) -> list[KernelCode]:
+    """Kernels of a task, those that it calls first."""
+    called = _tasks(task) if isinstance(task, Chain) else []
+    return [each.source for each in (*called, task) if each.source is not None]
 
 
 def _side_by_side(tasks: list[Task]) -> list[list[Task]]:

@@ -89,7 +89,7 @@ def _winograd(to: Lowering, node: Node, x: Value, w: Key, shape: WinogradShape, 
         node.op.name, shape, to.threads, bias=ending.bias is not None, finish=ending.finish
     )  # fmt: skip
     reads = [to.need(x, BLOCKED), transformed, *ends_of(to, ending)]
-    to.add(node, source, reads, [parts, to.buffer(y, BLOCKED)], to.threads)
+    to.add(node, source, reads, [parts, to.buffer(y, BLOCKED)], shape.tiles)
 
 
 def product(to: Lowering, node: Node) -> None:
@@ -139,14 +139,14 @@ def _weight_sum(
         memory = to.scratch(node, "memory", tiling.work_bytes * count)
         sums = to.scratch(node, "parts", tiling.sum_bytes * count)
         source = winograd_gradients.weight_gradient(tiling, count)
-        to.add(node, source, [to.clean(dy), to.clean(x)], [memory, sums], count)
+        to.add(node, source, [to.clean(dy), to.clean(x)], [memory, sums], tiling.tiles)
         join = winograd_gradients.joined(tiling, count)
         to.tasks.append(Task(node, [sums], [to.buffer(dw, PLAIN)], join, channels))
         return
     # Two ways to a weight gradient: samples in the lanes, whose sums are added up at the end, or filters in the lanes.
     if not filter_lanes.worth_it(shape):
         source = weights.weight_gradient(shape, to.threads)
-        to.sums(node, source, [to.clean(dy), to.clean(x)], [to.buffer(dw, PLAIN)], dw.size)
+        to.sums(node, source, [to.clean(dy), to.clean(x)], [to.buffer(dw, PLAIN)], dw.size, shape.blocks)
         return
     # Pairs of samples are read whole.
     read = to.clean if shape.paired and shape.samples % 2 else partial(to.need, form=BLOCKED)
@@ -158,7 +158,7 @@ def _weight_sum(
     count, pieces = filter_lanes.parts_of(shape, to.threads)
     parts = to.scratch(node, "parts", dw.nbytes * count)
     to.add(node, filter_lanes.weight_gradient(shape, count, pieces), reads, [parts], count)
-    to.join(node, to.buffer(dw, PLAIN), dw.size, parts, count=count)
+    to.join(node, to.buffer(dw, PLAIN), dw.size, parts, count)
 
 
 def _matmul(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
@@ -253,7 +253,7 @@ def _depthwise_weight_gradient(to: Lowering, node: Node) -> None:
     source = depthwise.weight_gradient(
         row, column, channels=dw.shape[2], multiplier=dw.shape[3], parts=to.threads, blocks=blocks_of(x), dtype=x.dtype
     )
-    to.sums(node, source, [to.clean(dy), to.clean(x)], [to.buffer(dw, PLAIN)], dw.size)
+    to.sums(node, source, [to.clean(dy), to.clean(x)], [to.buffer(dw, PLAIN)], dw.size, blocks_of(x))
 
 
 def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
@@ -272,7 +272,7 @@ def _pool(to: Lowering, node: Node, *, rectified: bool = False) -> None:
     else:
         average = pooling.average_pool_gradient if gradient else pooling.average_pool
         source = average(row, column, **sizes, count_padding=node.attrs["count_padding"])
-    form, items = to.form_of_batch, to.blocks(image) * source.pieces
+    form, items = to.form_of_batch, image.shape[0] * source.pieces if to.channels_in_lanes else None
     to.add(node, source, [to.need(v, form) for v in images[:-1]], [to.buffer(node.outputs[0], form)], items)
 
 

@@ -48,6 +48,7 @@ class KernelCode:
         numbers: Names and values of the numbers that follow the addresses.
         tiles: (rows, columns) of the tiles whose operations the code uses.
         pieces: Items of a block, where an item is a piece of a block.
+        resumes: Whether a call may go on with sums that one for the items before has begun.
     """
 
     name: str
@@ -56,6 +57,7 @@ class KernelCode:
     numbers: tuple[tuple[str, int], ...] = ()
     tiles: tuple[tuple[int, int], ...] = ()
     pieces: int = 1
+    resumes: bool = False
 
     @property
     def text(self) -> str:
@@ -80,6 +82,7 @@ class Lines:
         self.numbers: dict[str, int] = {}
         self.tiles: dict[tuple[int, int], None] = {}
         self.cut = 1
+        self.resumes = False
 
     def __call__(self, *lines: str) -> None:
         """Add lines at the present depth."""
@@ -117,6 +120,22 @@ class Lines:
         self.varying("pieces_", count)
         with self.block("for item in range(start, stop):"):
             self("block = item // pieces_", "piece = item % pieces_")
+            yield
+
+    @contextmanager
+    def parts(self, count: int, blocks: int, each: int) -> Iterator[None]:
+        """A loop over parts of what goes over all blocks, each of which is so many items.
+
+        Code within it knows `part` and its items from `u0` to `u1`. A call may do some items of a part, and a later one
+        what follows: the first of them is `fresh`.
+        """
+        self.cut, self.resumes = each, True
+        self.varying("parts_", min(count, blocks * each))
+        self.varying("items_", blocks * each)
+        with self.block("for part in range(start * parts_ // items_, (stop - 1) * parts_ // items_ + 1):"):
+            self("begin = (items_ * part + parts_ - 1) // parts_")  # as threads share items
+            self("u0 = max(start, begin)", "u1 = min(stop, (items_ * (part + 1) + parts_ - 1) // parts_)")
+            self("fresh = int64(u0 == begin)")
             yield
 
     def share(self, total: str) -> tuple[str, str]:
@@ -161,7 +180,9 @@ class Lines:
 
     def source(self, name: str, *buffers: str) -> KernelCode:
         """The finished kernel."""
-        return KernelCode(name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles), self.cut)
+        return KernelCode(
+            name, buffers, tuple(self.lines), tuple(self.numbers.items()), tuple(self.tiles), self.cut, self.resumes
+        )
 
 
 class LoadedCode:

@@ -30,6 +30,7 @@ class Task:
         writes: Buffers written.
         source: The kernel; None for a reference.
         items: Pieces of work that threads share.
+        in_blocks: Whether items are pieces of the blocks of samples, and a call may do those of some blocks.
     """
 
     node: Node | None
@@ -37,6 +38,7 @@ class Task:
     writes: list[Key]
     source: KernelCode | None = None
     items: int = 1
+    in_blocks: bool = False
 
     @property
     def order(self) -> list[Key]:
@@ -214,7 +216,7 @@ class Lowering:
         convert = partial(movement.pack, gathered=False) if form == BLOCKED else movement.unpack
         pieces = self.pieces(value, elements)
         source = convert(samples=samples, elements=elements, dtype=value.dtype, pieces=pieces)
-        self.tasks.append(Task(None, [self._place[id(value)]], [key], source, blocks_of(value) * source.pieces))
+        self.tasks.append(Task(None, [self._place[id(value)]], [key], source, blocks_of(value) * source.pieces, True))
         self._also[id(value), form] = key
         return key
 
@@ -235,7 +237,7 @@ class Lowering:
             *, name: str | None = None) -> None:  # fmt: skip
         """Run a kernel on the buffers it reads, then writes; by default its items are pieces of the result's blocks."""
         count = blocks_of(node.outputs[0]) * source.pieces if items is None else items
-        self.tasks.append(Task(node, list(reads), list(writes), source, count))
+        self.tasks.append(Task(node, list(reads), list(writes), source, count, items is None or source.resumes))
         self.how[id(node)] = name or source.name
 
     def pieces(self, value: Value, most: int) -> int:
@@ -245,23 +247,25 @@ class Lowering:
         even = (n for n in range(1, most + 1) if blocks * n % self.threads == 0 or blocks * n >= 4 * self.threads)
         return next(even, max(most, 1))
 
-    def join(self, node: Node, key: Key, size: int, parts: Key, *, divisor: int = 1, count: int = 0) -> None:
-        """Add the threads' parts of a sum over the batch; or so many others, whose lanes are not apart."""
-        # Must agree with how the parts were left.
-        apart = not count and weights.lanes_apart(size)
-        source = weights.join(size, count or self.threads, apart=apart, divisor=divisor)
+    def join(
+        self, node: Node, key: Key, size: int, parts: Key, count: int, *, divisor: int = 1, apart: bool = False
+    ) -> None:
+        """Add so many parts of a sum over the batch, whose lanes are apart or not."""
+        source = weights.join(size, count, apart=apart, divisor=divisor)
         self.tasks.append(Task(node, [parts], [key], source, -(-size // LANES)))
 
     def sums(
-        self, node: Node, source: KernelCode, reads: Sequence[Key], keys: Sequence[Key], size: int, *, divisor: int = 1,
-        name: str | None = None,
+        self, node: Node, source: KernelCode, reads: Sequence[Key], keys: Sequence[Key], size: int, blocks: int, *,
+        divisor: int = 1, name: str | None = None,
     ) -> None:  # fmt: skip
-        """Run a kernel that leaves each thread's parts of sums over the batch, of one size, and add these up."""
+        """Run a kernel that leaves each thread's parts of sums over blocks, of one size, and add these up."""
+        items = blocks * source.pieces
         nbytes = weights.part_bytes(size) * self.threads
         parts = [self.scratch(node, f"parts{i or ''}", nbytes) for i in range(len(keys))]
-        self.add(node, source, reads, parts, self.threads, name=name)
+        self.add(node, source, reads, parts, items, name=name)
         for key, part in zip(keys, parts, strict=True):
-            self.join(node, key, size, part, divisor=divisor)
+            # Lanes must agree with how the parts were left.
+            self.join(node, key, size, part, min(self.threads, items), divisor=divisor, apart=weights.lanes_apart(size))
 
     def unrolled(self, node: Node) -> None:
         """Run a convolution as its reference does: unfolded, and a matrix product through BLAS."""

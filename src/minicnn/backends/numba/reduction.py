@@ -197,7 +197,9 @@ def of_batch(
     parts: int,
     blocks: int,
 ) -> KernelCode:
-    """Part of sums over batch and positions of what operations make of images (B, positions, C, 16); one item a part.
+    """Part of sums over batch and positions of what operations make of images (B, positions, C, 16).
+
+    One item a position of a block.
 
     Args:
         group: The operations; none if the first operand is added up as it is.
@@ -209,9 +211,7 @@ def of_batch(
         blocks: B.
     """
     out, apart = Lines(), lanes_apart(channels)
-    n, p, c, count, b = out.all_numbers(
-        samples=samples, positions=positions, channels=channels, parts_=parts, blocks=blocks
-    )
+    n, p, c = out.all_numbers(samples=samples, positions=positions, channels=channels)
     width = even_tile(channels, max(1, CHANNELS // len(group.outputs)))
     size = out.number("part_bytes", part_bytes(channels))
     at = {
@@ -244,18 +244,19 @@ def of_batch(
                     out(f"a{s}_{i} = vadd(a{s}_{i}, vselect(live, v{place}, zero))")
             out(f"at += {c}")
 
-    with out.block("for part in range(start, stop):"):
-        out(f"u0 = {b} * {p} * part // {count}", f"u1 = {b} * {p} * (part + 1) // {count}", "zero = splat(float32(0))")
+    with out.parts(parts, blocks, positions):
+        out("zero = splat(float32(0))")
         out(*(f"v{k} = {constant(out, f'c{k}', o)}" for k, o in enumerate(operands) if o.kind == "constant"))
         # Memory is read in its order, if sums can wait in the cache; else some channels at a time.
         if apart and channels % width == 0:
-            with out.block(tiles):
+            with out.block(f"for c in range(0, {c} * fresh, {width}):"):
                 out(*(f"vstore({place}, zero)" for place in at.values()))
             with out.nest(*through, tiles):
                 out(*(f"{name} = vload({place})" for name, place in at.items()))
                 add_strip()
                 out(*(f"vstore({place}, {name})" for name, place in at.items()))
         else:
+            out.resumes = False
             with out.block(f"for cq in range(0, {c}, {width}):"):
                 out(f"c = min(cq, {c} - {width})", *(f"{name} = zero" for name in at))
                 with out.nest(*through):

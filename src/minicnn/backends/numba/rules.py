@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minicnn.backends.numba import channel_rules, elementwise, loss, movement, random
+from minicnn.backends.numba import chains, channel_rules, elementwise, loss, movement, random
 from minicnn.backends.numba.expanding import expand
 from minicnn.backends.numba.general import general
 from minicnn.backends.numba.grouping import PACK, POOL, PRODUCT, ROUNDED, SUM, UPDATE, elementwise_group, group, update
@@ -171,4 +171,6 @@ def lower(program: Program, threads: int, convolution: str | None = None) -> Low
     group(lowering)
     lowering.mark()
     unrolled = _CONVOLUTIONS if convolution == "unrolled" else ()
-    return lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled), general)
+    lowering.run(RULES | dict.fromkeys(unrolled, Lowering.unrolled), general)
+    chains.chain(lowering)
+    return lowering

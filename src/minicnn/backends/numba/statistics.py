@@ -96,7 +96,7 @@ def _sum_batch(to: Lowering, node: Node, name: str, x: Value | Spec, what: tuple
     )  # fmt: skip
     divisor = x.size // channels if name.endswith("mean") else 1
     results = [to.buffer(v, PLAIN) for v in node.outputs]
-    to.sums(node, source, reads, results, channels, divisor=divisor, name=name)
+    to.sums(node, source, reads, results, channels, blocks_of(x), divisor=divisor, name=name)
 
 
 def _argmax(to: Lowering, node: Node) -> None:

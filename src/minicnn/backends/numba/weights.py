@@ -1,8 +1,8 @@
 """Sums over the batch: gradients of few weights, and the last step that joins the threads' parts of any sum.
 
-Each part goes over its own blocks of samples and keeps sums of its own; a second kernel adds the parts, always in
-the same order, so that results do not depend on timing. While blocks are summed, the 16 lanes stay apart. Lanes beyond
-the last sample must be 0: see `movement.clear`.
+Each part goes over its own blocks of samples and keeps sums of its own, in one call or in several; a second kernel adds
+the parts, always in the same order, so that results do not depend on timing. While blocks are summed, the 16 lanes stay
+apart. Lanes beyond the last sample must be 0: see `movement.clear`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Gradient:
 def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
     """Part of dw (KH, KW, C, groups * F) from x (B, H, W, groups * C, 16) and dy (B, OH, OW, groups * F, 16).
 
-    One item a part.
+    One item a row of a block.
     """
     row, column, channels, groups = shape.row, shape.column, shape.channels, shape.groups
     out, filters = Lines(bake=column.taps * channels <= FEW_TERMS), shape.filters * groups
@@ -89,14 +89,11 @@ def weight_gradient(shape: Gradient, parts: int) -> KernelCode:
         "c_taps": column.offset_step,
     }  # fmt: skip
     n = {name: out.number(name, value) for name, value in numbers.items()}
-    n |= {name: out.varying(name, value) for name, value in (("parts_", parts), ("blocks", shape.blocks))}
-    with out.block("for part in range(start, stop):"):
+    # Rows of all blocks are numbered through, and a part is some of them.
+    with out.parts(parts, shape.blocks, row.count):
         out(f"sums = parts + part * {n['part_bytes']}")
-        with out.block(f"for k in range({n['part_bytes']} // 4):"):
+        with out.block(f"for k in range({n['part_bytes']} // 4 * fresh):"):
             out("fstore(sums + k * 4, float32(0))")
-        # Rows of all blocks are numbered through, and a part is some of them.
-        rows_ = f"{n['blocks']} * {n['oh']}"
-        out(f"u0 = {rows_} * part // {n['parts_']}", f"u1 = {rows_} * (part + 1) // {n['parts_']}")
         with out.block(f"for block in range(u0 // {n['oh']}, (u1 + {n['oh']} - 1) // {n['oh']}):"):
             out(f"ya = max(0, u0 - block * {n['oh']})", f"yz = min({n['oh']}, u1 - block * {n['oh']})")
             out(f"xb = x + block * {n['h']} * {n['w']} * {n['x_pixel']}")

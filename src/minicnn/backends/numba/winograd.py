@@ -224,12 +224,12 @@ def _tables(out: Lines, shape: WinogradShape, first: str, last: str) -> None:
 
 
 def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish: str) -> KernelCode:
-    """y (B, OH, OW, F, 16) from x (B, H, W, C, 16) and transformed weights; one item a part of the tiles.
+    """y (B, OH, OW, F, 16) from x (B, H, W, C, 16) and transformed weights; one item a tile.
 
     Args:
         name: For `explain`.
         shape: Sizes.
-        parts: Number of parts.
+        parts: Number of parts, each with memory of its own.
         bias: Whether there is a bias (F,).
         finish: See `correlate.Operands`.
     """
@@ -242,12 +242,11 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
         channels=shape.channels, filters=shape.filters, panels=shape.panels, runs=shape.runs, most=most,
         rows_=shape.across[0], columns_=shape.across[1],
     )  # fmt: skip
-    out.varying("tiles_", shape.tiles), out.varying("parts_", parts)
     out.varying("together", shape.together), out.varying("part_bytes", shape.part_bytes)
     elements, outputs = shape.names
     # Tiles that are multiplied at once lie side by side, channel by channel.
     inputs, results = f"runs * {size * shape.run * pixels * BYTES}", f"{size} * m_step"
-    with out.block("for part in range(start, stop):"):
+    with out.parts(parts, shape.blocks, shape.tiles // shape.blocks):
         out("zeros = parts + part * part_bytes", f"outside = zeros + most * {BYTES}")
         out(f"work = outside + most * {BYTES}", f"v = work + {size * BYTES}")
         with out.block("for c in range(most):"):
@@ -256,10 +255,9 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
         out(f"m = v + together // {pixels} * ({inputs})", f"table = m + together // {pixels} * ({results})")
         out(f"pixels = table + {size * 8}", f"cores = pixels + {size * 8}")
         out(f"tables = cores + {'together' if shape.mended else 0} * {BYTES}")
-        out("first = tiles_ * part // parts_", "last = tiles_ * (part + 1) // parts_")
-        _tables(out, shape, "first", "min(first + together, last)")
-        with out.block("for t0 in range(first, last, together):"):
-            out("t1 = min(t0 + together, last)")
+        _tables(out, shape, "u0", "min(u0 + together, u1)")
+        with out.block("for t0 in range(u0, u1, together):"):
+            out("t1 = min(t0 + together, u1)")
             with out.block("for t in range(t0, t1):"):
                 out(f"at = v + (t - t0) // {pixels} * ({inputs}) + (t - t0) % {pixels} * {BYTES}")
                 out(f"places = tables + (t - t0) * {8 * size}")
@@ -275,7 +273,7 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                 if shape.mended:
                     winograd_zeros.end_cores(out, shape, f"cores + (t - t0) * {BYTES}")
             # While products keep the CPU busy, the next group's pixels come from afar.
-            _tables(out, shape, "t1", "min(t1 + together, last)")
+            _tables(out, shape, "t1", "min(t1 + together, u1)")
             with (
                 out.block(f"for k in range({size}):"),
                 out.block(f"for p in range(0, t1 - t0, {pixels}):"),

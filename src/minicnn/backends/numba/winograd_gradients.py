@@ -57,7 +57,9 @@ class GradientShape(Tiling):
     def together(self) -> int:
         """Tiles of a group."""
         # A group does not depend on the CPU's registers, so that sums are in one order everywhere.
-        return min(self.tiles, max(TOGETHER, second_level_cache() // 2 // self.tile_bytes))
+        most, block = max(TOGETHER, second_level_cache() // 2 // self.tile_bytes), self.tiles // self.blocks
+        # Whole blocks, or groups of one: then sums have one order in whatever steps one goes from block to block.
+        return min(self.tiles, most // block * block) if most >= block else even_tile(block, most)
 
     @property
     def work_bytes(self) -> int:
@@ -93,7 +95,7 @@ def chosen(pinned: str | None, shape: LaneShape, threads: int) -> GradientShape 
 
 
 def weight_gradient(shape: GradientShape, parts: int) -> KernelCode:
-    """Sums (parts, elements, C, F) from dy (B, OH, OW, F, 16) and x (B, H, W, C, 16); one item a part of the tiles."""
+    """Sums (parts, elements, C, F) from dy (B, OH, OW, F, 16) and x (B, H, W, C, 16); one item a tile."""
     out = Lines()
     row, column, size, vectors = shape.row, shape.column, shape.size, shape.vectors
     outputs, filters = shape.height * shape.width, vectors * LANES
@@ -103,12 +105,14 @@ def weight_gradient(shape: GradientShape, parts: int) -> KernelCode:
         rows_=shape.across[0], columns_=shape.across[1], sum_bytes=shape.sum_bytes,
     )  # fmt: skip
     for name, value in (
-        ("tiles_", shape.tiles), ("parts_", parts), ("together", shape.together), ("work_bytes", shape.work_bytes)
+        ("together", shape.together), ("work_bytes", shape.work_bytes)
     ):  # fmt: skip
         out.varying(name, value)
     # A tile's elements lie side by side: what transforms store, all elements of a vector at a time, is in few pages.
     names, element = shape.names, LANES * vectors * BYTES
-    with out.block("for part in range(start, stop):"):
+    block = shape.tiles // shape.blocks
+    with out.parts(parts, shape.blocks, block):
+        out.resumes = shape.together <= block
         out("zeros = memory + part * work_bytes", f"work = zeros + channels * {BYTES}")
         out(f"turned = work + {size * BYTES}", f"v = turned + {outputs * LANES * BYTES}")
         out(f"u = v + {size} * together * channels * {BYTES}", f"table = u + together * panels * {size * element}")
@@ -117,9 +121,8 @@ def weight_gradient(shape: GradientShape, parts: int) -> KernelCode:
             out(f"vstore(zeros + c * {BYTES}, splat(float32(0)))")
         with out.block(f"for k in range({outputs}):"):
             out(f"astore(ends + k * 8, turned + k * {LANES * BYTES})")
-        out("first = tiles_ * part // parts_", "last = tiles_ * (part + 1) // parts_")
-        with out.block("for t0 in range(first, last, together):"):
-            out("t1 = min(t0 + together, last)")
+        with out.block("for t0 in range(u0, u1, together):"):
+            out("t1 = min(t0 + together, u1)")
             with out.block("for t in range(t0, t1):"):
                 shape.origin(out)
                 shape.addresses(out, shape.elements, "x h w_ channels", "table", "offset", "zeros")
@@ -162,7 +165,7 @@ def _products(out: Lines, shape: GradientShape) -> None:
                     vk = f"v + ((t * {shape.size} + k) * channels + c) * {BYTES}"
                     uk = f"u + ((t * panels + q) * {shape.size} + k) * {LANES * shape.vectors * BYTES}"
                     out(f"a = spread_{tile}(a, {vk}, {uk}, 1, {LANES}, 0)")
-                with out.block("if t0 == first:"):
+                with out.block("if fresh == 1 and t0 == u0:"):
                     out(f"put_{tile}(sk + c * padded * 4, a, padded * 4)")
                 with out.block("else:"):
                     out(f"gather_{tile}(sk + c * padded * 4, a, padded * 4)")
