@@ -193,7 +193,9 @@ def test_a_small_batch_keeps_all_threads_busy(batch: int, threads: int, pieces: 
     model.compile("sgd", "mse")
     tasks = lower(model.program("train", batch_size=batch), threads=threads).tasks
     kernels = ("conv2d", "depthwise", "max_pool", "average_pool", "subtract", "variance", "block")
-    found = [(t.source.name, t.items) for t in tasks if t.source is not None and t.source.name.startswith(kernels)]
+    sources = [(t.source, t.items) for t in tasks if t.source is not None and t.source.name.startswith(kernels)]
+    # Sums over the batch of single positions have nothing but blocks to share.
+    found = [(s.name, items) for s, items in sources if not (s.resumes and s.pieces == 1)]
     assert len(found) >= 15
     assert all(items >= pieces for _, items in found), found
 

@@ -86,7 +86,10 @@ def depthwise(
 
 def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, parts: int, blocks: int,
                     dtype: str) -> KernelCode:  # fmt: skip
-    """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample; one item a block."""
+    """Part of dw (KH, KW, C, M) from x (.., C) and dy (.., C * M), both 0 beyond the last sample.
+
+    One item a row of a block.
+    """
     out = Lines()
     load, each = load_of(dtype), bytes_of(dtype)
     size = row.taps * column.taps * channels * multiplier
@@ -95,12 +98,12 @@ def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, 
     nbytes = out.number("part_bytes", part_bytes(size))
     r, t = line_numbers(out, "r", row), line_numbers(out, "c", column)
     step = BYTES if apart else 4
-    with out.parts(parts, blocks, 1):
+    with out.parts(parts, blocks, row.count):
         out(f"sums = parts + part * {nbytes}")
         with out.block(f"for k in range({nbytes} // 4 * fresh):"):
             out("fstore(sums + k * 4, float32(0))")
         with (
-            out.block("for block in range(u0, u1):"),
+            out.block(f"for block in range(u0 // {r['count']}, (u1 - 1) // {r['count']} + 1):"),
             out.block(f"for cq in range(0, {c}, {width}):"),
             out.block(f"for k in range({m}):"),
             out.block(f"for kh in range({r['taps']}):"),
@@ -112,8 +115,9 @@ def weight_gradient(row: Line, column: Line, *, channels: int, multiplier: int, 
             out(f"i0 = {r['offset']} + kh * {r['offset_step']}", f"j0 = {t['offset']} + kw * {t['offset_step']}")
             out(f"ca = max(0, -(j0 // {t['in_step']}))")
             out(f"cz = min({t['count']}, ({t['size']} - 1 - j0) // {t['in_step']} + 1)")
-            first = f"max(0, -(i0 // {r['in_step']}))"
-            last = f"min({r['count']}, ({r['size']} - 1 - i0) // {r['in_step']} + 1)"
+            first = f"max(max(0, u0 - block * {r['count']}), -(i0 // {r['in_step']}))"
+            last = f"min(u1 - block * {r['count']}, ({r['size']} - 1 - i0) // {r['in_step']} + 1)"
+            last = f"min({r['count']}, {last})"
             with out.block(f"for q in range({first}, {last}):"):
                 out(f"i = (block * {r['size']} + q * {r['in_step']} + i0) * {t['size']}")
                 out(f"xi = x + ((i + ca * {t['in_step']} + j0) * {c} + c) * {each}")
