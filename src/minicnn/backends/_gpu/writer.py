@@ -139,7 +139,7 @@ class Writer:
     @property
     def settled(self) -> tuple[bool, ...]:
         """See `Source.settled`; the cursor moves at the end of a step."""
-        return (*map(self.is_settled, self.values), *[self.launch > 0] * self.reads_queue)
+        return (*map(self.is_settled, self.values), *[self.plan.follows_kernel(self.launch)] * self.reads_queue)
 
     def array(self, value: Value) -> Array:
         """A value's memory."""

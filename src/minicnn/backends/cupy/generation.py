@@ -91,9 +91,9 @@ class CppWriter(NeighbourWriter):
         return result + ([cursor, "const int offset"] if cursor else [])
 
     def prologue(self) -> str:
-        """Statements before all groups; the first launch of a step may read what has just been brought or updated."""
-        # The first launch reads what the step before has written; all others wait in their groups, as late as they can.
-        wait = "" if self.launch else "  wait_for_previous();\n"
+        """Statements before all groups; the first kernel of a step may read what has just been brought or updated."""
+        # It reads what the step before has written; all others wait in their groups, as late as they can.
+        wait = "" if self.plan.follows_kernel(self.launch) else "  wait_for_previous();\n"
         return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
     def define(self, text: str) -> str:
