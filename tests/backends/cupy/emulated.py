@@ -1,7 +1,7 @@
 """The backend cupy without a GPU: its kernels run on the host, its streams as late as the rules of CUDA allow.
 
 What a stream is given waits until somebody waits for it, so that what is overwritten too early is read wrongly; or the
-streams for copies are as early as those rules allow.
+streams for copies are as early as those rules allow. Each kernel is in place before the one ahead of it has written.
 """
 
 from __future__ import annotations
