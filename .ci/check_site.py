@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urlparse
 
@@ -54,9 +55,9 @@ def pages(folder: Path) -> list[Path]:
 def faults(chromium: Browser, page: Path) -> list[str]:
     """What is wrong with a page."""
     found: list[str] = []
-    chromium.open(page)
-    for width, dark in SHOWN:
-        chromium.show(width=width, dark=dark)
+    for place, (width, dark) in enumerate(SHOWN):
+        show = chromium.show if place else partial(chromium.open, page)
+        show(width=width, dark=dark)
         chromium.run(DRAWN)
         where = f"{width} pixels, {'dark' if dark else 'light'}"
         found += [f"{where}: sticks out: {what}" for what in chromium.run(OVERFLOW)]

@@ -30,7 +30,7 @@ from minicnn.optimizers import SGD, Adam
 from minicnn.program.graph import Program
 from support.campaign import NIGHT
 from support.distributed import CLASSES, chain, data, dense, digest, normalized, plain
-from support.launchers import MPIEXEC, gpus, mpiexec, patience, results, torchrun
+from support.launchers import MPIEXEC, PATIENT, gpus, mpiexec, results, torchrun
 from support.made_up_nccl import Late, MadeUp
 from support.ranks import ThreadRanks
 from support.tolerances import TRAINING
@@ -330,7 +330,7 @@ def test_two_gpus_compute_what_one_does(backend: str, names: list[str], two_gpus
     if library != "torch":
         pytest.importorskip("nccl.core", reason="nccl4py is not installed: the extra nccl")
     start = mpiexec if MPIEXEC and importlib.util.find_spec("mpi4py") and library != "torch" else torchrun
-    wait = {"TIMEOUT": str(patience(30))}
+    wait = {"TIMEOUT": PATIENT}
     one, two = (results(start(ranks, "train", backend, "2", *names, "fast", **wait), ranks) for ranks in (1, 2))
     fast = one.pop("fast")[1], two.pop("fast")[1]
     assert fast[1] == pytest.approx(fast[0], rel=TRAINING)

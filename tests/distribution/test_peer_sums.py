@@ -18,7 +18,7 @@ from minicnn.backends._gpu.rank_sums import in_peers
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec
 from support.campaign import size
-from support.launchers import MPIEXEC, gpus, mpiexec, patience, results, torchrun
+from support.launchers import MPIEXEC, PATIENT, gpus, mpiexec, patience, results, torchrun
 from support.peer_sums import DEADLINE
 
 HAS_MPI = MPIEXEC is not None and importlib.util.find_spec("mpi4py") is not None
@@ -91,7 +91,7 @@ def several(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("name", ["cupy", "numba_cuda"])
 def test_sums_in_the_memory_of_several_gpus(name: str, ranks: int) -> None:
     several(name, ranks)
-    found = results(torchrun(ranks, "sums", name, "300", TIMEOUT=str(patience(30))), ranks)
+    found = results(torchrun(ranks, "sums", name, "300", TIMEOUT=PATIENT), ranks)
     assert found["in peers' memory"] > 5
     assert found["wrong"] == 0
 
@@ -116,6 +116,6 @@ def test_all_jobs_of_several_gpus_end_well(start: Any) -> None:
     several("cupy", 2)
     if start is mpiexec and not HAS_MPI:
         pytest.skip("needs mpi4py and mpiexec")
-    ranks, wait = min(4, gpus()), {"SHARDS": "4", "TIMEOUT": str(patience(30))}
+    ranks, wait = min(4, gpus()), {"SHARDS": "4", "TIMEOUT": PATIENT}
     ends = [start(ranks, "train", "cupy", "1", "dense", **wait) for _ in range(size(50, 3))]
     assert [each.stderr for each in ends if each.returncode] == []

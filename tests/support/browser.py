@@ -45,9 +45,10 @@ CONTRAST = """(() => { const parse = c => { const n = c.match(/[\\d.]+/g).map(Nu
 const light = c => [0, 1, 2].map(i => c[i] / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
   .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
 const over = (top, low) => [0, 1, 2].map(i => top[i] * top[3] + low[i] * (1 - top[3])).concat(1);
-const behind = e => { const layers = [];
-  for (let p = e; p; p = p.parentElement) layers.push(parse(getComputedStyle(p).backgroundColor));
-  return layers.reverse().reduce((low, top) => over(top, low), [255, 255, 255, 1]) };
+const grounds = new Map([[null, [255, 255, 255, 1]]]);
+const behind = e => { if (!grounds.has(e))
+  grounds.set(e, over(parse(getComputedStyle(e).backgroundColor), behind(e.parentElement)));
+  return grounds.get(e) };
 const bad = [], seen = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (seen.nextNode()) { const text = seen.currentNode, e = text.parentElement, style = getComputedStyle(e);
   if (!text.data.trim() || !e.getClientRects().length || style.visibility !== 'visible' || e.closest('svg, script'))

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minicnn.backends._gpu.peer_sums import SHARE_THREADS, THREADS
+from minicnn.backends._gpu.costs import costs_on
+from minicnn.backends._gpu.peer_sums import THREADS
 from minicnn.backends._gpu.ranks import connect
 from minicnn.distribution import NcclCommunicator
 from minicnn.distribution.communicators import RankError, Ranks
@@ -32,7 +33,7 @@ def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[s
         connect(communicator, runtime)
         connect(communicator, runtime, beside=True)
         channels = runtime.gpu.multiprocessors
-        shares = [1, 700] if backend.name == "emulated" else [1, 700, 33 * SHARE_THREADS]
+        shares = [1, 700] if backend.name == "emulated" else [1, 700, 33 * costs_on(runtime.gpu).limits.threads]
         sizes = [1, THREADS - 1, 5 * THREADS + 3, THREADS * channels + 7, 2 * THREADS * channels + THREADS]
         cases = [(size, dtype) for dtype in ("float32", "float64") for size in sizes]
         cases = [case for case in cases if _at_once(communicator, *case)]

@@ -1,7 +1,7 @@
 """The backend cupy without a GPU: its kernels run on the host, its streams as late as the rules of CUDA allow.
 
 What a stream is given waits until somebody waits for it, so that what is overwritten too early is read wrongly; or the
-streams for copies are as early as those rules allow.
+streams for copies are as early as those rules allow. Each kernel is in place before the one ahead of it has written.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class Stream:
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], None]] = deque()
+        self.ahead = emulator.Ahead()  # the kernel ahead of what comes next
 
     def finish(self) -> None:
         """Do all of it."""
         with _one_thread:
             while self.waiting:
                 self.waiting.popleft()()
+            self.ahead.written.clear()
 
 
 class Event:
@@ -85,7 +87,8 @@ class DeviceArray(np.ndarray[Any, Any]):
         return super().__getitem__(key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        MAIN.finish()
+        if self.size:  # no work is done for an empty one, so that nothing waits
+            MAIN.finish()
         super().__setitem__(key, value)
 
     def __array_function__(self, *given: Any) -> Any:
@@ -140,8 +143,9 @@ class EmulatedRuntime:
         self.early = False
 
     def _give(self, work: Callable[[], None], stream: Stream | None = None) -> None:
-        """Have a stream do something."""
-        self._in_turn(partial((stream or self._now).waiting.append, work))
+        """Have a stream do something that overlaps with nothing in it."""
+        stream = stream or self._now
+        self._in_turn(partial(stream.waiting.extend, (work, stream.ahead.written.clear)))
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -252,7 +256,7 @@ class EmulatedRuntime:
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
         given = [a.queue if isinstance(a, DeviceArray) and a.queue is not None else a for a in arguments]
         launch = emulator.prepared(kernel, given, blocks)
-        return lambda: self._give(launch)
+        return lambda: self._in_turn(partial(self._now.waiting.append, partial(launch, self._now.ahead)))
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         self._graph = graph = []

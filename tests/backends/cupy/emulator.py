@@ -159,7 +159,19 @@ template <int N> static inline void wait_for_copies() {
   }
   own.count = kept;
 }
-static inline void wait_for_previous() {}
+// What the launch ahead has written is not there before all threads of a block have come to wait for it.
+struct Late { void* to; const void* from; size_t n; };
+static const Late* late;
+static int late_count;
+static bool has_waited;  // a thread of the block
+UNCHECKED static void wait_for_previous() {
+  has_waited = true;
+  if (late_count) take_turns();
+  for (; late_count; late_count--) {
+    const Late& each = late[late_count - 1];
+    memcpy(each.to, each.from, each.n);
+  }
+}
 static inline void let_next_begin() {}
 // Memory that other processes write, too. While nothing has come the threads of the block take turns, so that they
 // exchange their words in one round, and then the processor is the others'.
@@ -205,11 +217,14 @@ static inline void atomicMax(uint32_t* to, uint32_t x) { *to = *to < x ? x : *to
 RUN = r"""
 static void forget_products(unsigned count);
 UNCHECKED static const char* in_blocks(
-    unsigned blocks, unsigned count, size_t shared, void (*kernel)(void**), void** a, const size_t* sizes, int n) {
+    unsigned blocks, unsigned count, size_t shared, void (*kernel)(void**), void** a, const size_t* sizes, int n,
+    const Late* ahead, int ahead_count) {
   thread_count = count, called = kernel, arguments = a, shared_size = shared, wrong[0] = 0, given_count = n;
+  late = ahead, late_count = ahead_count;
   for (int k = 0; k < n; k++) given[k] = {(const char*)a[k], sizes[k]};
   for (blockIdx.x = 0; blockIdx.x < blocks && !wrong[0]; blockIdx.x++, blocks_begun++) {
     memset(dynamic_memory, 0xFF, shared);  // NaN where nothing was written
+    has_waited = false;
     memset(landings, 0, sizeof(landings));
     forget_products(count);
     everyone = {int(count), 0, 0};
@@ -224,6 +239,8 @@ UNCHECKED static const char* in_blocks(
     }
     threadIdx.x = 0, threads[0].begun = true;
     if (!_setjmp(outside)) setcontext(&threads[0].state);
+    if (ahead && !has_waited && !wrong[0])
+      snprintf(wrong, sizeof(wrong), "Every block waits for the launch ahead. Received: block %u.", blockIdx.x);
   }
   return wrong[0] ? wrong : nullptr;
 }
@@ -395,7 +412,53 @@ def _compile(text: str, *arguments: str | Path) -> None:
     assert made.returncode == 0, "\n".join(x for x in made.stderr.splitlines() if "error" in x)[:1500] + "\n" + text
 
 
-def prepared(kernel: Source | KernelText, arguments: Sequence[Array | int], blocks: int) -> Callable[[], None]:
+class _Late(ctypes.Structure):
+    """See `Late` above."""
+
+    _fields_ = (("to", ctypes.c_void_p), ("first", ctypes.c_void_p), ("n", ctypes.c_size_t))
+
+
+class Ahead:
+    """The launch ahead of the next one, which is in place before that has ended.
+
+    Until it waits, the next one finds what was there before. Loads of restricted pointers may come ahead of waiting, so
+    that they find it at any time.
+
+    Attributes:
+        written: Bytes of the arrays that the launch ahead writes, and what was there before it.
+    """
+
+    def __init__(self) -> None:
+        self.written: list[tuple[Array, Array]] = []
+
+    def run(self, launch: Callable[..., Any], parameters: Sequence[str], arrays: Sequence[Array]) -> Any:
+        """The result of a launch, which is the one ahead from here on.
+
+        Args:
+            launch: launch(arrays, late) runs it, with what becomes late.
+            parameters: Its parameters, in C++.
+            arrays: Its arguments.
+        """
+        pointers = [a if "*" in text else None for a, text in zip(arrays, parameters, strict=True)]
+        own = [_bytes(a) for a, text in zip(pointers, parameters, strict=True) if a is not None and "const" not in text]
+        before = [(each, each.copy()) for each in own]
+        late = [(each, each.copy()) for each, _ in self.written]
+        for each, old in self.written:
+            each[:] = old
+        found = [
+            a.copy() if "__restrict__" in text and any(np.may_share_memory(a, each) for each, _ in late) else a
+            for a, text in zip(arrays, parameters, strict=True)
+        ]
+        result = launch(found, late)
+        self.written = before
+        return result
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view("uint8")
+
+
+def prepared(kernel: Source | KernelText, arguments: Sequence[Array | int], blocks: int) -> Callable[..., None]:
     """What runs a kernel, compiled for the host.
 
     Args:
@@ -404,20 +467,34 @@ def prepared(kernel: Source | KernelText, arguments: Sequence[Array | int], bloc
         blocks: Blocks that are launched.
 
     Returns:
-        A function that raises an AssertionError if the kernel breaks a rule of `checks.hpp`.
+        A function of the launch ahead, if launches overlap, which raises an AssertionError if the kernel breaks a rule
+        of `checks.hpp`.
     """
-    held = [a if isinstance(a, np.ndarray) else np.array(a, "int32") for a in arguments]
-    places = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
+    held = [a.view(np.ndarray) if isinstance(a, np.ndarray) else np.array(a, "int32") for a in arguments]
     sizes = (ctypes.c_size_t * len(held))(*(a.nbytes for a in held))
     compile_all([kernel.text])
     run = _function(_path(kernel.text))
     launched = (blocks, kernel.threads, ctypes.c_size_t(kernel.shared))
+    declared = re.search(r"\bkernel\(([^)]*)\)", kernel.text)
+    assert declared is not None
+    parameters = declared[1].split(",")
 
-    def launch() -> None:
-        wrong = run(*launched, places, sizes, len(held))
+    def launch(arrays: Sequence[Array], late: Sequence[tuple[Array, Array]] | None) -> Any:
+        places = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+        copies = (
+            None
+            if late is None
+            else (_Late * max(1, len(late)))(
+                *(_Late(each.ctypes.data, new.ctypes.data, each.nbytes) for each, new in late)
+            )
+        )
+        return run(*launched, places, sizes, len(arrays), copies, len(late or ()))
+
+    def checked(ahead: Ahead | None = None) -> None:
+        wrong = launch(held, None) if ahead is None else ahead.run(launch, parameters, held)
         assert wrong is None, f"{kernel.title}: {wrong.decode()}"
 
-    return launch
+    return checked
 
 
 def _path(text: str) -> Path:
@@ -439,8 +516,11 @@ def _compile_into_one(missing: Sequence[str]) -> None:
     parts = [
         f"namespace {_name(_path(text))} {{\n{_without_linkage(text)}\n"
         f'extern "C" const char* run_{_name(_path(text))}(\n'
-        "    unsigned blocks, unsigned threads, size_t shared, void** a, const size_t* sizes, int n) {\n"
-        "  return in_blocks(blocks, threads, shared, [](void** a) UNCHECKED { call(kernel, a); }, a, sizes, n);\n}\n}\n"
+        "    unsigned blocks, unsigned threads, size_t shared, void** a, const size_t* sizes, int n,\n"
+        "    const Late* ahead, int count) {\n"
+        "  return in_blocks(\n"
+        "      blocks, threads, shared, [](void** a) UNCHECKED { call(kernel, a); }, a, sizes, n, ahead, count);\n"
+        "}\n}\n"
         for text in missing
     ]
     with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
@@ -497,8 +577,11 @@ class Emulated:
 
         cursor = np.zeros(1, "int32")
         compile_all([source.text for source in self.sources])
+        ahead = Ahead()  # of the first launch: the last one of the step before, and what brings the step's inputs
+        ahead.written = [(each, np.full_like(each, 0xFF)) for each in map(_bytes, (*arrays.values(), cursor))]
         for source in self.sources:
-            prepared(source, [*map(memory, source.arguments), *([cursor, 0] if source.queued else [])], source.blocks)()
+            operands = [*map(memory, source.arguments), *([cursor, 0] if source.queued else [])]
+            prepared(source, operands, source.blocks)(ahead)
         results = {k: memory(v).reshape(v.shape).copy() for k, v in self.program.outputs.items()}
         for old, value in self.placement.copies:
             arrays[old.name] = memory(value).reshape(value.shape).copy()

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from backends.cupy.emulated import EmulatedBackend
-from backends.cupy.emulator import Emulated, needs_gxx
+from backends.cupy.emulator import Ahead, Emulated, needs_gxx, prepared
 from backends.cupy.networks import NETWORKS
 from minicnn import Model, ops
 from minicnn.backends import get_backend
+from minicnn.backends._gpu.runtime import KernelText
 from minicnn.layers import Average, Conv2D, Dense, Flatten, Input, MaxPooling2D
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
@@ -82,3 +83,20 @@ def test_gradients_of_poolings_whose_windows_overlap_and_do_not(size: int) -> No
         weights.append(model.get_weights())
     for name, array in weights[0].items():
         np.testing.assert_allclose(weights[1][name], array, rtol=STEP, atol=SHORT_SUM, err_msg=name)
+
+
+def test_launches_are_in_place_before_the_one_ahead_has_written() -> None:
+    """What they read through restricted pointers, and before they wait, is what was there; each block has to wait."""
+    head = '#include "core.cuh"\nextern "C" __global__ void kernel(const float* {} x, float* y) {{ '
+    wait, move = "wait_for_previous(); ", "y[0] = x[0] + 1.0f; }"
+    texts = [head.format("") + wait + move, head.format("__restrict__") + wait + move]
+    texts += [head.format("") + "const float early = x[0]; " + wait + "y[0] = early + 1.0f; }", head.format("") + move]
+    results = []
+    for text in texts[:3]:
+        x, ahead = np.zeros((3, 1), "float32"), Ahead()
+        for k, each in enumerate((texts[0], text)):
+            prepared(KernelText(each, ("float32*", "float32*"), 1), (x[k], x[k + 1]), 1)(ahead)
+        results.append(x[2, 0])
+    assert results == [2.0, 1.0, 1.0]
+    with pytest.raises(AssertionError, match="Every block waits for the launch ahead"):
+        prepared(KernelText(texts[3], ("float32*", "float32*"), 1), (x[0], x[1]), 1)(Ahead())

@@ -51,6 +51,18 @@ class TestSteps(EngineSteps):
         expected = sum(2.0 ** (8 - k) * row for k, row in enumerate(rows))
         np.testing.assert_allclose(backend.to_numpy(made["total"]), expected, rtol=STEP, atol=STEP)
 
+    def test_a_launch_that_does_nothing_separates_no_others(self) -> None:
+        """A reference of empty arrays: the kernel behind it follows that of the step before, which moves the cursor."""
+        program = Program()
+        x, w = program.input("index", (2, 3), "float32"), program.input("w", (2, 3), kind="parameter")
+        program.outputs["none"] = ops.slice_(w, bounds=((0, 0), (0, 3)))
+        program.updates["w"] = w + x
+        backend = self.make()
+        assert backend.explain(program.copy())[0][1].startswith("reference")
+        rows, run = np.arange(18, dtype="float32").reshape(3, 2, 3), backend.compile(program)
+        made = run.many({"w": backend.asarray(np.zeros((2, 3), "float32"))}, {"index": rows}, 3)
+        np.testing.assert_array_equal(backend.to_numpy(made["w"]), rows.sum(axis=0))
+
     @pytest.mark.parametrize("early", [False, True])
     def test_data_that_arrive_while_steps_run_give_the_same_bits(self, early: bool) -> None:
         (x, y), results = data(), []

@@ -105,6 +105,34 @@ def test_all_kernels_of_a_step(network: str, capability: tuple[int, int]) -> Non
     assert_compiles(NETWORKS[network]("numpy").program("train", batch_size=64), capability)
 
 
+def test_loads_that_may_move_ahead_of_waiting_are_of_what_nobody_writes() -> None:
+    """Those through the read-only cache; where kernels do not overlap, nobody else writes what a kernel reads."""
+    text = "def kernel(x, y, z):\n    z[0] = read(x, 0) + read(y, 0)\n"
+    signature = "float32*", "const float32*", "float32*"
+    counts = {}
+    for capability in ((8, 0), (9, 0)):
+        code = compiling.ptx(text, signature, capability, 32)
+        counts[capability] = code.count("ld.global.nc"), code.count("ld.global"), code.count("griddepcontrol.wait")
+    assert counts == {(8, 0): (2, 2, 0), (9, 0): (1, 2, 1)}
+
+
+@pytest.mark.parametrize("network", ["lenet", "mlp"])
+def test_nobody_writes_what_a_kernel_reads_in_any_order(network: str) -> None:
+    """No other group of a launch, and no launch ahead; the first launch of a step follows one of the step before."""
+    plan = plan_of(NETWORKS[network]("numpy").program("train", batch_size=64), tiling.NumbaTiles(H200))
+    ahead: set[int] = set()
+    settled = []
+    for k, launch in enumerate(plan.launches):
+        writes = {id(v) for group in launch for v in group.stored}
+        source = generate(plan, launch, {id(v) for v in plan.program.inputs if v.name == "index"}, 256)
+        for value, kind in zip(source.arguments, source.signature, strict=False):  # then come the cursor and an offset
+            settled.append(kind.startswith("const"))
+            assert not (settled[-1] and (k == 0 or id(value) in ahead | writes)), (k, value.name)
+        ahead = writes
+    assert any(settled)
+    assert not all(settled)
+
+
 def test_a_mask_that_a_convolution_keeps(capability: tuple[int, int]) -> None:
     """Bytes of a thread, since the compiler has no arrays of bool."""
     model = Sequential([Input((8, 8, 1)), Conv2D(3, 2, activation="elu"), Flatten(), Dense(2)], backend="numpy")

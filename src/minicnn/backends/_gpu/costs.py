@@ -158,6 +158,32 @@ class FloatRowsCosts:
 
 
 @dataclass(frozen=True)
+class Depthwise:
+    """Costs of a depthwise convolution of images in 16 bits: of runs of eight channels, by counted instructions."""
+
+    brought: float  # instructions that bring a run, with a normalisation and an activation on the way
+    loaded: float  # instructions that load and widen it
+    finished: float  # instructions that finish a result
+    latency: float  # cycles of a read from memory, which pass alone
+    launch: float  # the same, of a launch
+    line: float  # cycles of each 128 bytes of memory, or less, that are touched at once
+    alone: float  # instructions of a warp in a cycle, while it is alone
+    row: float  # cycles to add up another row of sums over positions
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes from which one way of computing takes less time than another."""
+
+    step: int  # channels, of whose multiples no convolution is quicker than one whose operands come ahead
+    positions: int  # of a weight gradient, from which on the same holds for it
+    fetched: float  # bytes that are fetched ahead of a convolution's results at most, in L2 caches
+    arrays: int  # of which they come at least
+    threads: int  # of a block that sums a rank's share, with 256 bytes on their way for each of them
+    blocks: float  # of such a sum at most, for each multiprocessor: more make it no faster
+
+
+@dataclass(frozen=True)
 class Models:
     """The constants of all models, for a GPU."""
 
@@ -172,6 +198,8 @@ class Models:
     plain_product: PlainProduct  # of matrix products with multiply-adds
     byte_rows: ByteRowsCosts  # of products with rows of bytes
     float_rows: FloatRowsCosts  # of products with rows of float32
+    depthwise: Depthwise  # of depthwise convolutions of 16-bit operands
+    limits: Limits
 
 
 @cache

@@ -22,13 +22,7 @@ _MOST_THREADS = 256
 _MOST_SUMS = 9  # taps of a weight gradient whose sums a thread keeps, unless a row has more
 _MOST_TAPS = 11  # along an axis
 _MOST_RUNS = 16  # of channels, of a block
-# Of a run: instructions that bring it, with a normalisation and an activation on the way; that load and widen it; that
-# finish a result. Cycles that pass alone: of a read from memory, of a launch. None was fitted.
-_BROUGHT, _LOADED, _FINISHED, _LATENCY, _LAUNCH = 70, 14, 50, 800, 1500
 _AHEAD = 4  # runs that a thread asks for before it waits
-_LINE = 1.5  # cycles of each 128 bytes of memory, or less, that are touched at once
-_PER_CYCLE = 0.5  # instructions of a warp in a cycle, while it is alone
-_ROW = 9  # cycles to add up another row of sums over positions
 
 
 @dataclass(frozen=True)
@@ -84,12 +78,11 @@ class _Piece:
         """Of the piece, with its margin."""
         return self.images * self.down.seen(self.rows) * self.right.seen(self.columns)
 
-    @property
-    def work(self) -> float:
-        """Instructions of a strip beside those that finish it."""
+    def work(self, loaded: float) -> float:
+        """Instructions of a strip beside those that finish it, of which each run that it loads takes so many."""
         rows = self.down.taps / (self.down.stride if self.down.back else 1)
         products = self.strip * self.right.taps / (self.right.stride if self.right.back else 1)
-        return rows * (self.right.seen(self.strip) * _LOADED + products * RUN)
+        return rows * (self.right.seen(self.strip) * loaded + products * RUN)
 
     def bytes_of(self, pixels: int) -> int:
         """Shared memory of so many pixels."""
@@ -113,15 +106,17 @@ class _DepthwiseWork:
 
     def cycles(self, gpu: Gpu) -> float:
         """Cycles of the launch on a GPU."""
-        instructions = self.brought * _BROUGHT + self.items * self.item
+        costs = costs_on(gpu).depthwise
+        instructions = self.brought * costs.brought + self.items * self.item
         each = quotient(self.blocks, gpu.multiprocessors)
         moved = self.pixels * max(32, 2 * RUN * self.runs) * gpu.multiprocessors * gpu.clock / gpu.bandwidth
-        lines = self.pixels * quotient(self.runs, 8) * _LINE
+        lines = self.pixels * quotient(self.runs, 8) * costs.line
         # Few products for each byte: instructions, lines of the cache and bandwidth are all near, and the slowest
         # decides.
         busy = max(instructions * quotient(self.threads, 32) * 32 / gpu.lanes32, lines, moved)
-        alone = instructions / _PER_CYCLE + _LATENCY * (quotient(self.brought, _AHEAD) + self.items)
-        return _LAUNCH + _LATENCY + self.turns * max(each * busy, quotient(each, self.resident) * alone)
+        alone = instructions / costs.alone + costs.latency * (quotient(self.brought, _AHEAD) + self.items)
+        turn = max(each * busy, quotient(each, self.resident) * alone)
+        return costs.launch + costs.latency + self.turns * turn
 
 
 def applies(node: Node) -> bool:
@@ -196,7 +191,7 @@ class DepthwiseTile(Tile):
     def best(cls, node: Node, gpu: Gpu) -> DepthwiseTile | None:
         """Tile of a depthwise convolution or of its input gradient; None if nothing fits."""
         (x, y), seen, back = images(node), window(node), node.op.name.endswith("gradient")
-        tiles = []
+        tiles, costs = [], costs_on(gpu).depthwise
         for piece in _pieces(x if back else y, seen, back=back):
             g, px = piece.runs, piece.strip
             filters = 4 * RUN * g * seen.kernel[0] * seen.kernel[1]
@@ -209,13 +204,13 @@ class DepthwiseTile(Tile):
                     resident=gpu.resident(threads, 56 + 10 * px, shared),
                     brought=quotient(piece.pixels * g, threads),
                     items=quotient(piece.items * g, threads),
-                    item=piece.work + px * _FINISHED,
+                    item=piece.work(costs.loaded) + px * costs.finished,
                     pixels=piece.pixels + 2 * piece.items * px,
                     runs=g,
                 )
                 if work.resident:
                     # Each piece leaves a row of sums that somebody adds up.
-                    score = work.cycles(gpu) + piece.tiles * _ROW
+                    score = work.cycles(gpu) + piece.tiles * costs.row
                     tile = cls(
                         runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px,
                         blocks=work.blocks, threads=threads, shared=shared, stages=1, score=score,
@@ -238,7 +233,8 @@ class DepthwiseWeightGradientTile(DepthwiseTile):
     def best(cls, node: Node, gpu: Gpu) -> DepthwiseWeightGradientTile | None:
         """Tile of a depthwise weight gradient; None if nothing fits."""
         (_, y), seen, tiles = images(node), window(node), []
-        (kh, kw), launches = seen.kernel, costs_on(gpu).launches
+        (kh, kw), costs = seen.kernel, costs_on(gpu)
+        loaded = costs.depthwise.loaded
         for piece, rows in itertools.product(
             _pieces(y, seen, back=False), sorted({1, max(1, min(kh, _MOST_SUMS // kw))})
         ):
@@ -256,13 +252,13 @@ class DepthwiseWeightGradientTile(DepthwiseTile):
                     resident=resident,
                     brought=quotient((piece.pixels + positions) * g, threads),
                     items=quotient(piece.items * g * teams, threads),
-                    item=piece.work * rows / kh + px * _LOADED,
+                    item=piece.work(loaded) * rows / kh + px * loaded,
                     pixels=piece.pixels + positions,
                     runs=g,
                     turns=quotient(piece.tiles, splits),
                 )
                 if resident:
-                    score = work.cycles(gpu) + splits * kh * kw * y.c / launches.gradients
+                    score = work.cycles(gpu) + splits * kh * kw * y.c / costs.launches.gradients
                     tile = cls(
                         runs=g, images=piece.images, rows=piece.rows, columns=piece.columns, strip=px, tap_rows=rows,
                         blocks=work.blocks, threads=threads, splits=splits, shared=shared, stages=1, score=score,

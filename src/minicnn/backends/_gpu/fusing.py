@@ -320,19 +320,27 @@ class Plan(Inlining):
                 return False
         return True
 
+    def follows_kernel(self, launch: int) -> bool:
+        """True if a kernel of the same step is ahead of a launch, all of whose blocks have waited for what came before.
+
+        A reference of empty arrays, or a collective of one rank, may do nothing that would be waited for.
+        """
+        return launch > 0 and self.launches[launch - 1][0].reference is None
+
     def is_early(self, value: Value, launch: int) -> bool:
         """True if a value is there before the launch ahead of one has ended.
 
-        Every block of the launch ahead has waited for the one before that. What comes from outside or from the step
-        before is there in all launches but the first.
+        What comes from outside or from the step before is, where a kernel of the same step is ahead.
         """
         root = self.root(value)
         if id(root) in self.virtual and root.node is not None:
             return all(self.is_early(v, launch) for v in root.node.inputs)
         written = self.written_in.get(id(root))
+        if not self.follows_kernel(launch):
+            return False
         if root.node is not None:
             return written is not None and written < launch - 1
-        return launch > 0 and written != launch - 1
+        return written != launch - 1
 
 
 def _only_adds(group: FusionGroup) -> bool:

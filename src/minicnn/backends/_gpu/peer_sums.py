@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.rank_sums import messages
@@ -20,8 +21,6 @@ from minicnn.ops.groups import Communicator, Group
 
 LANES = 2  # what all wait for, and what goes on beside
 THREADS = 256
-SHARE_THREADS = 512  # of a block that sums shares, with 256 bytes on their way for each of them
-SHARE_BLOCKS = 1 / 16  # at most, of the multiprocessors: more make a sum no faster
 RUN = 16  # bytes of which shares are counted
 _TYPES = {"float32": "float", "float64": "double"}
 _WORD = 16  # bytes of a window for each number of a rank, of up to eight bytes: each four come with their round
@@ -65,7 +64,9 @@ class PeerSums:
         self._runtime, self._rank, self._windows, self._ranks = runtime, host.rank, windows, len(windows)
         # Blocks of a kernel: those of all lanes are on the device at a time, whatever else is there.
         self._channels, self._gpu = gpu.multiprocessors, gpu
-        self._blocks = min(self._channels, blocks or max(1, int(SHARE_BLOCKS * self._channels)))
+        limits = costs_on(gpu).limits
+        self._share_threads = limits.threads
+        self._blocks = min(self._channels, blocks or max(1, int(limits.blocks * self._channels)))
         self._ended = runtime.host((1,), "uint32", pinned=True)  # the device reads it where it is
         self._ended[:] = 0
         self._rounds, self._places = [], []
@@ -111,7 +112,7 @@ class PeerSums:
             first, last = (shared.place(runtime.address(array), self._rank) for array in (source, target))
             if first is not None and last is not None and source.nbytes % (RUN * self._ranks) == 0:
                 runs = source.nbytes // RUN
-                blocks = min(self._blocks, -(-runs // self._ranks // SHARE_THREADS))
+                blocks = min(self._blocks, -(-runs // self._ranks // self._share_threads))
                 where = shared.places[beside], by_shares, self._rank, first, last
                 return runtime.prepare(self._kernels[False, dtype], blocks, (*where, runs, blocks))
         if self.in_shares(source.nbytes):
@@ -184,19 +185,20 @@ extern "C" __global__ void __launch_bounds__({THREADS}) kernel(
         return KernelText(text, signature, THREADS, title="a sum over ranks", cpp=True)
 
     def _shares(self, dtype: str) -> KernelText:
-        name, numbers = _TYPES[dtype], ("rank", "source", "target", "runs", "blocks")
+        name, threads = _TYPES[dtype], self._share_threads
+        numbers = "rank", "source", "target", "runs", "blocks"
         text = f"""#include "peers.cuh"
-extern "C" __global__ void __launch_bounds__({SHARE_THREADS}) kernel(
+extern "C" __global__ void __launch_bounds__({threads}) kernel(
     const uint64* places, uint32* meetings, {", ".join(f"int {number}" for number in numbers)}) {{
   wait_for_previous();
-  sum_of_shares<{self._ranks}, {SHARE_THREADS}, {name}>(
+  sum_of_shares<{self._ranks}, {threads}, {name}>(
       places, meetings, {", ".join(numbers)}, [](const Summand<{name}>* x) {{
     return {self._total()};
   }});
 }}
 """
         signature = ("uint64*", "uint32*", *["int32"] * len(numbers))
-        return KernelText(text, signature, SHARE_THREADS, title="a sum over ranks, in shares", cpp=True)
+        return KernelText(text, signature, threads, title="a sum over ranks, in shares", cpp=True)
 
     def _total(self) -> str:
         """The sum of what the ranks give."""

@@ -30,7 +30,8 @@ class KernelText:
 
     Attributes:
         text: What defines a function named "kernel", in the language of the runtime.
-        signature: Types of its arguments, such as "float32*" or "int32".
+        signature: Types of its arguments, such as "float32*" or "int32"; nobody writes to a "const float32*" while the
+            kernel is in place.
         threads: Threads of a block.
         shared: Bytes of shared memory of a block that the text does not declare.
         title: What it does, for errors.

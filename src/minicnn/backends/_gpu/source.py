@@ -22,6 +22,7 @@ class Source:
         threads: Threads of a block.
         title: The operations in it.
         shared: Bytes of shared memory of a block that the text does not declare.
+        settled: Of each pointer among its arguments, if it is known: see `Writer.is_settled`.
     """
 
     text: str
@@ -31,11 +32,15 @@ class Source:
     threads: int
     title: str
     shared: int = 0
+    settled: tuple[bool, ...] = ()
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """Types of its arguments."""
-        return tuple(f"{v.dtype}*" for v in self.arguments) + (("int32*", "int32") if self.queued else ())
+        """Types of its arguments: see `KernelText`."""
+        kinds = [*(v.dtype for v in self.arguments), *["int32"] * self.queued]
+        settled = self.settled or [False] * len(kinds)
+        pointers = (f"{'const ' * fixed}{kind}*" for kind, fixed in zip(kinds, settled, strict=True))
+        return (*pointers, *["int32"] * self.queued)
 
 
 # What writes the kernel of a launch: its plan, its fusion groups, the ids of inputs of which there

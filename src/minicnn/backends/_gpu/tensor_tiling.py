@@ -23,8 +23,6 @@ from minicnn.kernels.elements import widens
 from minicnn.program.graph import Node, Value
 
 _T = TypeVar("_T")
-_STEP = 64  # channels, of which tensor cores multiply all in a step
-_MANY = 1024  # positions, from which on a sum over them has many such steps
 # Scores of thousands of candidates take milliseconds for a node; a network has hundreds of nodes of a few kinds, and is
 # planned several times.
 _chosen: dict[tuple[Any, ...], Any] = {}
@@ -63,7 +61,7 @@ class TensorTiles(Tiles):
 
     def _convolution(self, node: Node, pool: tuple[int, int] | None) -> Tile | None:
         ahead = PipelinedTile.best(node, self.gpu, self.precision) if self._pipelines(node, pool) else None
-        if ahead is not None and _fills_steps(node):
+        if ahead is not None and _fills_steps(node, self.gpu):
             return ahead
         tile = TensorConvolutionTile.best(node, self.gpu, self.precision, pool=pool)
         plain = super().convolution(node, pool)
@@ -74,7 +72,7 @@ class TensorTiles(Tiles):
 
     def _weight_gradient(self, node: Node) -> Tile | None:
         ahead = PipelinedWeightGradientTile.best(node, self.gpu, self.precision) if self._pipelines(node) else None
-        if ahead is not None and _fills_steps(node):
+        if ahead is not None and _fills_steps(node, self.gpu):
             return ahead
         tile = TensorWeightGradientTile.best(node, self.gpu, self.precision)
         if ahead is not None and (tile is None or ahead.score < tile.score):
@@ -95,12 +93,13 @@ class TensorTiles(Tiles):
         return cast(_T, _chosen[key])
 
 
-def _fills_steps(node: Node) -> bool:
+def _fills_steps(node: Node, gpu: Gpu) -> bool:
     """True if images have so many channels that no other tile is quicker than one whose operands come ahead."""
-    arrays = (*node.inputs, *node.outputs)
+    # Tensor cores multiply all of such channels in a step, and a sum over many positions has many steps.
+    arrays, limits = (*node.inputs, *node.outputs), costs_on(gpu).limits
     positions = min(v.size // v.shape[-1] for v in node.inputs)  # the terms of a weight gradient
-    many = positions >= _MANY or not node.op.name.startswith("conv2d_weight")
-    return many and all(v.shape[-1] % _STEP == 0 for v in arrays)
+    many = positions >= limits.positions or not node.op.name.startswith("conv2d_weight")
+    return many and all(v.shape[-1] % limits.step == 0 for v in arrays)
 
 
 def without_tensor_cores(node: Node, tile: Tile, gpu: Gpu) -> float:

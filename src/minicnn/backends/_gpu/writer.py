@@ -129,6 +129,18 @@ class Writer:
             return None
         return Number(data.flat[0], value.dtype)
 
+    def is_settled(self, value: Value) -> bool:
+        """True if nobody writes a value in memory while the kernel is in place: no group of it, and no launch ahead.
+
+        Loads of such a value may come in any order, and ahead of waiting for the launch ahead.
+        """
+        return id(value) not in self.written and self.plan.is_early(value, self.launch)
+
+    @property
+    def settled(self) -> tuple[bool, ...]:
+        """See `Source.settled`; the cursor moves at the end of a step."""
+        return (*map(self.is_settled, self.values), *[self.plan.follows_kernel(self.launch)] * self.reads_queue)
+
     def array(self, value: Value) -> Array:
         """A value's memory."""
         return Array(

@@ -52,7 +52,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         f"{writer.prologue()}{_dispatch(bodies, [*starts, blocks])}}}\n"
     )
     shared = max(writer.shared, *(group.tile.shared if group.tile else 0 for group in launch))
-    return Source(text, tuple(writer.values), writer.reads_queue, blocks, threads, named(launch), shared)
+    values, settled = tuple(writer.values), writer.settled
+    return Source(text, values, writer.reads_queue, blocks, threads, named(launch), shared, settled)
 
 
 def _dispatch(bodies: Sequence[str], starts: Sequence[int]) -> str:
@@ -81,21 +82,18 @@ class CppWriter(NeighbourWriter):
     def parameters(self) -> list[str]:
         """Declarations of the parameters."""
         result = []
-        for k, value in enumerate(self.values):
+        for k, (value, settled) in enumerate(zip(self.values, self.settled, strict=False)):  # the cursor comes last
             kind = f"{c_type(value)}*" if id(value) in self.written else f"const {c_type(value)}*"
             # Restricted pointers go through the read-only cache, by loads that the assembler moves ahead of waiting.
             # What the launch ahead writes, and what is read behind a barrier, must not.
-            early = self.plan.is_early(value, self.launch)
-            kind += " __restrict__" * (early and id(value) not in self.written | self.read_late)
-            result.append(f"{kind} p{k}")
-        # The cursor moves at the end of a step.
-        cursor = "const int* __restrict__ cursor" if self.launch else "const int* cursor"
-        return result + ([cursor, "const int offset"] if self.reads_queue else [])
+            result.append(kind + " __restrict__" * (settled and id(value) not in self.read_late) + f" p{k}")
+        cursor = f"const int*{' __restrict__' * self.settled[-1]} cursor" if self.reads_queue else ""
+        return result + ([cursor, "const int offset"] if cursor else [])
 
     def prologue(self) -> str:
-        """Statements before all groups; the first launch of a step may read what has just been brought or updated."""
-        # The first launch reads what the step before has written; all others wait in their groups, as late as they can.
-        wait = "" if self.launch else "  wait_for_previous();\n"
+        """Statements before all groups; the first kernel of a step may read what has just been brought or updated."""
+        # It reads what the step before has written; all others wait in their groups, as late as they can.
+        wait = "" if self.plan.follows_kernel(self.launch) else "  wait_for_previous();\n"
         return wait + ("  const uint32 row = uint32(cursor[0] + offset);\n" if self.reads_queue else "")
 
     def define(self, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
@@ -24,7 +25,6 @@ _SLIDING = frozenset(
     for more in some
 )  # fmt: skip
 _TOTAL = Name("total.v[e]")
-_KEPT, _FETCHED = 1.25, 3  # most bytes that are fetched ahead, in caches; least arrays
 _T = TypeVar("_T")
 
 
@@ -170,8 +170,10 @@ class NeighbourWriter(Writer):
         count = 128 // max(self._fetched.values(), default=2)
         fetches = " ".join(f"fetch({name} + first);" for name in self._fetched)
         # What the cache cannot keep until it is read is fetched twice; and of little, blocks hide each other's waiting.
-        kept = self._size * sum(self._fetched.values()) <= _KEPT * self.plan.tiles.gpu.l2
-        useful = kept and len(self._fetched) >= _FETCHED
+        gpu = self.plan.tiles.gpu
+        limits = costs_on(gpu).limits
+        kept = self._size * sum(self._fetched.values()) <= limits.fetched * gpu.l2
+        useful = kept and len(self._fetched) >= limits.arrays
         return f"    const auto ahead = [&](uint32 first) {{ {fetches} }};\n", count if useful else 0
 
     @property

@@ -18,7 +18,8 @@ from minicnn.backends.numba_cuda.shim import cuda
 from minicnn.backends.numba_cuda.texts import define
 from minicnn.machine import cores
 
-# Type of an argument as text: "float32*" is a pointer, "int64" a number. A bool is a byte in memory.
+# Types of arguments as text: "float32*" is a pointer, "const float32*" one to what nobody writes while the kernel is in
+# place, "int64" a number. A bool is a byte in memory.
 Signature = tuple[str, ...]
 # Text, signature, capability, most threads of a block.
 Job = tuple[str, Signature, tuple[int, int], int]
@@ -39,16 +40,17 @@ def _package() -> str:
     engine = files("minicnn.backends.numba_cuda")
     parts = [
         *engine.joinpath("kernels").iterdir(),
-        *map(engine.joinpath, ("translation.py", "instructions.py", "intrinsics.py", "nvvm.py")),
+        *map(engine.joinpath, ("compiling.py", "translation.py", "instructions.py", "intrinsics.py", "nvvm.py")),
     ]
     return chr(0).join(p.read_text(encoding="utf-8") for p in sorted(parts, key=str) if p.name.endswith(".py"))
 
 
 def ptx(text: str, signature: Signature, capability: tuple[int, int], threads: int) -> str:
     """PTX with one entry, named "kernel"."""
-    module = nvvm.module_of(python_function(text), signature, threads, nvvm.version())
+    overlaps = capability >= OVERLAPPING  # and waits for the kernel ahead, which may still write
+    module = nvvm.module_of(python_function(text), signature, threads, nvvm.version(), overlaps=overlaps)
     code = nvvm.compile_module(module, capability)
-    if capability < OVERLAPPING:  # a kernel waits for the one ahead of it from there on
+    if not overlaps:
         return code
     # The first instruction behind the declarations. Python has no word for it, so that it goes into the PTX.
     start = re.compile(r"^\t(?!\.)(?=\w)", re.MULTILINE).search(code, code.index("\n{", code.index(".entry kernel")))

@@ -317,7 +317,7 @@ def _simulated(argument: Any, kind: str) -> Any:
     """An argument for the simulator: elements from the pointer on, or a number of the right type."""
     if not isinstance(argument, Pointer):
         return float(argument) if kind.startswith("float") else int(argument)
-    dtype = np.dtype(np.uint8 if kind == "bool*" else kind[:-1])
+    dtype = np.dtype(np.uint8 if kind.endswith("bool*") else kind.removeprefix("const ")[:-1])
     count = (argument.memory.nbytes - argument.offset) // dtype.itemsize
     end = argument.offset + count * dtype.itemsize
     return argument.memory.bytes[argument.offset : end].view(dtype)

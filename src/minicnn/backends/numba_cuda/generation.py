@@ -31,16 +31,17 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         calls += f"    {'el' if start else ''}if number < {start + count}:\n        {name}(p, {place})\n"
         start += count
     # Parameters are one tuple, so that functions of all groups have the same parameters.
-    values = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
+    names = [*(f"p{k}" for k in range(len(writer.values))), *(["cursor", "offset"] if writer.reads_queue else [])]
     row = ["read(cursor, 0) + offset"] if writer.reads_queue else []
-    arguments = ", ".join([*values[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
+    arguments = ", ".join([*names[: len(writer.values)], *row]) + ("" if len(writer.values) + len(row) > 1 else ",")
     definitions = "".join(writer.definitions)
     text = (
         f"# {named(launch)}\n{definitions}\n\n"
-        f"def kernel({', '.join(values)}):\n    number = cuda.blockIdx.x\n    p = ({arguments})\n{calls}"
+        f"def kernel({', '.join(names)}):\n    number = cuda.blockIdx.x\n    p = ({arguments})\n{calls}"
     )
     shared = max((u.tile.shared for u in launch if u.tile is not None and u.anchor.op.name == "row_region"), default=0)
-    return Source(text, tuple(writer.values), writer.reads_queue, start, threads, named(launch), shared)
+    values, settled = tuple(writer.values), writer.settled
+    return Source(text, values, writer.reads_queue, start, threads, named(launch), shared, settled)
 
 
 class PythonWriter(Writer):

@@ -58,12 +58,21 @@ class Number:
 
 @dataclass(frozen=True)
 class Memory:
-    """An array, or where one begins: kind of its elements, pointer, address space, sizes of its axes if it has any."""
+    """An array, or where one begins.
+
+    Attributes:
+        kind: Kind of its elements.
+        pointer: The pointer.
+        space: Its address space.
+        shape: Sizes of its axes, if it has any.
+        settled: Whether nobody writes there while the kernel is in place.
+    """
 
     kind: str
     pointer: str
     space: int = GENERIC
     shape: tuple[int, ...] = ()
+    settled: bool = False
 
     @property
     def type(self) -> str:
@@ -296,14 +305,16 @@ class Instructions:
         self.lines.append(f"store {self.cast(value, array.kind).typed}, {array.type} {place}")
 
     def read(self, array: Memory, at: Number, count: int = 1, kind: str = "") -> list[Number]:
-        """Neighbours of memory that nothing writes, by one load, as numbers of a kind."""
+        """Neighbours of memory that the kernel does not write, by one load, as numbers of a kind."""
         kind = kind or array.kind
         place, each = self.place(array, [self.cast(at, "uint64")]), TYPES[kind]
         type_ = each if count == 1 else f"<{count} x {each}>"
         if type_ != TYPES[array.kind]:
             place = self.pure(f"bitcast {array.type} {place} to {type_}*")
         align = min(16, count * np.dtype(kind).itemsize)
-        value = self.emit(f"load {type_}, {type_}* {place}, align {align}, !invariant.load !0")
+        # Invariant loads go through the read-only cache, and may come ahead of waiting for the kernel ahead.
+        invariant = ", !invariant.load !0" * array.settled
+        value = self.emit(f"load {type_}, {type_}* {place}, align {align}{invariant}")
         if count == 1:
             return [Number(kind, value)]
         return [Number(kind, self.emit(f"extractelement {type_} {value}, i32 {k}")) for k in range(count)]

@@ -32,14 +32,17 @@ def _library() -> bytes:
     return Path(find_bitcode_lib("device")).read_bytes()
 
 
-def module_of(function: Callable[..., Any], kinds: Sequence[str], threads: int, versions: Sequence[int]) -> str:
+def module_of(
+    function: Callable[..., Any], kinds: Sequence[str], threads: int, versions: Sequence[int], *, overlaps: bool = True
+) -> str:
     """The module with one kernel, of the name "kernel".
 
     Args:
         function: What the kernel does.
-        kinds: Kinds of its arguments: "float32*" is a pointer, "int64" a number.
+        kinds: Kinds of its arguments: see `KernelText.signature`.
         threads: Most threads of a block that it is launched with.
         versions: See `version`.
+        overlaps: Whether it may be in place while the kernel ahead of it writes.
 
     Raises:
         UnknownWordError: If the function has words that are not translated.
@@ -47,8 +50,9 @@ def module_of(function: Callable[..., Any], kinds: Sequence[str], threads: int, 
     out = Instructions()
     arguments: list[Any] = []
     for k, text in enumerate(kinds):
-        kind = text.rstrip("*").replace("bool", "uint8")
-        arguments.append(Memory(kind, f"%p{k}") if text.endswith("*") else Number(kind, f"%p{k}"))
+        kind = text.removeprefix("const ").rstrip("*").replace("bool", "uint8")
+        settled = text.startswith("const") or not overlaps
+        arguments.append(Memory(kind, f"%p{k}", settled=settled) if text.endswith("*") else Number(kind, f"%p{k}"))
     Translation(out, function).run(arguments)
     types = [a.type if isinstance(a, Memory) else TYPES[a.kind] for a in arguments]
     parameters = ", ".join(f"{kind} %p{k}" for k, kind in enumerate(types))

@@ -98,7 +98,7 @@ class CudaPython(Python):
     def _load(self, x: Load) -> tuple[str, int]:
         if x.array.memory != DEVICE or x.array.written:
             return self._stored(self._at(x.array, x.place), x.array.dtype)
-        # What nothing here writes is read past the cache that is kept coherent.
+        # What the kernel does not write is read past the cache that is kept coherent, if nobody else writes it either.
         return self._stored(f"read({x.array.name}, {self.place(x.place)})", x.array.dtype)
 
     def _at(self, array: Array, place: Expr) -> str:

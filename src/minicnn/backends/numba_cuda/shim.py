@@ -56,7 +56,7 @@ def device_function(function: Any) -> Any:
 
 
 def read(pointer: Any, i: Any) -> Any:
-    """Element i of memory that the kernel does not write: loaded early, in any order, through the read-only path."""
+    """Element i of memory that the kernel does not write; if nobody else does, it is loaded early and in any order."""
     return pointer[i]
 
 

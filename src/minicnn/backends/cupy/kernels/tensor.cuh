@@ -194,6 +194,7 @@ template <class P_, class X_, class Y_, class S_, int C_, int F_, class Sizes> s
   static constexpr int REAL = NB * TH * Y::W, STEPS = quotient(REAL, 16);
   static constexpr int PLANE = NB * IH * IW * R::SIZE, ROW = odd_run(FB), GRADIENT = STEPS * 16 * ROW;
   static constexpr int ROWS = quotient(Y::H, TH), STRIPS = quotient(Y::N, NB) * ROWS;
+  static_assert(PARTS <= STRIPS, "a block without strips would not wait for the launch ahead");
   static constexpr int C_PARTS = quotient(C, CB), F_PARTS = quotient(F, FB), GROUPS = Y::C / F;
   static constexpr int SIZE = S::KH * S::KW * C * Y::C;
   static constexpr int BLOCKS = PARTS * C_PARTS * F_PARTS * GROUPS;

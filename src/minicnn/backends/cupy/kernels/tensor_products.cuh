@@ -12,6 +12,7 @@ template <class P_, int M_, int N_, int K_, bool TA_, bool TB_, class Sizes> str
   static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, OWN = 32 * WM * WN, THREADS = OWN * SLICES;
   static constexpr int COLUMNS = quotient(N, BN), ROWS = quotient(M, BM), BLOCKS = ROWS * COLUMNS * PARTS;
   static constexpr int RUN = quotient(quotient(K, PARTS), BK) * BK;  // terms of a part
+  static_assert((PARTS - 1) * RUN < K, "a block without terms would not wait for the launch ahead");
   static constexpr int A_ROWS = TA ? BK : BM, A_ROW = odd_run(TA ? BM : BK), B_ROWS = TB ? BN : BK, B_ROW = odd_run(TB ? BK : BN);
 };
 
