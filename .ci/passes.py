@@ -1,15 +1,12 @@
 """Passes of the gate over the tests: the tests that each has run, those that are left, and those that none has run.
 
-As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has three options:
+As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has two options:
 
     --record FILE     write what became of each test: JSON of the reason for which it was skipped, or "", of its
                       processor time in seconds, that of its processes included, and of the files with the marker
                       `environment`
     --left-by FILE    leave out the tests that have run by this record, but for those with the marker `environment`; by
                       day a file all of whose tests have run is not even imported
-    --in-turn FILE    one worker of pytest-xdist collects after the other, and loads what that has compiled; this takes
-                      a third less processor time, and is quicker where other programs keep the other cores busy. FILE
-                      is a lock
 
 As a program it says which tests take longest, and compares the tests that none of the passes has run with a list. Where
 they differ it fails, and where a test took more than LONG processor seconds in all its cases that no other list names:
@@ -23,12 +20,10 @@ that none has run.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +49,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("passes")
     group.addoption("--record", metavar="FILE", help="write which tests have run, and why the others were skipped")
     group.addoption("--left-by", metavar="FILE", action="append", default=[], help="leave out what has run by a record")
-    group.addoption("--in-turn", metavar="FILE", help="workers collect one after the other")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -120,16 +114,6 @@ def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
     """Why a test or a module was skipped, in one line."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return " ".join(text.removeprefix("Skipped: ").split())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Wait for the other workers to have collected."""
-    lock = session.config.getoption("in_turn")
-    with open(lock or os.devnull, "w") as file:
-        if lock and hasattr(session.config, "workerinput"):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        return (yield)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -105,7 +105,7 @@ def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: 
         Path(f"test_{name}.py").write_text("import needed\ndef test(): pass\n")
     Path("needed.py").write_text("import pytest\npytest.importorskip('no_such_library')\n")
     Path("test_finished.py").write_text("from pathlib import Path\nPath('imported').touch()\ndef test(): pass\n")
-    first = passed("first", "-n", "1", "--in-turn", "lock")
+    first = passed("first", "-n", "1")
     assert first == {
         "test_one.py": NONE_IS, "test_two.py": NONE_IS, "test_cases.py::test_library[os]": "",
         "test_cases.py::test_library[no_such_library]": NONE_IS, "test_cases.py::test_more": "needs more",
