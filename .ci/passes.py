@@ -2,9 +2,11 @@
 
 As a plugin of pytest (`-p passes`, with this folder in PYTHONPATH) it has two options:
 
-    --record FILE     write what became of each test: JSON of the reason for which it was skipped, or "", and of its
-                      processor time in seconds, that of its processes included
-    --left-by FILE    leave out the tests that have run by this record, but for those with the marker `environment`
+    --record FILE     write what became of each test: JSON of the reason for which it was skipped, or "", of its
+                      processor time in seconds, that of its processes included, and of the files with the marker
+                      `environment`
+    --left-by FILE    leave out the tests that have run by this record, but for those with the marker `environment`; by
+                      day a file all of whose tests have run is not even imported
 
 As a program it says which tests take longest, and compares the tests that none of the passes has run with a list. Where
 they differ it fails, and where a test took more than LONG processor seconds in all its cases that no other list names:
@@ -22,6 +24,7 @@ import json
 import os
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ SLOWEST = 20  # tests that are named
 # Processor seconds for which a test needs a line of its own in the list. The list has tests from half of it on: beside
 # other programs, which share caches and memory, the same work takes up to 1.6 times as long.
 LONG = 15
+EVERY_CASE = os.environ.get("MINICNN_EVERY_CASE") == "1"  # as at night
 SECONDS = "processor seconds"
 BEGUN = pytest.StashKey[float]()
 Skips = dict[str, str]  # name of a test, or of a module that skips itself: the reason, "" if it has run
@@ -58,6 +62,7 @@ class Recorder:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config, self._skips, self._seconds = config, Skips(), dict[str, float]()
+        self._environment = set[str]()  # files
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """See pytest."""
@@ -71,6 +76,8 @@ class Recorder:
         elif report.when == "call":
             self._skips[report.nodeid] = ""
         elif report.when == "teardown":
+            if "environment" in report.keywords:
+                self._environment.add(report.nodeid.partition("::")[0])
             self._seconds[report.nodeid] = dict(report.user_properties).get(SECONDS, 0.0)
 
     @pytest.hookimpl(tryfirst=True)
@@ -94,7 +101,7 @@ class Recorder:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["modules"] = {n: why for n, why in self._skips.items() if "::" not in n}
         else:
-            record = {"skips": self._skips, "seconds": self._seconds}
+            record = {"skips": self._skips, "seconds": self._seconds, "environment": sorted(self._environment)}
             Path(self._config.getoption("record")).write_text(json.dumps(record, indent=0), "utf-8")
 
 
@@ -107,6 +114,22 @@ def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
     """Why a test or a module was skipped, in one line."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return " ".join(text.removeprefix("Skipped: ").split())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over a file that has nothing left."""
+    if collection_path.suffix != ".py" or EVERY_CASE:
+        return None
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return any(file in finished(record) for record in config.getoption("left_by")) or None
+
+
+@cache
+def finished(record: str) -> set[str]:
+    """Files all of whose tests have run by a record, none of them with the marker `environment`."""
+    left = {name.partition("::")[0] for name, why in read(record).items() if why}
+    left |= set(json.loads(Path(record).read_text("utf-8"))["environment"])
+    return {name.partition("::")[0] for name in read(record)} - left
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -38,7 +38,7 @@ NONE_IS = "could not import 'no_such_library': No module named 'no_such_library'
 
 def passed(name: str, *options: str, **environment: str) -> dict[str, str]:
     """The record of a pass over the tests here."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE"))}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COVERAGE", "MINICNN_EVERY"))}
     subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "passes", "--record", name, "-q", *options],
         env={**inherited, "PYTHONPATH": str(PASSES.parent), **environment}, check=True, stdout=subprocess.DEVNULL,
@@ -104,15 +104,19 @@ def test_what_no_pass_runs_is_compared_with_a_list(tmp_path: Path, monkeypatch: 
     for name in ("one", "two"):  # the same reason, at the same line of a third file
         Path(f"test_{name}.py").write_text("import needed\ndef test(): pass\n")
     Path("needed.py").write_text("import pytest\npytest.importorskip('no_such_library')\n")
+    Path("test_finished.py").write_text("from pathlib import Path\nPath('imported').touch()\ndef test(): pass\n")
     first = passed("first", "-n", "1")
     assert first == {
         "test_one.py": NONE_IS, "test_two.py": NONE_IS, "test_cases.py::test_library[os]": "",
         "test_cases.py::test_library[no_such_library]": NONE_IS, "test_cases.py::test_more": "needs more",
         "test_cases.py::test_environment": "", "test_cases.py::test_fails": "", "test_cases.py::test_slow": "",
+        "test_finished.py::test": "",
     }  # fmt: skip
+    Path("imported").unlink()
     second = passed("second", "--left-by", "first", MORE="1")
     ran = {name for name, why in second.items() if not why}
     assert ran == {"test_cases.py::test_more", "test_cases.py::test_environment"}
+    assert not Path("imported").exists(), "a file that has nothing left"
 
     listed = [f"{name}: {NONE_IS}" for name in ("test_cases.py::test_library", "test_one.py", "test_two.py")]
     Path("skipped").write_text("\n".join(["# why", "", *listed]))
