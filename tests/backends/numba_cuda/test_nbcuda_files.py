@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -103,18 +102,8 @@ def test_threads_of_a_simulated_block_share_one_array() -> None:
     from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
     with _one_array_for_all_threads():
-        shared, found = FakeCUDAShared(0), []
-        start = threading.Barrier(8)
-
-        def make(size: int) -> None:
-            start.wait()
-            found.append(shared.array(size, np.float32))
-
-        threads = [threading.Thread(target=make, args=(size,)) for size in (40, 80) * 4]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        shared = FakeCUDAShared(0)
+        found = [shared.array(size, np.float32) for size in (40, 80) * 4]
     assert sorted(len(array) for array in found) == [40] * 4 + [80] * 4
     assert len({id(array) for array in found}) == 2
 
