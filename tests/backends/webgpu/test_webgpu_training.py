@@ -135,7 +135,7 @@ def test_platforms_learns_digits_without_a_gpu() -> None:
                           backend="webgpu")  # fmt: skip
     model.compile(Adam(0.005), SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
     model.fit(digits.x_train, digits.y_train, batch_size=25, epochs=2, verbose=0)
-    assert model.evaluate(digits.x_test, digits.y_test, batch_size=250, verbose=0, return_dict=True)["accuracy"] >= 0.96
+    assert model.evaluate(digits.x_test, digits.y_test, batch_size=250, verbose=0, return_dict=True)["accuracy"] >= 0.97
 
 
 def test_arrays() -> None:
