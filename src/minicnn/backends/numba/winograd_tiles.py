@@ -111,10 +111,8 @@ def _unpatch(down: Matrix, along: Matrix, finish: str) -> Callable[..., None]:
                 if finish == "mask":
                     positive = builder.fcmp_ordered(">", _load(builder, place(size + number)), zero)
                     value = builder.select(positive, value, zero)
-                elif finish:
-                    value = _extremum(">=")(builder, value, zero)
-                    if finish == "relu6":
-                        value = _extremum("<=")(builder, value, _filled(VECTOR, 6.0))
+                else:
+                    value = _finished(builder, value, finish)
                 _store(builder, place(number), value)
             return []
 
@@ -122,6 +120,40 @@ def _unpatch(down: Matrix, along: Matrix, finish: str) -> Callable[..., None]:
         _looped(builder, [], count, [x, ir.Constant(INT, 0), bias], steps, body)
 
     return emit
+
+
+def _release(down: Matrix, along: Matrix, finish: str, *, joined: bool, some: bool) -> Callable[..., None]:
+    outputs, width = len(down) * len(along), len(along[0])
+
+    def emit(builder: Any, x: Any, x_step: Any, table: Any, y: Any, other: Any, bias: Any, lanes: Any = None) -> None:
+        def load(address: Any) -> Any:
+            return _load_some(builder, address, lanes) if some else _load(builder, address)
+
+        def place(start: Any, number: int) -> Any:
+            return builder.add(builder.load(pointer(builder, _plus(builder, table, 8 * number), INT)), start)
+
+        def read(i: int, j: int) -> Any:
+            return _load(builder, _at(builder, x, x_step, i * width + j))
+
+        offset = load(bias)
+        for i, j, value in _both_ways(builder, down, along, read):
+            number, value = i * len(along) + j, builder.fadd(value, offset)
+            if joined:
+                value = builder.fadd(value, load(place(other, outputs + number)))
+            value = _finished(builder, value, finish)
+            if some:
+                _store_some(builder, place(y, number), value, lanes)
+            else:
+                _store(builder, place(y, number), value)
+
+    return emit
+
+
+def _finished(builder: Any, value: Any, finish: str) -> Any:
+    """A value behind a relu or relu6."""
+    if finish:
+        value = _extremum(">=")(builder, value, _filled(VECTOR, 0.0))
+    return _extremum("<=")(builder, value, _filled(VECTOR, 6.0)) if finish == "relu6" else value
 
 
 def _spread_filters(down: Matrix, along: Matrix) -> Callable[..., None]:
@@ -166,6 +198,11 @@ def _operations() -> Iterator[Operation]:
         for finish in FINISHES:
             emit = _unpatch(down, along, finish)
             yield operation(f"unpatch{finish and '_'}{finish}_{name}", VOID, [INT] * 5, emit)
+        for finish, joined, some in product(FINISHES[:3], (False, True), (False, True)):
+            yield operation(
+                f"release{'_join' * joined}{finish and '_'}{finish}{'_some' * some}_{name}", VOID, [INT] * (6 + some),
+                _release(down, along, finish, joined=joined, some=some),
+            )  # fmt: skip
         yield operation(f"spread_filters_{name}", VOID, [INT] * 7, _spread_filters(down_g, along_g))
         yield operation(f"spread_gradients_{name}", VOID, [INT] * 6, _patch(transposed(down), transposed(along)))
         joined = _join_filters(transposed(down_g), transposed(along_g))
@@ -180,6 +217,9 @@ def _operations() -> Iterator[Operation]:
 #   and following vectors; a number for each filter at `bias` is added; output k goes to the address at table + 8 k and
 #   following vectors. _relu and _relu6 end with these, _mask with 0 where what lies at the addresses that follow those
 #   in the table is not positive.
+# - release_M_T_N_U(x, x_step, table, y, other, bias): A^T m A of 16 filters side by side, plus the vector at `bias`;
+#   output k goes to y and what is at table + 8 k. _join adds the vectors at `other` and what follows those in the
+#   table, _relu and _relu6 end with these. _some takes how many of the filters there are.
 # - spread_filters_M_T_N_U(o, o_step, w, step, flipped, live, lanes): G g G^T of `lanes` filters side by side, of
 #   which those after the first `live` are 0; tap k is at w + k step, or the taps come in reverse; element k goes to
 #   o + k o_step.
