@@ -208,7 +208,8 @@ def test_winograd_follows_the_costs(element: float, chosen: bool, monkeypatch: p
     from dataclasses import replace
 
     winograd = cpus.host().costs.winograd
-    use_costs(monkeypatch, winograd=replace(winograd, element=element, gradient_element=element))
+    changed = {"element": element, "small_element": element, "gradient_element": element}
+    use_costs(monkeypatch, winograd=replace(winograd, **changed))
     model = Sequential([Input((16, 16, 32)), Conv2D(32, 3), Conv2D(32, 3)], backend=numba())
     how = [text for _, text in model.backend.explain(model.program("predict", batch_size=16))]
     assert any("winograd" in text for text in how) == chosen

@@ -19,7 +19,7 @@ from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.winograd import Tiling, possible, tilings
 from minicnn.machine import second_level_cache
 
-VECTORS = 4  # of a panel of filters, at most
+TILES = 6  # that share each vector of weights, at least, where there are so many
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ChannelTiling(Tiling):
     @property
     def vectors(self) -> int:
         """Vectors of a panel of filters."""
-        return vectors_of(self.filters, VECTORS)
+        return vectors_of(self.filters, sums_of(TILES))
 
     @property
     def panels(self) -> int:
@@ -69,12 +69,12 @@ class ChannelTiling(Tiling):
 
     @property
     def least(self) -> int:
-        """Tiles whose products take as long as those of one: as many as keep the processor adding."""
-        return -(-CHAINS // self.vectors)
+        """Tiles whose sums keep the processor adding, so that none is split, whatever the threads."""
+        return min(CHAINS // 2 // self.vectors + 1, sums_of(self.vectors))
 
     @property
     def rows(self) -> int:
-        """Tiles whose products are summed at once: so many that a sum is one sum, whatever the threads."""
+        """Tiles whose products are summed at once."""
         share = -(-self.tiles // self.shares[0])
         return max(self.least, even_tile(share, min(ROWS, sums_of(self.vectors))))
 
@@ -109,7 +109,8 @@ class ChannelTiling(Tiling):
         vectors, costs = self.panels * self.vectors, cpus.host().costs
         products = max(self.tiles, self.least) * self.size * self.channels * vectors * costs.channels
         transforms = self.tiles * self.size * (self.channel_vectors + vectors)
-        return products + costs.winograd.element * transforms + costs.far * self.weight_bytes / BYTES
+        element = costs.winograd.transforms(self.height * self.width)
+        return products + element * transforms + costs.far * self.weight_bytes / BYTES
 
 
 def chosen(

@@ -65,11 +65,14 @@ class WinogradCosts:
 
     Attributes:
         product: A multiply-add of its products.
-        element: Transforming a vector of 16 samples, an element of a tile and channel, with waiting for memory.
+        element: Transforming a vector of 16 samples, an element of a tile and channel, with waiting for memory, in
+            tiles of 4x4 outputs.
         weight: Transforming a vector of weights.
         gradient_element: Like `element`, for weight gradients.
         gradient_sum: A vector of a weight gradient's sums, which are loaded and stored for each group of tiles, and for
             each part and thread at the end.
+        small_element: Like `element`, in tiles of 2x2 outputs.
+        backward: By how much an element of an input gradient takes longer, which another image mostly masks.
     """
 
     product: float
@@ -77,10 +80,16 @@ class WinogradCosts:
     weight: float
     gradient_element: float
     gradient_sum: float
+    small_element: float
+    backward: float
+
+    def transforms(self, outputs: int) -> float:
+        """Time of an element of a tile of so many outputs."""
+        return self.small_element + (self.element - self.small_element) * (outputs - 4) / 12
 
 
 # Measured by the floats that a multiply-add unit takes at a time: on an EPYC with AVX-512, and on a Xeon.
-WINOGRAD = {8: WinogradCosts(1.0, 8, 80, 8, 12), 16: WinogradCosts(0.9, 22, 50, 32, 6)}
+WINOGRAD = {8: WinogradCosts(1.0, 8, 80, 8, 12, 4.5, 1.2), 16: WinogradCosts(0.9, 22, 50, 32, 6, 22, 1.0)}
 HALVED = ("znver4",)  # CPUs that multiply registers of 16 floats in two halves
 STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
 

@@ -169,7 +169,8 @@ class WinogradShape(Tiling):
         costs, products = cpus.host().costs.winograd, self.size * self.tiles * self.channels * self.filters
         transforms = self.tiles * self.size * (self.channels + self.filters)
         weights = self.size * self.channels * self.filters * 4 / BYTES
-        return costs.product * products + costs.element * transforms + costs.weight * weights
+        element = costs.transforms(self.height * self.width) * (costs.backward if self.flipped else 1)
+        return costs.product * products + element * transforms + costs.weight * weights
 
 
 def possible(row: Line, column: Line, groups: int) -> bool:
