@@ -136,6 +136,27 @@ def test_as_many_threads_as_there_are_give_the_same_bits(n: int) -> None:
     assert all(np.array_equal(results[0], result) for result in results)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_winograd_with_channels_in_the_lanes(n: int) -> None:
+    """Tiles partly outside, vectors of channels and filters that are not full, a shortcut, several threads' bits."""
+
+    def residual(backend: Any) -> Model:
+        inputs = Input((14, 11, 20))
+        x = Conv2D(40, 3, padding="same", activation="relu")(inputs)
+        x = ReLU()(Conv2D(40, 3, padding="same", use_bias=False)(x) + x)
+        return Model(inputs, Conv2D(32, 3)(x), backend=backend, seed=0)
+
+    x = normal((n, 14, 11, 20), 0).astype("float32")
+    results = []
+    for threads in (1, 2, 7):
+        model = residual(numba(threads))
+        how = [text for _, text in model.backend.explain(model.program("predict", batch_size=n)) if "conv2d" in text]
+        assert all("conv2d of channels by winograd" in text for text in how)
+        results.append(model.predict(x, n))
+    assert_close(results[0], residual("numpy").predict(x, n), terms=9 * 40)
+    assert all(np.array_equal(results[0], result) for result in results)
+
+
 def test_small_outputs_of_the_same_numbers_have_shapes_of_their_own() -> None:
     x = Input((4,))
     h = Dense(6)(x)
@@ -187,7 +208,8 @@ def test_winograd_follows_the_costs(element: float, chosen: bool, monkeypatch: p
     from dataclasses import replace
 
     winograd = cpus.host().costs.winograd
-    use_costs(monkeypatch, winograd=replace(winograd, element=element, gradient_element=element))
+    changed = {"element": element, "small_element": element, "gradient_element": element}
+    use_costs(monkeypatch, winograd=replace(winograd, **changed))
     model = Sequential([Input((16, 16, 32)), Conv2D(32, 3), Conv2D(32, 3)], backend=numba())
     how = [text for _, text in model.backend.explain(model.program("predict", batch_size=16))]
     assert any("winograd" in text for text in how) == chosen

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from minicnn.backends.numba import channel_lanes, cpus, few_samples, movement, winograd
+from minicnn.backends.numba import channel_lanes, channel_winograd, cpus, few_samples, movement, winograd
 from minicnn.backends.numba.channel_lanes import GRADIENT, End, Update
 from minicnn.backends.numba.channel_shapes import ChannelShape, Frame, margins
-from minicnn.backends.numba.correlate import Line
+from minicnn.backends.numba.channel_winograd import ChannelTiling
 from minicnn.backends.numba.elementwise import ElementwiseGroup, Operand
 from minicnn.backends.numba.lowering import BLOCKED, PLAIN, Key, Lowering, Task
-from minicnn.backends.numba.operations import LANES
+from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.backends.numba.products import NOTHING, POINT, Ending, all_lines, ends_of, lines_of, transposed
 from minicnn.backends.numba.short import SHORT
 from minicnn.program.graph import Node, Value
@@ -20,17 +20,16 @@ _NO_KERNEL = ("reshape", "add", "relu", "relu6")  # what joins others mostly
 _NO_FRAME: Frame = ((0, 0), (0, 0))
 
 
-def _framed(to: Lowering, node: Node, x: Value, rows: list[Line], columns: list[Line]) -> tuple[Key, Frame]:
-    """Images with the zeros around them that the taps reach."""
-    frame = margins(rows), margins(columns)
+def _framed(to: Lowering, node: Node, x: Value, frame: Frame, *, spare: int = 0) -> Key:
+    """Images with zeros around them, and so many bytes behind."""
     height, width, channels = x.shape[1:]
-    if frame == _NO_FRAME:
-        return to.need(x, PLAIN), frame
+    if frame == _NO_FRAME and not spare:
+        return to.need(x, PLAIN)
     padded = height + sum(frame[0]), width + sum(frame[1])
-    key = to.scratch(node, "frame", x.shape[0] * padded[0] * padded[1] * channels * 4)
+    key = to.scratch(node, "frame", x.shape[0] * padded[0] * padded[1] * channels * 4 + spare)
     source = movement.frame(height=height, width=width, pixel=channels, rows=frame[0], columns=frame[1])
     to.tasks.append(Task(node, [to.need(x, PLAIN)], [key], source, x.shape[0] * padded[0]))
-    return key, frame
+    return key
 
 
 def conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
@@ -41,7 +40,12 @@ def conv2d(to: Lowering, node: Node, ending: Ending = NOTHING) -> None:
     if node.op.name.endswith("gradient"):
         sizes = sizes[::-1]
     rows, columns = all_lines(node)
-    key, frame = _framed(to, node, x, rows, columns)
+    tiling = _tiling(to, node)
+    if tiling is not None:
+        _by_winograd(to, node, tiling, ending)
+        return
+    frame = margins(rows), margins(columns)
+    key = _framed(to, node, x, frame)
     shapes = [
         ChannelShape(r, c, x.shape[0], *sizes, groups, kh, kw, (y.shape[1], y.shape[2]), frame, to.threads)
         for r in rows for c in columns
@@ -68,6 +72,31 @@ def _correlated(to: Lowering, node: Node, x: Key, w: Value, shapes: list[Channel
         to.add(node, source, [x, *reads, *ends_of(to, ending)], [to.buffer(y, PLAIN)], items)
 
 
+def _tiling(to: Lowering, node: Node) -> ChannelTiling | None:
+    """Tiles of a convolution with weights that stay the same, if they are worth it."""
+    x, w = node.inputs[:2]
+    if node.op.name != "conv2d" or id(w) not in to.fixed or id(x) in to.fixed:
+        return None
+    (row, *_), (column, *_) = all_lines(node)
+    sizes = x.shape[0], w.shape[2], w.shape[3], node.attrs["groups"], to.threads
+    return channel_winograd.chosen(row, column, *sizes)
+
+
+def _by_winograd(to: Lowering, node: Node, shape: ChannelTiling, ending: Ending) -> None:
+    (x, w), y = node.inputs, node.outputs[0]
+    # The last vector of an image's last pixel may go beyond it.
+    image = _framed(to, node, x, shape.frame, spare=BYTES if shape.channels % LANES else 0)
+    transformed = to.scratch(node, "weights", shape.weight_bytes)
+    source = channel_winograd.transformed_weights(shape)
+    to.tasks.append(Task(node, [to.need(w, PLAIN)], [transformed], source, shape.panels))
+    items = math.prod(shape.shares)
+    parts = to.scratch(node, "parts", shape.part_bytes * items)
+    end = End(ending.bias is not None, ending.addend is not None, ending.finish)
+    source = channel_winograd.forward(f"{node.op.name} of channels", shape, end)
+    reads = [image, transformed, *ends_of(to, ending)]
+    to.add(node, source, reads, [parts, to.buffer(y, PLAIN)], items)
+
+
 def _prepared(to: Lowering, node: Node, w: list[Key], shape: ChannelShape) -> list[Key]:
     """Packed weights and places."""
     weights = to.scratch(node, "weights", shape.packed_bytes)
@@ -83,7 +112,8 @@ def weight_gradient(to: Lowering, node: Node, update: Update | None = None) -> N
     dy, x = node.inputs
     groups, kernel = node.attrs["groups"], node.attrs["kernel"]
     row, column = lines_of(node, x, kernel)
-    key, frame = _framed(to, node, x, [row], [column])
+    frame = margins([row]), margins([column])
+    key = _framed(to, node, x, frame)
     sizes = (x.shape[3] // groups, dy.shape[3] // groups, groups, kernel[0], kernel[1], (dy.shape[1], dy.shape[2]))
     _gradient(to, node, dy, key, ChannelShape(row, column, x.shape[0], *sizes, frame, to.threads), update)
 
@@ -195,7 +225,8 @@ def _work(to: Lowering, node: Node) -> tuple[float, float]:
     products = weights.size * (math.prod(image.shape[1:-1]) if name.startswith("conv2d") else 1)
     lanes = result.shape[-1] // node.attrs.get("groups", 1)  # what fills them: filters, or channels of dx
     channels = products / lanes * -(-lanes // LANES) * to.samples * costs.channels
-    return channels, _with_samples(to, node, products)
+    tiling = _tiling(to, node)
+    return channels if tiling is None else tiling.cost, _with_samples(to, node, products)
 
 
 def _with_samples(to: Lowering, node: Node, products: int) -> float:

@@ -65,11 +65,14 @@ class WinogradCosts:
 
     Attributes:
         product: A multiply-add of its products.
-        element: Transforming a vector of 16 samples, an element of a tile and channel, with waiting for memory.
+        element: Transforming a vector of 16 samples, an element of a tile and channel, with waiting for memory, in
+            tiles of 4x4 outputs.
         weight: Transforming a vector of weights.
         gradient_element: Like `element`, for weight gradients.
         gradient_sum: A vector of a weight gradient's sums, which are loaded and stored for each group of tiles, and for
             each part and thread at the end.
+        small_element: Like `element`, in tiles of 2x2 outputs.
+        backward: By how much an element of an input gradient takes longer, which another image mostly masks.
     """
 
     product: float
@@ -77,12 +80,44 @@ class WinogradCosts:
     weight: float
     gradient_element: float
     gradient_sum: float
+    small_element: float
+    backward: float
+
+    def transforms(self, outputs: int) -> float:
+        """Time of an element of a tile of so many outputs."""
+        return self.small_element + (self.element - self.small_element) * (outputs - 4) / 12
 
 
 # Measured by the floats that a multiply-add unit takes at a time: on an EPYC with AVX-512, and on a Xeon.
-WINOGRAD = {8: WinogradCosts(1.0, 8, 80, 8, 12), 16: WinogradCosts(0.9, 22, 50, 32, 6)}
+WINOGRAD = {8: WinogradCosts(1.0, 8, 80, 8, 12, 4.5, 1.2), 16: WinogradCosts(0.9, 22, 50, 32, 6, 22, 1.0)}
 HALVED = ("znver4",)  # CPUs that multiply registers of 16 floats in two halves
 STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
+
+
+@dataclass(frozen=True)
+class FewSamplesCosts:
+    """Where gradients of dense layers on few samples have units in the lanes.
+
+    Attributes:
+        turned: Weights that are turned around while the lanes of a sum along the units are added up.
+        turned_afar: The same where the second-level cache does not hold the weights.
+        least: Samples up to which sums along the units are always faster.
+        most: Samples beyond which they never are.
+        share: Parts of the second-level cache, of which one may be dy while weights pass.
+        ahead: Weights between the one that is fetched and the one in use.
+    """
+
+    turned: int = 3  # within steps, which fill the cache with images
+    turned_afar: int = 2
+    least: int = 8
+    most: int = 128
+    share: int = 8
+    ahead: int = 256
+
+
+FEW_SAMPLES = FewSamplesCosts()
+FAR = 3  # cycles that a cache line takes from memory while a thread multiplies
+COPIED = 4096  # bytes of an array that is copied in less time than NumPy takes to tell where others are
 
 
 @dataclass(frozen=True)
@@ -97,6 +132,9 @@ class Costs:
         kept: Weights that stay in the second-level cache beside images.
         winograd: Those of Winograd's filtering.
         stored: Bytes of the pages that stores find without waiting.
+        far: A cache line of weights, which comes from memory while a thread multiplies.
+        few_samples: Those of dense layers on few samples.
+        copied: Bytes of an input or output that is rather copied than its place told.
     """
 
     channels: float
@@ -106,6 +144,9 @@ class Costs:
     kept: int
     winograd: WinogradCosts
     stored: int = STORED
+    far: float = FAR
+    few_samples: FewSamplesCosts = FEW_SAMPLES
+    copied: int = COPIED
 
 
 @dataclass(frozen=True)
@@ -195,7 +236,7 @@ class Target:
         # Narrower units take the same cycles for each of their instructions as those of 8 floats.
         winograd = WINOGRAD[16 if floats == 16 and self.cpu not in HALVED else 8]
         # Threads are as many on all registers, which then give the same bits: waiting counts as on the widest.
-        return Costs(CHANNELS, PACKED * rate, HANDOFF * 2, read_often, kept, winograd)
+        return Costs(CHANNELS, PACKED * rate, HANDOFF * 2, read_often, kept, winograd, far=FAR * rate)
 
     @property
     def multiplies_bfloat16(self) -> bool:

@@ -11,6 +11,7 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from minicnn.backends.base import State
+from minicnn.backends.numba import cpus
 from minicnn.backends.numba.chains import Chain
 from minicnn.backends.numba.keeping import parted
 from minicnn.backends.numba.kernel import KernelCode, compile_all
@@ -21,7 +22,6 @@ from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 Array = Any
 Table = np.ndarray[Any, Any]
-SMALL = 4096  # bytes of an input or output that is copied
 
 
 class NumbaExecutable:
@@ -48,8 +48,9 @@ class NumbaExecutable:
         known = [*weights, *self._fixed]
         self.preparations, others = parted(lowering.tasks, known, fresh) if weights else ([], lowering.tasks)
         # A copy of a few numbers takes less time than it takes NumPy to tell where others are.
+        most = cpus.host().costs.copied
         updated = {self._results[name][0] for name in program.updates}
-        small = [k for k, v in fresh.items() if v.nbytes <= SMALL and k not in updated and k not in self._inputs]
+        small = [k for k, v in fresh.items() if v.nbytes <= most and k not in updated and k not in self._inputs]
         self._fixed |= {key: _aligned(fresh.pop(key).nbytes) for key in small}
         # Results by the donated inputs in whose place they come, and arrays that the caller has donated.
         shown = {self._results[name][0] for name in program.outputs}  # outputs stay the caller's own
@@ -58,7 +59,7 @@ class NumbaExecutable:
         self._spare: dict[Key, Array] = {}
         kept = weights.keys() | self._replaced.keys() | fresh.keys()  # an input that is a result is handed back itself
         passing = {k: v for k, v in self._inputs.items() if k not in kept}
-        copied = {key: _aligned(v.nbytes) for key, v in passing.items() if v.nbytes <= SMALL}
+        copied = {key: _aligned(v.nbytes) for key, v in passing.items() if v.nbytes <= most}
         self._copies = {
             key: array.view(passing[key].dtype).reshape(passing[key].shape) for key, array in copied.items()
         }

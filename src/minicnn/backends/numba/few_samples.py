@@ -13,7 +13,6 @@ from minicnn.backends.numba.operations import BYTES, LANES
 from minicnn.machine import second_level_cache
 
 ROWS, VECTORS = 4, 4  # of weights, of a tile
-AHEAD = 256  # weights, which are fetched while sums are made
 TOGETHER = LANES // ROWS  # samples whose sums are ready at the same time
 
 
@@ -25,11 +24,12 @@ def weight_gradient_worth_it(samples: int, units: int, threads: int) -> bool:
 def input_gradient_worth_it(samples: int, length: int, units: int) -> bool:
     """True if this is faster than turning the weights around, which costs the same for any number of samples.
 
-    Each sum along the units ends with adding up its lanes, which takes as long as turning three weights, or two that
-    the second-level cache cannot hold; many samples read the weights often.
+    Each sum along the units ends with adding up its lanes, which takes as long as turning some weights; many samples
+    read the weights often.
     """
-    weights = 3 if 4 * length * units <= second_level_cache() else 2  # within steps, which fill the cache with images
-    return samples <= max(8, min(units // weights, 128))
+    costs = cpus.host().costs.few_samples
+    weights = costs.turned if 4 * length * units <= second_level_cache() else costs.turned_afar
+    return samples <= max(costs.least, min(units // weights, costs.most))
 
 
 def items(length: int) -> int:
@@ -45,7 +45,7 @@ def _sizes(out: Lines, samples: int, length: int, units: int) -> int:
 
 def update_worth_it(samples: int, units: int) -> bool:
     """True if weights are best updated where their gradient is made: dy stays in the cache while they pass."""
-    return units >= LANES and 4 * samples * units <= second_level_cache() // 8
+    return units >= LANES and 4 * samples * units <= second_level_cache() // cpus.host().costs.few_samples.share
 
 
 def weight_gradient(
@@ -75,8 +75,9 @@ def _outer(out: Lines, rows: int, vectors: int, update: Update, x: tuple[str, in
     live = ", units - f" if some else ""
     tile = [(r, v) for r in range(rows) for v in range(vectors)]
     out(*(f"a{r}_{v} = splat(float32(0))" for r, v in tile))
+    ahead = cpus.host().costs.few_samples.ahead
     for buffer in update.passed if not some else ():
-        out(*(f"prefetch_second({buffer} + ((k + {r}) * units + f + {AHEAD + v * LANES}) * 4)" for r, v in tile))
+        out(*(f"prefetch_second({buffer} + ((k + {r}) * units + f + {ahead + v * LANES}) * 4)" for r, v in tile))
     with out.block("for n in range(samples):"):
         out(f"xi = x + ({x[0]}) * 4", "yi = dy + (n * units + f) * 4")
         out(*(f"d{v} = vload{some}(yi + {v * BYTES}{live})" for v in range(vectors)))

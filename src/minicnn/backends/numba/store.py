@@ -19,7 +19,7 @@ from minicnn.ops import winograd_matrices
 
 # Modules whose code writes the operations that kernels are made of.
 WRITERS = (
-    "vector", "functions", "registers", "panels", "winograd_tiles", "short", "short_tiles",
+    "vector", "functions", "registers", "channel_tiles", "panels", "winograd_tiles", "short", "short_tiles",
     "matrix_tiles", "operations", "translation", "machine_code",
 )  # fmt: skip
 

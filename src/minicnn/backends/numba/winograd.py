@@ -85,6 +85,13 @@ class Tiling:
                 out(f"at = {base} + ((block * {h} + i) * {w} + j) * {pixel} * {BYTES}")
             out(f"astore({table} + (k * {columns} + l) * 8, at)")
 
+    def pixels(self, out: Lines, first: str, last: str) -> None:
+        """Text for tables of addresses of the pixels of some tiles; pixels beyond the border are zeros elsewhere."""
+        with out.block(f"for t in range({first}, {last}):"):
+            self.origin(out)
+            table = f"tables + (t - {first}) * {8 * self.size}"
+            self.addresses(out, self.elements, "x h w_ channels", table, "offset", "zeros")
+
 
 @dataclass(frozen=True)
 class WinogradShape(Tiling):
@@ -151,7 +158,8 @@ class WinogradShape(Tiling):
     def part_bytes(self) -> int:
         """Bytes that a thread needs: zeros, outputs outside, a tile, those of a group, tables of addresses, cores."""
         ends = 2 * max(self.channels, self.filters) + self.size + self.together * self.mended
-        tables = -(-(self.together + 2) * self.size * 8 // BYTES)
+        addresses = (self.together + 1) * self.size + self.together * 2 * self.height * self.width
+        tables = -(-addresses * 8 // BYTES)
         return (ends + tables) * BYTES + self.together * self.tile_bytes
 
     @property
@@ -161,7 +169,8 @@ class WinogradShape(Tiling):
         costs, products = cpus.host().costs.winograd, self.size * self.tiles * self.channels * self.filters
         transforms = self.tiles * self.size * (self.channels + self.filters)
         weights = self.size * self.channels * self.filters * 4 / BYTES
-        return costs.product * products + costs.element * transforms + costs.weight * weights
+        element = costs.transforms(self.height * self.width) * (costs.backward if self.flipped else 1)
+        return costs.product * products + element * transforms + costs.weight * weights
 
 
 def possible(row: Line, column: Line, groups: int) -> bool:
@@ -205,22 +214,34 @@ def transformed_weights(shape: WinogradShape) -> KernelCode:
     out = Lines()
     c, f, panels = out.all_numbers(channels=shape.channels, filters=shape.filters, panels=shape.panels)
     width = shape.panel
-    out("work = stack()")
     with out.block("for item in range(start, stop):"), out.block(f"for k in range({c}):"):
         out(
             f"spread_filters_{shape.names[1]}(y + (item * {c} + k) * {width * 4}, {panels} * {c} * {width * 4},"
             f" w + (k * {f} + item * {width}) * 4, {c} * {f} * 4, {int(shape.flipped)},"
-            f" min({width}, {f} - item * {width}), {width}, work)"
+            f" min({width}, {f} - item * {width}), {width})"
         )
     return out.source("winograd weights", "w", "y")
 
 
-def _tables(out: Lines, shape: WinogradShape, first: str, last: str) -> None:
-    """Tables of addresses of the pixels of some tiles; pixels beyond the border are zeros elsewhere."""
-    with out.block(f"for t in range({first}, {last}):"):
+def _ends(out: Lines, shape: WinogradShape, finish: str) -> int:
+    """Tables of addresses of the outputs of a group's tiles, and of their masks; how many a tile has."""
+    size, outputs = (shape.height, shape.width), shape.height * shape.width
+    each = 2 * outputs if finish == "mask" else outputs
+    with out.block("for t in range(t0, t1):"):
         shape.origin(out)
-        table = f"tables + (t - {first}) * {8 * shape.size}"
-        shape.addresses(out, shape.elements, "x h w_ channels", table, "offset", "zeros")
+        out(f"table = ends + (t - t0) * {8 * each}")
+        shape.addresses(out, size, "y oh ow filters", "table", "", "outside")
+        if finish == "mask":
+            shape.addresses(out, size, "mask oh ow filters", f"table + {8 * outputs}", "", "zeros")
+    return each
+
+
+def fetched(out: Lines, tiles: str, table: str, each: int, every: str) -> None:
+    """Text that brings part q of the channels or filters of element k of some tiles from afar."""
+    with out.block(f"for r in range({tiles}):"):
+        out(f"at = aload({table} + (r * {each} + k) * 8)")
+        with out.block(f"for c in range({every} * q // panels, {every} * (q + 1) // panels):"):
+            out(f"prefetch_second(at + c * {BYTES})")
 
 
 def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish: str) -> KernelCode:
@@ -252,10 +273,10 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
         with out.block("for c in range(most):"):
             out(f"vstore(zeros + c * {BYTES}, splat(float32(0)))")
         out(f"m_step = panels * {pixels * width * BYTES} + {BYTES}")
-        out(f"m = v + together // {pixels} * ({inputs})", f"table = m + together // {pixels} * ({results})")
-        out(f"pixels = table + {size * 8}", f"cores = pixels + {size * 8}")
-        out(f"tables = cores + {'together' if shape.mended else 0} * {BYTES}")
-        _tables(out, shape, "u0", "min(u0 + together, u1)")
+        out(f"m = v + together // {pixels} * ({inputs})", f"cores = m + together // {pixels} * ({results})")
+        out(f"pixels = cores + {'together' if shape.mended else 0} * {BYTES}")
+        out(f"tables = pixels + {size * 8}", f"ends = tables + together * {size * 8}")
+        shape.pixels(out, "u0", "min(u0 + together, u1)")
         with out.block("for t0 in range(u0, u1, together):"):
             out("t1 = min(t0 + together, u1)")
             with out.block("for t in range(t0, t1):"):
@@ -266,14 +287,15 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                 with out.block(f"for c in range(0, channels, {run}):"):
                     out(
                         f"patch_{elements}(at + c * {size * pixels * BYTES}, {run * pixels * BYTES}, {pixels * BYTES},"
-                        f" places, c * {BYTES}, min({run}, channels - c), work)"
+                        f" places, c * {BYTES}, min({run}, channels - c))"
                     )
                     if shape.mended:
                         winograd_zeros.add_cores(out, shape, f"c, min(c + {run}, channels)")
                 if shape.mended:
                     winograd_zeros.end_cores(out, shape, f"cores + (t - t0) * {BYTES}")
-            # While products keep the CPU busy, the next group's pixels come from afar.
-            _tables(out, shape, "t1", "min(t1 + together, u1)")
+            # While products keep the CPU busy, the next group's pixels come from afar, and what outputs are stored to.
+            shape.pixels(out, "t1", "min(t1 + together, u1)")
+            each = _ends(out, shape, finish)
             with (
                 out.block(f"for k in range({size}):"),
                 out.block(f"for p in range(0, t1 - t0, {pixels}):"),
@@ -281,10 +303,9 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                 out(f"vk = v + p // {pixels} * ({inputs}) + k * {run * pixels * BYTES}")
                 out(f"mk = m + p // {pixels} * ({results}) + k * m_step")
                 with out.block("for q in range(panels):"):
-                    with out.block(f"for r in range(p, p + {pixels}):"):
-                        out(f"at = aload(tables + (r * {size} + k) * 8)")
-                        with out.block("for c in range(channels * q // panels, channels * (q + 1) // panels):"):
-                            out(f"prefetch_second(at + c * {BYTES})")
+                    fetched(out, f"p, p + {pixels}", "tables", size, "channels")
+                    with out.block(f"if k < {each}:"):
+                        fetched(out, f"p, p + {pixels}", "ends", each, "filters")
                     out(
                         f"wk = w + (k * panels + q) * channels * {width * 4}",
                         f"a = clear_{tile}()",
@@ -294,17 +315,12 @@ def winograd(name: str, shape: WinogradShape, parts: int, *, bias: bool, finish:
                         out(f"a = multiply_{tile}(a, {at}, min({run}, channels - c))")
                     out(f"put_{tile}(mk + q * {width * BYTES}, a, panels * {width * BYTES})")
             with out.block("for t in range(t0, t1):"):
-                shape.origin(out)
-                ends = (shape.height, shape.width)
-                shape.addresses(out, ends, "y oh ow filters", "table", "", "outside")
-                if finish == "mask":
-                    after = f"table + {shape.height * shape.width * 8}"
-                    shape.addresses(out, ends, "mask oh ow filters", after, "", "zeros")
+                out(f"table = ends + (t - t0) * {8 * each}")
                 out(f"at = m + (t - t0) // {pixels} * ({results})")
                 out(f"at += (t - t0) % {pixels} * panels * {width * BYTES}")
                 out(
                     f"unpatch{finish and '_'}{finish}_{outputs}(at, m_step, table, filters,"
-                    f" {'bias' if bias else 'zeros'}, work)"
+                    f" {'bias' if bias else 'zeros'})"
                 )
                 if shape.mended:
                     winograd_zeros.mend(

@@ -15,7 +15,7 @@ from minicnn.backends.numba import cpus
 from minicnn.backends.numba.filter_lanes import LaneShape
 from minicnn.backends.numba.kernel import KernelCode, Lines, even_tile
 from minicnn.backends.numba.operations import BYTES, LANES
-from minicnn.backends.numba.winograd import Tiling, possible, tilings
+from minicnn.backends.numba.winograd import Tiling, fetched, possible, tilings
 from minicnn.machine import second_level_cache
 
 TOGETHER = 4  # tiles of a group at least, so that sums are not visited too often
@@ -62,11 +62,16 @@ class GradientShape(Tiling):
         return min(self.tiles, most // block * block) if most >= block else even_tile(block, most)
 
     @property
+    def zeros(self) -> int:
+        """Vectors of a pixel beyond the border of either image."""
+        return max(self.channels, self.padded)
+
+    @property
     def work_bytes(self) -> int:
-        """Bytes that a thread needs beside its sums: zeros, a tile, dy turned around, a group's tiles, addresses."""
+        """Bytes that a thread needs beside its sums: zeros, dy turned around, a group's tiles, addresses."""
         outputs = self.height * self.width
-        addresses = -(-(self.size + outputs) * 8 // BYTES)
-        return (self.channels + self.size + outputs * LANES + addresses) * BYTES + self.together * self.tile_bytes
+        addresses = -(-(self.together * (self.size + outputs) + outputs) * 8 // BYTES)
+        return (self.zeros + outputs * LANES + addresses) * BYTES + self.together * self.tile_bytes
 
     def cost(self, threads: int) -> float:
         """Time of one thread in vectors of multiply-adds of the direct kernel."""
@@ -99,63 +104,65 @@ def weight_gradient(shape: GradientShape, parts: int) -> KernelCode:
     out = Lines()
     row, column, size, vectors = shape.row, shape.column, shape.size, shape.vectors
     outputs, filters = shape.height * shape.width, vectors * LANES
+    zeros = out.number("zeros_", shape.zeros)
     out.all_numbers(
         h=row.size, w_=column.size, oh=row.count, ow=column.count, top=row.offset, left=column.offset,
         channels=shape.channels, filters=shape.filters, panels=shape.padded // filters, padded=shape.padded,
         rows_=shape.across[0], columns_=shape.across[1], sum_bytes=shape.sum_bytes,
     )  # fmt: skip
-    for name, value in (
-        ("together", shape.together), ("work_bytes", shape.work_bytes)
-    ):  # fmt: skip
-        out.varying(name, value)
+    out.varying("together", shape.together), out.varying("work_bytes", shape.work_bytes)
     # A tile's elements lie side by side: what transforms store, all elements of a vector at a time, is in few pages.
     names, element = shape.names, LANES * vectors * BYTES
     block = shape.tiles // shape.blocks
     with out.parts(parts, shape.blocks, block):
         out.resumes = shape.together <= block
-        out("zeros = memory + part * work_bytes", f"work = zeros + channels * {BYTES}")
-        out(f"turned = work + {size * BYTES}", f"v = turned + {outputs * LANES * BYTES}")
-        out(f"u = v + {size} * together * channels * {BYTES}", f"table = u + together * panels * {size * element}")
-        out(f"ends = table + {size * 8}", "sums = parts + part * sum_bytes")
-        with out.block("for c in range(channels):"):
+        out("zeros = memory + part * work_bytes", f"turned = zeros + {zeros} * {BYTES}")
+        out(f"v = turned + {outputs * LANES * BYTES}", f"u = v + {size} * together * channels * {BYTES}")
+        out(f"places = u + together * panels * {size * element}", f"tables = places + {outputs * 8}")
+        out(f"ends = tables + together * {size * 8}", "sums = parts + part * sum_bytes")
+        with out.block(f"for c in range({zeros}):"):
             out(f"vstore(zeros + c * {BYTES}, splat(float32(0)))")
         with out.block(f"for k in range({outputs}):"):
-            out(f"astore(ends + k * 8, turned + k * {LANES * BYTES})")
+            out(f"astore(places + k * 8, turned + k * {LANES * BYTES})")
+        _tables(out, shape, "u0", "min(u0 + together, u1)")
         with out.block("for t0 in range(u0, u1, together):"):
             out("t1 = min(t0 + together, u1)")
             with out.block("for t in range(t0, t1):"):
-                shape.origin(out)
-                shape.addresses(out, shape.elements, "x h w_ channels", "table", "offset", "zeros")
-                steps = f"channels * {BYTES}, {BYTES}"
-                out(f"patch_{names[0]}(v + (t - t0) * {size} * channels * {BYTES}, {steps}, table, 0, channels, work)")
+                steps, table = f"channels * {BYTES}, {BYTES}", f"tables + (t - t0) * {8 * size}"
+                out(f"patch_{names[0]}(v + (t - t0) * {size} * channels * {BYTES}, {steps}, {table}, 0, channels)")
                 with out.block(f"for f in range(0, filters, {LANES}):"):
-                    _turned(out, shape)
+                    with out.block(f"for k in range({outputs}):"):
+                        out(f"yi = aload(ends + ((t - t0) * {outputs} + k) * 8) + f * {BYTES}")
+                        out(f"transpose(turned + k * {LANES * BYTES}, yi, {BYTES}, filters - f - 1)")
                     out(
                         f"at = u + ((t - t0) * panels + f // {filters}) * {size * element}",
                         f"at += f % {filters} // {LANES} * {BYTES}",
-                        f"spread_gradients_{names[1]}(at, {element}, {vectors * BYTES}, ends, 0, {LANES}, work)",
+                        f"spread_gradients_{names[1]}(at, {element}, {vectors * BYTES}, places, 0, {LANES})",
                     )
+            # While products keep the CPU busy, what the next group reads comes from afar.
+            _tables(out, shape, "t1", "min(t1 + together, u1)")
             _products(out, shape)
     return out.source(f"conv2d_weight_gradient by winograd {shape.kind}", "dy", "x", "memory", "parts")
 
 
-def _turned(out: Lines, shape: GradientShape) -> None:
-    """Text for a tile of dy with samples and 16 filters exchanged, 0 beyond the border."""
-    with out.block(f"for k in range({shape.height}):"), out.block(f"for l in range({shape.width}):"):
-        out(f"at = turned + (k * {shape.width} + l) * {LANES * BYTES}")
-        with out.block("if i0 + k < oh and j0 + l < ow:"):
-            out(f"yi = dy + (((block * oh + i0 + k) * ow + j0 + l) * filters + f) * {BYTES}")
-            out(f"transpose(at, yi, {BYTES}, filters - f - 1)")
-        with out.block("else:"), out.block(f"for s in range({LANES}):"):
-            out(f"vstore(at + s * {BYTES}, splat(float32(0)))")
+def _tables(out: Lines, shape: GradientShape, first: str, last: str) -> None:
+    """Tables of addresses of the pixels of some tiles in both images."""
+    shape.pixels(out, first, last)
+    with out.block(f"for t in range({first}, {last}):"):
+        shape.origin(out)
+        table = f"ends + (t - {first}) * {8 * shape.height * shape.width}"
+        shape.addresses(out, (shape.height, shape.width), "dy oh ow filters", table, "", "zeros")
 
 
 def _products(out: Lines, shape: GradientShape) -> None:
     """Text for what a group of tiles adds to the sums."""
     rows = even_tile(shape.channels, cpus.host().accumulators // shape.vectors)
-    rest = shape.channels % rows
+    rest, outputs = shape.channels % rows, shape.height * shape.width
     out.number("whole", shape.channels - rest)
     with out.block(f"for k in range({shape.size}):"), out.block("for q in range(panels):"):
+        fetched(out, "min(together, u1 - t1)", "tables", shape.size, "channels")
+        with out.block(f"if k < {outputs}:"):
+            fetched(out, "min(together, u1 - t1)", "ends", outputs, "filters")
         out(f"sk = sums + (k * channels * padded + q * {shape.vectors * LANES}) * 4")
         for count, range_ in ((rows, f"0, whole, {rows}"), *([(rest, f"whole, channels, {rest}")] if rest else [])):
             tile = out.tile(count, shape.vectors)
@@ -176,7 +183,7 @@ def joined(shape: GradientShape, parts: int) -> KernelCode:
     out = Lines()
     out.all_numbers(channels=shape.channels, filters=shape.filters, padded=shape.padded, sum_bytes=shape.sum_bytes)
     out.varying("parts_", parts)
-    out("panel = stack()", f"work = panel + {shape.size * BYTES}")
+    out("panel = stack()")
     with out.block("for c in range(start, stop):"), out.block(f"for f in range(0, filters, {LANES}):"):
         with out.block(f"for k in range({shape.size}):"):
             out("at = parts + ((k * channels + c) * padded + f) * 4", "a = vload(at)")
@@ -185,6 +192,6 @@ def joined(shape: GradientShape, parts: int) -> KernelCode:
             out(f"vstore(panel + k * {BYTES}, a)")
         out(
             f"join_filters_{shape.names[1]}(dw + (c * filters + f) * 4, channels * filters * 4, panel, {BYTES},"
-            " filters - f, work)"
+            " filters - f)"
         )
     return out.source("winograd join", "parts", "dw")

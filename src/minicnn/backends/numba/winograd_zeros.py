@@ -70,6 +70,7 @@ def mend(out: Lines, shape: WinogradShape, core: str, table: str, pixels: str, *
     value = value if not finish else f"vmax({value}, {zero})"
     value = value if finish != "relu6" else f"vmin({value}, splat(float32(6)))"
     with out.block(f"if not mall(vgt(vload({core}), {zero})):"):
+        shape.origin(out)
         shape.addresses(out, shape.elements, "x h w_ channels", pixels, "offset", "zeros")
         with out.block(f"for k in range({shape.size}):"):
             out(f"pixel = aload({pixels} + k * 8)", f"size = {zero}")
