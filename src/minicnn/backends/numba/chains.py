@@ -104,7 +104,7 @@ class _Touched:
 
 
 class _Model:
-    """Tells from the bytes of arrays and a core's share of the last-level cache what a chain saves.
+    """Model of what a chain saves, by the bytes of arrays and a core's share of the last-level cache.
 
     Args:
         to: A lowered Program.
@@ -123,8 +123,8 @@ class _Model:
 
         It does not where all blocks of a thread stay in the cache, or one does not, or few arrays are used again.
         """
-        own = [[key for key in task.order if key[1] == BLOCKED or key in self._rows] for task in tasks]
-        images = {key for keys in own for key in keys}
+        used = [[key for key in task.order if key[1] == BLOCKED or key in self._rows] for task in tasks]
+        images = {key for keys in used for key in keys}
         block = max(1, self._bytes(images) // self._blocks)
         written = {key for task in tasks for key in task.writes} - images
         weights = self._bytes({key for task in tasks for key in task.reads} - images - written)
@@ -132,7 +132,7 @@ class _Model:
         count = max(1, -(-weights // block))
         fixed = weights + self._bytes(written) // self._threads  # each thread's sums and memory to work in
         fits = fixed + count * block <= self._kept < fixed + self._blocks // self._threads * block
-        used_again = sum(map(self._bytes, own)) >= AGAIN * self._bytes(images)
+        used_again = sum(map(self._bytes, used)) >= AGAIN * self._bytes(images)
         return count if fits and used_again else None
 
     def _bytes(self, keys: Iterable[Key]) -> int:
@@ -141,7 +141,7 @@ class _Model:
 
 def _explain(to: Lowering, tasks: Sequence[Task], count: int) -> None:
     """Say of the nodes of a chain how many samples its kernels do at a time."""
-    made = {id(v) for task in tasks if task.node is not None for v in task.node.outputs}
+    results = {id(v) for task in tasks if task.node is not None for v in task.node.outputs}
     for node in to.program.nodes:
-        if made & {id(v) for v in node.outputs}:
+        if results & {id(v) for v in node.outputs}:
             to.how[id(node)] += f", {count * LANES} samples at a time"

@@ -96,7 +96,7 @@ STORED = 1 << 16  # bytes of pages that stores find without waiting: 16 of 4 KiB
 
 @dataclass(frozen=True)
 class FewSamplesCosts:
-    """Where gradients of dense layers on few samples have units in the lanes.
+    """Bounds within which gradients of dense layers on few samples have units in the lanes.
 
     Attributes:
         turned: Weights that are turned around while the lanes of a sum along the units are added up.
