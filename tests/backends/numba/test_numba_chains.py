@@ -15,7 +15,8 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.program import Program
 from support.strategies import normal
 
-chains = pytest.importorskip("minicnn.backends.numba.chains")
+pytest.importorskip("numba")
+from minicnn.backends.numba import chains
 
 Cache = Callable[[int], None]  # gives the last-level cache so many bytes
 AMPLE = 1 << 30

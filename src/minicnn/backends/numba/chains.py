@@ -1,7 +1,7 @@
 """Chains: neighbouring kernels that go through the batch together, some blocks of samples after the others.
 
 What a kernel of a chain writes is then still in a cache when the next one reads it, and threads wait for each other at
-the end alone. Every kernel does what it would do by itself, in the same order, so that no bit changes.
+the end alone. Every kernel does what it would do outside of a chain, in the same order, so that no bit changes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def chain(to: Lowering) -> None:
 
 
 def _sorted(tasks: Sequence[Task], blocks: int) -> tuple[list[Task], list[Task], list[Task]]:
-    """The first tasks as those of a chain, those that can run before it, and those that have to run after it."""
+    """The first tasks in three lists: tasks before a chain, tasks of the chain, and tasks behind it."""
     before, joined, after = list[Task](), list[Task](), list[Task]()
     chained, postponed = _Touched(), _Touched()
     for task in tasks:

@@ -99,16 +99,16 @@ class FewSamplesCosts:
     """Bounds within which gradients of dense layers on few samples have units in the lanes.
 
     Attributes:
-        turned: Weights that are turned around while the lanes of a sum along the units are added up.
-        turned_afar: The same where the second-level cache does not hold the weights.
+        transposed: Weights that are transposed while the lanes of a sum along the units are added up.
+        transposed_afar: The same where the second-level cache does not hold the weights.
         least: Samples up to which sums along the units are always faster.
         most: Samples beyond which they never are.
         share: Parts of the second-level cache, of which one may be dy while weights pass.
         ahead: Weights between the one that is fetched and the one in use.
     """
 
-    turned: int = 3  # within steps, which fill the cache with images
-    turned_afar: int = 2
+    transposed: int = 3  # within steps, which fill the cache with images
+    transposed_afar: int = 2
     least: int = 8
     most: int = 128
     share: int = 8

@@ -287,7 +287,7 @@ def _tasks(task: Task) -> list[Task]:
 
 
 def _sources(task: Task) -> list[KernelCode]:
-    """Kernels of a task, those that it calls first."""
+    """Kernels of a task; the kernels that it calls come first."""
     called = _tasks(task) if isinstance(task, Chain) else []
     return [each.source for each in (*called, task) if each.source is not None]
 

@@ -28,7 +28,7 @@ def input_gradient_worth_it(samples: int, length: int, units: int) -> bool:
     read the weights often.
     """
     costs = cpus.host().costs.few_samples
-    weights = costs.turned if 4 * length * units <= second_level_cache() else costs.turned_afar
+    weights = costs.transposed if 4 * length * units <= second_level_cache() else costs.transposed_afar
     return samples <= max(costs.least, min(units // weights, costs.most))
 
 

@@ -68,7 +68,7 @@ class GradientShape(Tiling):
 
     @property
     def work_bytes(self) -> int:
-        """Bytes that a thread needs beside its sums: zeros, dy turned around, a group's tiles, addresses."""
+        """Bytes that a thread needs beside its sums: zeros, dy transposed, a group's tiles, addresses."""
         outputs = self.height * self.width
         addresses = -(-(self.together * (self.size + outputs) + outputs) * 8 // BYTES)
         return (self.zeros + outputs * LANES + addresses) * BYTES + self.together * self.tile_bytes
@@ -116,14 +116,14 @@ def weight_gradient(shape: GradientShape, parts: int) -> KernelCode:
     block = shape.tiles // shape.blocks
     with out.parts(parts, shape.blocks, block):
         out.resumes = shape.together <= block
-        out("zeros = memory + part * work_bytes", f"turned = zeros + {zeros} * {BYTES}")
-        out(f"v = turned + {outputs * LANES * BYTES}", f"u = v + {size} * together * channels * {BYTES}")
+        out("zeros = memory + part * work_bytes", f"transposed = zeros + {zeros} * {BYTES}")
+        out(f"v = transposed + {outputs * LANES * BYTES}", f"u = v + {size} * together * channels * {BYTES}")
         out(f"places = u + together * panels * {size * element}", f"tables = places + {outputs * 8}")
         out(f"ends = tables + together * {size * 8}", "sums = parts + part * sum_bytes")
         with out.block(f"for c in range({zeros}):"):
             out(f"vstore(zeros + c * {BYTES}, splat(float32(0)))")
         with out.block(f"for k in range({outputs}):"):
-            out(f"astore(places + k * 8, turned + k * {LANES * BYTES})")
+            out(f"astore(places + k * 8, transposed + k * {LANES * BYTES})")
         _tables(out, shape, "u0", "min(u0 + together, u1)")
         with out.block("for t0 in range(u0, u1, together):"):
             out("t1 = min(t0 + together, u1)")
@@ -133,7 +133,7 @@ def weight_gradient(shape: GradientShape, parts: int) -> KernelCode:
                 with out.block(f"for f in range(0, filters, {LANES}):"):
                     with out.block(f"for k in range({outputs}):"):
                         out(f"yi = aload(ends + ((t - t0) * {outputs} + k) * 8) + f * {BYTES}")
-                        out(f"transpose(turned + k * {LANES * BYTES}, yi, {BYTES}, filters - f - 1)")
+                        out(f"transpose(transposed + k * {LANES * BYTES}, yi, {BYTES}, filters - f - 1)")
                     out(
                         f"at = u + ((t - t0) * panels + f // {filters}) * {size * element}",
                         f"at += f % {filters} // {LANES} * {BYTES}",

@@ -102,7 +102,7 @@ def _take_turns() -> None:
                     self.thread_id = self.block.left.pop()
                     self.threadIdx = kernel.Dim3(self.thread_id, 0, 0)
                     self.block.compute()
-            except Exception as error:
+            except BaseException as error:  # whoever launched raises it: one that is lost would be waited for
                 self.block.failure = self.block.failure or error
                 self.block.left.clear()
             self.block.hand_on()
