@@ -66,7 +66,7 @@ def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
         runtime.synchronize()
     with pytest.raises(ValueError, match="memory of `share`"):
         sums.bring_shares(taken, taken, beside=False)
-    assert sums.launch(backend.asarray(np.ones(1 << 20, "float32")), shared, beside=False) is None, "NCCL's"
+    assert sums.launch(backend.asarray(np.ones(1 << 21, "float32")), shared, beside=False) is None, "NCCL's"
 
 
 def test_what_sums_in_peers_memory() -> None:

@@ -49,7 +49,7 @@ class Stream:
         with _one_thread:
             while self.waiting:
                 self.waiting.popleft()()
-            self.ahead.written.clear()
+            self.ahead.end()
 
 
 class Event:
@@ -161,7 +161,7 @@ class EmulatedRuntime:
     def _give(self, work: Callable[[], None], stream: Stream | None = None) -> None:
         """Have a stream do something that overlaps with nothing in it."""
         stream = stream or self._now
-        self._in_turn(partial(stream.waiting.extend, (work, stream.ahead.written.clear)))
+        self._in_turn(partial(stream.waiting.extend, (work, stream.ahead.end)))
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()

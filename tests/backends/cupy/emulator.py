@@ -421,6 +421,10 @@ class Ahead:
     def __init__(self) -> None:
         self.written: list[tuple[Array, Array]] = []
 
+    def end(self) -> None:
+        """It has ended before anything else begins."""
+        self.written = []
+
     def run(self, launch: Callable[..., Any], parameters: Sequence[str], arrays: Sequence[Array]) -> Any:
         """The result of a launch, which is the one ahead from here on.
 

@@ -142,7 +142,7 @@ def messages(gpu: Gpu, ranks: int, nbytes: float, *, once: bool) -> float:
     """Seconds of a sum by NCCL's messages and a kernel that adds: one of everything to everybody, or two of shares."""
     links = known()[gpu.links]
     count, each = (1, nbytes) if once else (2, nbytes / ranks)
-    return count * (links.latency + (ranks - 1) * each / links.bandwidth) + (ranks + 1) * each / gpu.bandwidth
+    return count * (ranks - 1) * (links.latency + each / links.bandwidth) + (ranks + 1) * each / gpu.bandwidth
 
 
 def in_peers(group: Group, spec: Spec) -> bool:

@@ -270,7 +270,7 @@ class GraphStep(DeviceStep):
         lives = lives_of(self._tape, self._awaited, self._returned.values())
         # Sums in memory that all ranks reach lie as far from its beginning on each.
         sums_shared = [call for call in self._tape if isinstance(call.run, Sum) and call.run.is_shared]
-        shared = {each: 0 for call in sums_shared for each in call.all}
+        shared = {each: 0 for call in sums_shared for each in (call.operands["flat"], call.results["sum"])}
         end = 0
         for each in shared:
             shared[each], end = end, end + -(-each.spec.nbytes // ALIGNMENT) * ALIGNMENT
