@@ -76,8 +76,9 @@ def main() -> None:
 
         def in_shares(source: Any, target: Any) -> list[Any]:
             spec, together = Spec(source.shape, "float32"), replace(group, communicator=reaching)
-            add = Sum(together, spec, backend.compile(addition(together, spec, runtime.gpu)), runtime)
-            return add.bind({"flat": source}, {"sum": target, "taken": runtime.empty(spec.shape, "float32")})
+            whole = Sum(together, spec, backend.compile(addition(together, spec, runtime.gpu)), runtime)
+            outputs = {name: runtime.empty(each.shape, each.dtype) for name, each in whole.outputs.items()}
+            return whole.bind({"flat": source}, outputs | {"sum": target})
 
         say("bytes", "at once", "in shares", "NCCL", "NCCL's tree")
         for size in sizes:

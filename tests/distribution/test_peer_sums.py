@@ -74,11 +74,10 @@ def test_what_sums_in_peers_memory() -> None:
     sums = [PeerSums.__new__(PeerSums) for _ in range(2)]
     for each, gpu in zip(sums, (KNOWN["h100"], KNOWN["rtx4090"]), strict=True):
         each._gpu, each._ranks = gpu, 4
-    assert [sums[0].takes(nbytes, "float32") for nbytes in (4, 4096, 1 << 22)] == [True, True, True]
+    assert [sums[0].takes(dtype) for dtype in ("float32", "float64", "uint16")] == [True, True, False]
     assert [sums[0].in_shares(nbytes) for nbytes in (4, 4096, 1 << 22)] == [False, False, True]
-    assert not sums[0].takes(4, "uint16")
-    assert not sums[1].takes(4, "float32")
-    reached: Any = SimpleNamespace(in_peers=lambda nbytes, dtype: True, in_shares=lambda nbytes, dtype: nbytes > 99)
+    assert not any(sums[1].in_shares(nbytes) for nbytes in (4, 1 << 22))
+    reached: Any = SimpleNamespace(in_peers=lambda dtype: True, in_shares=lambda nbytes, dtype: nbytes > 99)
     assert in_peers(Group(8, 0, 4, reached), Spec((3,), "float32"))
     assert not in_peers(Group(8, 0, 6, reached), Spec((3,), "float32"))  # whose tree joins others first
     # Kernels that sum at once add by themselves; of shares the programs of all ranks do.

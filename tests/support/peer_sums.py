@@ -119,4 +119,4 @@ def _sum(
 
 def _at_once(communicator: NcclCommunicator, size: int, dtype: str) -> bool:
     nbytes = size * np.dtype(dtype).itemsize
-    return communicator.in_peers(nbytes, dtype) and not communicator.in_shares(nbytes, dtype)
+    return communicator.in_peers(dtype) and not communicator.in_shares(nbytes, dtype)

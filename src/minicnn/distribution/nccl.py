@@ -82,19 +82,19 @@ class NcclCommunicator:
             beside: Whether it goes on beside others, which do not wait for it: one connection does all in one order.
         """
         connected, peers = self._connection(runtime, beside=beside), self._peers
-        if collective == "all_reduce" and peers is not None and self.in_peers(source.nbytes, str(source.dtype)):
+        if collective == "all_reduce" and peers is not None and self.in_peers(str(source.dtype)):
             launch = peers.launch(source, target, beside=beside)
             if launch is not None:
                 return launch()
         return self._enqueue(connected, collective, source, target, runtime)
 
-    def in_peers(self, nbytes: int, dtype: str) -> bool:
-        """True if kernels sum so many bytes in the peers' memory, in the order of the tree; once it is connected."""
-        return self._peers is not None and self._peers.takes(nbytes, dtype)
+    def in_peers(self, dtype: str) -> bool:
+        """True if such numbers are summed in the peers' memory, in the order of the tree; once it is connected."""
+        return self._peers is not None and self._peers.takes(dtype)
 
     def in_shares(self, nbytes: int, dtype: str) -> bool:
         """True if that is done by shares, of arrays in memory of `shared`: see `launches_of_shares`."""
-        return self._peers is not None and self.in_peers(nbytes, dtype) and self._peers.in_shares(nbytes)
+        return self._peers is not None and self.in_peers(dtype) and self._peers.in_shares(nbytes)
 
     def shared(self, nbytes: int, runtime: Runtime) -> Array:
         """An array of at least so many bytes in memory that all ranks reach, each of which asks for as many.

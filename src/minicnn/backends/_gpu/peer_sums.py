@@ -14,7 +14,7 @@ import numpy as np
 
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.driver import PeerMemory
-from minicnn.backends._gpu.rank_sums import Between, messages
+from minicnn.backends._gpu.rank_sums import Between
 from minicnn.backends._gpu.runtime import KernelText, Launch, Runtime
 from minicnn.backends.base import Array
 from minicnn.distribution.communicators import PART
@@ -76,12 +76,9 @@ class PeerSums:
         self._sums = dict(zip(_TYPES, runtime.load([self._sum(dtype) for dtype in _TYPES]), strict=True))
         runtime.synchronize()
 
-    def takes(self, nbytes: int, dtype: str) -> bool:
-        """True if a sum of so many bytes is taken here: no other way takes less time."""
-        if dtype not in _TYPES:
-            return False
-        by_messages = min(messages(self._gpu, self._ranks, nbytes, once=once) for once in (True, False))
-        return known()[self._gpu.links].in_peers(nbytes, self._ranks) <= by_messages
+    def takes(self, dtype: str) -> bool:
+        """True if sums of such numbers are taken here."""
+        return dtype in _TYPES
 
     def in_shares(self, nbytes: int) -> bool:
         """True if such a sum takes less time in shares, of which its arrays lie in shared memory."""

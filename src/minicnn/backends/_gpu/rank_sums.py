@@ -153,7 +153,7 @@ def in_peers(group: Group, spec: Spec) -> bool:
     )
     communicator: Any = group.communicator
     fits = group.ranks > 1 and (order == of_ranks or not group.deterministic)
-    return fits and bool(communicator.in_peers(spec.nbytes, spec.dtype))
+    return fits and bool(communicator.in_peers(spec.dtype))
 
 
 def addition(group: Group, spec: Spec, gpu: Gpu | None) -> Program | None:
