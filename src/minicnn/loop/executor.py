@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._executables import ManySteps, StateStep, TimedStep
-from minicnn.backends._progress import clock
+from minicnn.backends._progress import clock, without_collection
 from minicnn.backends.base import Array, Executable, Span, State
 from minicnn.distribution import DataParallel
 from minicnn.loop.step import Step
@@ -227,7 +227,7 @@ class Executor:
         if step is None:
             while len(self._compiled) >= COMPILED:
                 del self._compiled[next(iter(self._compiled))]
-            with clock.running():
+            with clock.running(), without_collection():
                 step = self._compile(kind, feed)
         self._compiled[kind, feed] = step  # the last one used comes last
         self._latest = kind, feed, step
