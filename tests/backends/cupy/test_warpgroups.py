@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -186,12 +187,13 @@ def block_of(tile: Tile) -> tuple[int, ...]:
     return tuple(tile.sizes[name] for name in names)
 
 
-def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -> None:
-    """Products by warpgroups of these sizes, where they fit; others and other splits where not."""
+def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1, *, turns: bool = False) -> None:
+    """Products by warpgroups of these sizes, where they fit; others, other splits and other turns where not."""
     take_only_these(patch)
 
-    def preferred(tile: Tile) -> tuple[bool, bool, bool, float]:
-        return not tile.warpgroups, block_of(tile) != sizes, tile.splits != splits, tile.score
+    def preferred(tile: PipelinedTile) -> tuple[bool, bool, bool, bool, float]:
+        several = tile.turns > 1
+        return not tile.warpgroups, several != turns, block_of(tile) != sizes, tile.splits != splits, tile.score
 
     def best(family: type[PipelinedTile], *given: Any) -> PipelinedTile | None:
         return min(family.candidates(*given), key=preferred, default=None)
@@ -211,12 +213,33 @@ TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, gr
     ((128, 64, 32, 1, 8, 2), "bfloat16", 3, 40, 72, 1, 1, 1, 2, 7, 1),
 ]
 
+TURNS = [  # as those, on so few multiprocessors that blocks make several tiles
+    ((64, 32, 64, 1, 4, 1), "bfloat16", 7, 40, 40, 1, 1, 1, 1, 13, 1),  # the same filters for all of them
+    ((128, 64, 32, 1, 8, 2), "float16", 9, 40, 72, 1, 1, 1, 1, 12, 1),
+    ((64, 64, 32, 1, 8, 4), "bfloat16", 16, 40, 56, 3, 2, 1, 1, 12, 1),  # phases that have different taps, and none
+    ((128, 64, 32, 2, 8, 3), "bfloat16", 20, 104, 56, 1, 2, 1, 1, 12, 1),
+]
+
 
 @pytest.mark.sampled(2)
 @emulator.needs_gxx
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_convolutions_by_warpgroups(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     check_convolution(case, lambda program, dtype: Emulated(program, tiles=tiles(dtype)), monkeypatch)
+
+
+@emulator.needs_gxx
+@pytest.mark.parametrize("case", TURNS, ids=str)
+def test_a_block_makes_tiles_one_after_the_other(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(tiles(case[1]), gpu=replace(H200, multiprocessors=1))
+
+    def compiled(program: Program, _: str) -> Emulated:
+        step = Emulated(program, tiles=few)
+        turns = [u.tile.turns for u in step.plan.groups if isinstance(u.tile, PipelinedTile)]
+        assert min(turns) == 1 < 2 < max(turns)
+        return step
+
+    check_convolution(case, compiled, monkeypatch, turns=True)
 
 
 @pytest.mark.gpu
@@ -244,11 +267,11 @@ def tiles(dtype: str) -> TensorTiles:
 
 
 def check_convolution(
-    case: tuple[Any, ...], compiled: Callable[[Program, str], Any], patch: pytest.MonkeyPatch
+    case: tuple[Any, ...], compiled: Callable[[Program, str], Any], patch: pytest.MonkeyPatch, *, turns: bool = False
 ) -> None:
     """A convolution, its gradients and sums of its results against NumPy, with a tile of these sizes."""
     sizes, dtype, n, c, f, kernel, strides, dilation, groups, size, splits = case
-    prefer(patch, sizes, splits)
+    prefer(patch, sizes, splits, turns=turns)
     program = convolution(dtype, n, c, f, kernel, strides, dilation, groups, size)
     rng, scales = np.random.default_rng(0), {"x": 1.0, "weight": 1 / (kernel * c**0.5)}
     arrays = {

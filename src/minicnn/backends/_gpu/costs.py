@@ -114,6 +114,7 @@ class Pipelined:
     weights: float  # the same of a weight gradient, which is stored in float32
     passing: float  # alone, for each fragment of a warp: as many of these as a multiprocessor would bring out meanwhile
     launch: float  # alone, before and after all blocks
+    several: float  # the same, more where blocks make several tiles
 
 
 @dataclass(frozen=True)
