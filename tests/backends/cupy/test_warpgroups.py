@@ -40,8 +40,8 @@ extern "C" __global__ void kernel(const uint16* a, const uint16* b, float* c) {{
   using B = Runs<Right, 128>;
   uint16* const as = reinterpret_cast<uint16*>(dynamic_shared() + (-shared_offset(dynamic_shared()) & 1023));
   uint16* const bs = as + Left::SIZE;
-  A::send(as, 0, 1, [&](int k, bool& real) {{ return real = true, a + A::row(k) * Left::COLUMNS + A::column(); }});
-  B::send(bs, 0, 1, [&](int k, bool& real) {{ return real = true, b + B::row(k) * Right::COLUMNS + B::column(); }});
+  A::send<false>(as, 0, 1, [&](int k, bool& real) {{ return real = true, a + A::row(k) * Left::COLUMNS + A::column(); }});
+  B::send<true>(bs, 0, 1, [&](int k, bool& real) {{ return real = true, b + B::row(k) * Right::COLUMNS + B::column(); }});
   close_copies();
   wait_for_copies<0>();
   show_to_warpgroups();

@@ -164,8 +164,8 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
                 yield _Pipeline(tile, resident, loads, lines)
             if across[0]:
                 continue
-            # Of several tiles, results of one pass beside the operands of the next. The compiler is told how many blocks
-            # have to fit, as all are there from the beginning to the end.
+            # Of several tiles, results of one pass beside the operands of the next. All blocks are there from the
+            # beginning to the end, so that the compiler is told how many have to fit.
             needed = 4 * mt * nt + _REGISTERS + _AFTER[not across[1]]
             if resident := gpu.resident(threads, needed, ahead + passed):
                 several = replace(tile, shared=ahead + passed, resident=resident, turns=2)

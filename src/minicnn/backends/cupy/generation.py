@@ -44,7 +44,7 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         starts.append(blocks)
         blocks += count
     counts = [group.tile.resident if group.tile else 1 for group in launch]
-    resident = max(count * own // threads for count, (_, own) in zip(counts, sizes, strict=True))
+    resident = max(count * group_threads // threads for count, (_, group_threads) in zip(counts, sizes, strict=True))
     # Registers are what the compiler must leave for so many blocks; without a bound it takes what it likes.
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (

@@ -130,7 +130,9 @@ struct PipelinedTile : Pipeline<P_, Sizes, false, back> {
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
   static constexpr int FILTER_PARTS = quotient(F, BN), TILES = quotient(POSITIONS, BM) * ROWS * COLUMNS;
   static constexpr int BLOCKS = FILTER_PARTS * quotient(TILES, TURNS) * PARTS;
-  static constexpr bool POINTWISE = S::KH * S::KW * ROWS * COLUMNS * S::SH * S::SW == 1 && X::H == Y::H && X::W == Y::W && S::PT == 0 && S::PL == 0;
+  // Whether a position of the result sees the pixel of its own number, and no other.
+  static constexpr bool POINTWISE =
+    S::KH * S::KW * S::SH * S::SW == 1 && X::H == Y::H && X::W == Y::W && S::PT == 0 && S::PL == 0;
   static constexpr bool WHOLE = ROWS * COLUMNS * PARTS == 1 && quotient(C, BK) * S::KH * S::KW == STAGES;  // all steps are there at once
 };
 
@@ -220,7 +222,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
     const U* const image = x + (i * DOWN * X::W + j * RIGHT) * X::C + c0;
     const uint32 needed = 1u << i | 1u << (16 + j) | uint32(A::C % A::BK != 0 && c0 + Image::column() >= A::C) << 15;
-    Image::send(a, share, shares, [&](int k, bool& real) {
+    Image::template send<A::POINTWISE>(a, share, shares, [&](int k, bool& real) {
       real = (needed & ~seen[k]) == 0;
       return image + place[k];
     });
@@ -228,7 +230,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     const U* const those = filters + tap * (A::BACK ? A::F : A::C) * ROW + c0 * (A::BACK ? 1 : ROW);
     // Where all steps of a tile are there at once, so are the filters of the next tile.
     if (!A::WHOLE || tile == tile0)
-      Filters::send(b, share, shares, [&](int k, bool& real) {
+      Filters::template send<true>(b, share, shares, [&](int k, bool& real) {
         const int c = c0 + (A::BACK ? column : row + k * Filters::STEP), f = f0 + (A::BACK ? row + k * Filters::STEP : column);
         real = (A::C % A::BK == 0 || c < A::C) && (A::F % A::BN == 0 || f < A::F);
         return those + k * Filters::STEP * ROW;
@@ -312,7 +314,7 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends e
   const U* gradient = dy + (first + Gradient::row(0)) * Y::C + group * A::F + f;
   int remaining = last - first;
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
-    Image::send(a, share, shares, [&](int k, bool& real) {
+    Image::template send<false>(a, share, shares, [&](int k, bool& real) {
       real = Image::row(k) < remaining && inside<X::H>(h[k]) && inside<X::W>(w[k]) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
       const U* const from = x + place[k];
       place[k] += ((BK_N * X::H + BK_H * S::SH) * X::W + BK_W * S::SW) * X::C, h[k] += BK_H * S::SH, w[k] += BK_W * S::SW;
@@ -320,7 +322,7 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends e
       if (BK_W + BK_H && h[k] >= Y::H * S::SH + down) h[k] -= Y::H * S::SH, place[k] += (X::H - Y::H * S::SH) * X::W * X::C;
       return from;
     });
-    Gradient::send(b, share, shares, [&](int k, bool& real) {
+    Gradient::template send<true>(b, share, shares, [&](int k, bool& real) {
       real = Gradient::row(k) < remaining && (A::F % A::BN == 0 || f < A::F);
       return gradient + k * Gradient::STEP * Y::C;
     });

@@ -5,10 +5,12 @@
 #include "warpgroups.cuh"
 
 #ifndef MINICNN_EMULATED
-// Copies 16 bytes to shared memory, zeros if they are not `real`; copies until close_copies() belong to a group.
-DEVICE void copy_or_clear(void* to, const void* from, bool real) {
+// Copies 16 bytes to shared memory, zeros if they are not `real`; copies until close_copies() belong to a group. What a block reads
+// ONCE does not push out of the multiprocessor's cache what it reads again.
+template <bool ONCE> DEVICE void copy_or_clear(void* to, const void* from, bool real) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+  if (ONCE) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
 #else
   const Packed zeros = {};
   *reinterpret_cast<Packed*>(to) = real ? *reinterpret_cast<const Packed*>(from) : zeros;
@@ -77,13 +79,13 @@ template <class Rows, int THREADS> struct Runs {
   static DEVICE int column() { return threadIdx.x % EACH * 8; }
   static DEVICE int row(int k) { return threadIdx.x / EACH + k * STEP; }
   // Sends for a share of the runs of a stage: from(k, real) says where run k is in memory, if it is `real`.
-  template <class From> static DEVICE void send(uint16* stage, int share, int shares, From from) {
+  template <bool ONCE, class From> static DEVICE void send(uint16* stage, int share, int shares, From from) {
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
       if (k * shares / COUNT != share || (Rows::ROWS % STEP && row(k) >= Rows::ROWS)) continue;
       bool real = false;
       const auto* const place = from(k, real);
-      copy_or_clear(stage + Rows::at(row(0), k * STEP, column()), place, real);
+      copy_or_clear<ONCE>(stage + Rows::at(row(0), k * STEP, column()), place, real);
     }
   }
 };
