@@ -284,6 +284,7 @@ struct PipelinedWeightGradientTile : Pipeline<P_, Sizes, true, false> {
   static constexpr int POSITIONS = Y::N * Y::H * Y::W, STEPS = quotient(quotient(POSITIONS, BK), PARTS);
   static constexpr int F_PARTS = quotient(F, BN), ROWS = quotient(ELEMENTS, BM);
   static constexpr int BLOCKS = F_PARTS * ROWS * PARTS * GROUPS;
+  static constexpr bool ONE_TAP = S::KH * S::KW == 1 || C % BM == 0;  // of a block, which meets each pixel once then
 };
 
 template <class A, int TOGETHER, class U, class Ends>
@@ -314,7 +315,7 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends e
   const U* gradient = dy + (first + Gradient::row(0)) * Y::C + group * A::F + f;
   int remaining = last - first;
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
-    Image::template send<false>(a, share, shares, [&](int k, bool& real) {
+    Image::template send<A::ONE_TAP>(a, share, shares, [&](int k, bool& real) {
       real = Image::row(k) < remaining && inside<X::H>(h[k]) && inside<X::W>(w[k]) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
       const U* const from = x + place[k];
       place[k] += ((BK_N * X::H + BK_H * S::SH) * X::W + BK_W * S::SW) * X::C, h[k] += BK_H * S::SH, w[k] += BK_W * S::SW;
