@@ -174,7 +174,7 @@ DEVICE void sums_by_warpgroups(int turns, Steps steps, More more, Bring bring, F
   static_assert(AHEAD > 0 && A::WM % 4 == 0 && A::STAGE % 512 == 0, "warps are whole warpgroups, stages begin where swizzles do");
   unsigned char* const free = dynamic_shared() + A::PASSED;
   uint16* const memory = reinterpret_cast<uint16*>(free + (-shared_offset(free) & 1023));
-  const int warp = A::THREADS > 128 ? threadIdx.x / 128 * 4 : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
+  const int warp = A::THREADS > 128 ? uniform(threadIdx.x / 128 * 4) : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
   const uint64 left = Left::descriptor(memory + (A::TA ? Left::start(0, wm) : Left::start(wm, 0)), A::TA);
   const uint64 right = Right::descriptor(memory + Left::SIZE + (A::TB ? Right::start(wn, 0) : Right::start(0, wn)), !A::TB);
   const auto send = [&](int stage) {  // even zeros would take their time
