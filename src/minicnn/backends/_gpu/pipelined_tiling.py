@@ -26,7 +26,6 @@ _SIZES = (16, 32, 64, 128, 256)
 _FORWARD, _BACK, _WEIGHTS = range(3)  # convolutions, their input gradients, their weight gradients
 _STAGES = 3  # at least, of a sum with more steps than these
 _ALIGNMENT = 1024 - 128  # bytes that may lie before what warpgroups read, which begins at a multiple of 1,024
-_AFTER = 0, 48  # more of a thread that makes several tiles, for what follows a convolution and its input gradient
 
 
 class PipelineWork(NamedTuple):
@@ -60,14 +59,13 @@ class PipelineWork(NamedTuple):
         multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
         alone = costs.step + np.where(self.warpgroups, np.maximum(multiplied, brought), multiplied + brought)
         latency = np.where(self.kind == _WEIGHTS, costs.far, costs.latency)
-        # Memory is waited for by each block, and in each step by those with few steps ahead.
-        alone = alone + np.where(self.turns > 1, 0.0, latency / self.ahead)
+        alone = alone + latency / self.ahead
         result = np.choose(self.kind, (costs.forward, costs.back, costs.weights))
         ending = self.results * result
         together = each * (self.steps * busy + ending)
         passing = np.maximum(ending, self.chain * costs.passing * result)
         apart = rounds * (self.turns * (self.longest * np.maximum(busy, alone) + passing) + latency)
-        return np.maximum(together, apart) + costs.launch + self.beside + np.where(self.turns > 1, costs.several, 0.0)
+        return np.maximum(together, apart) + costs.launch + self.beside
 
 
 @dataclass(frozen=True)
@@ -162,12 +160,10 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             )  # fmt: skip
             if resident := gpu.resident(threads, registers, tile.shared):
                 yield _Pipeline(tile, resident, loads, lines)
-            if across[0]:
-                continue
             # Of several tiles, results of one pass beside the operands of the next. All blocks are there from the
             # beginning to the end, so that the compiler is told how many have to fit.
-            needed = 4 * mt * nt + _REGISTERS + _AFTER[not across[1]]
-            if resident := gpu.resident(threads, needed, ahead + passed):
+            registers_several = 4 * mt * nt + _REGISTERS
+            if across == (False, True) and (resident := gpu.resident(threads, registers_several, ahead + passed)):
                 several = replace(tile, shared=ahead + passed, resident=resident, turns=2)
                 yield _Pipeline(several, resident, loads, lines)
 
@@ -214,26 +210,30 @@ class PipelinedTile(Tile):
             return
         rows, columns = phases(node)
         positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
+        large = 2 * node.outputs[0].size > costs_on(gpu).limits.several * gpu.l2
         for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
             # More than half of such a block would be idle; a smaller one does the same.
             if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
                 continue
             down, right = quotient(positions, bm) * rows * columns, quotient(g.f, bn) * g.groups
-            turns, blocks = 1, down * right
-            if block.tile.turns > 1:  # as many blocks as there is room for, or fewer that have as many tiles
-                turns = quotient(down, max(1, gpu.multiprocessors * block.resident // right))
-                blocks = quotient(down, turns) * right
-                if turns == 1 or blocks > gpu.multiprocessors * block.resident:
-                    continue
+            blocks = down * right
             steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
             longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
             # Warpgroups multiply what is there as it arrives if a stage is a step: more stages are memory for nothing.
             most = longest if rows * columns == 1 else math.inf
             whole = block.tile.warpgroups and block.tile.stages == most
+            if block.tile.turns > 1:
+                # As many blocks as there is room for, or fewer that have as many tiles; their filters stay with them.
+                room = gpu.multiprocessors * block.resident
+                turns = quotient(down, max(1, room // right))
+                blocks = quotient(down, turns) * right
+                if large and whole and turns > 1 and blocks <= room:
+                    yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=True, turns=turns)
+                continue
             if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:
-                yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole, turns=turns)
-            if block.tile.stages < _STAGES or turns > 1:
+                yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole)
+            if block.tile.stages < _STAGES:
                 continue
             for splits in (2, 4, 8):
                 # Splitting pays only while blocks are too few for the GPU and still have terms enough to hide their

@@ -131,8 +131,8 @@ def _(tile: PipelinedTile, writer: NeighbourWriter, group: FusionGroup) -> str:
     one, back = Geometry.of(node, phased=False), node.op.name == "conv2d_input_gradient"
     kind = _type(tile, _operands(tile), *_sides(node, back=back), Cpp.window(window(node)), one.c, one.f, back)
     x, w = (f"{writer.function(v)}.p" for v in node.inputs)
-    ends, together = _run_ends(writer, group, several=tile.turns > 1)
-    ahead, fetched = writer.run_fetches(tile.rows * tile.columns if tile.turns > 1 else group.size)
+    ends, together = _run_ends(writer, group)
+    ahead, fetched = writer.run_fetches()
     return (
         f"{kind}{ends}{ahead}    pipelined_convolve<A, {len(group.sums)}, {together}, {fetched}>(\n"
         f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ahead, ends, {_totals(writer, group)});\n"
@@ -148,14 +148,11 @@ def _(tile: PipelinedWeightGradientTile, writer: NeighbourWriter, group: FusionG
     return f"{kind}{ends}    pipelined_weight_gradient<A, {together}>({arguments});\n"
 
 
-def _run_ends(writer: NeighbourWriter, group: FusionGroup, *, several: bool = False) -> tuple[str, int]:
-    """The function `ends` of a tile, and for how many runs a thread loads at a time what follows them.
-
-    Where a block makes several tiles, more is kept for the next one, and what follows is in the cache.
-    """
+def _run_ends(writer: NeighbourWriter, group: FusionGroup) -> tuple[str, int]:
+    """The function `ends` of a tile, and for how many runs a thread loads at a time what follows them."""
     ends = writer.late(lambda: writer.run_ends(group, RUN))
     # As many as registers are left for: answers of memory that are waited for together cost as much as one.
-    return ends, 4 if writer.fetched_runs <= (0 if several else _FEW_RUNS) else 2
+    return ends, 4 if writer.fetched_runs <= _FEW_RUNS else 2
 
 
 # Depthwise convolutions -----------------------------------------------------------------------------

@@ -171,25 +171,19 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
   block /= A::FILTER_PARTS;
   const int split = block % A::PARTS, part = block / A::PARTS, tile0 = part * A::TURNS;
   const int turns = A::TURNS == 1 ? 1 : min(A::TURNS, A::TILES - tile0);
+  const int phase = part % (A::ROWS * A::COLUMNS), phase_row = phase / A::COLUMNS, phase_column = phase % A::COLUMNS;
+  const Taps down = taps_of<A::BACK, S::KH, A::ROWS, S::PT>(phase_row), right = taps_of<A::BACK, S::KW, A::COLUMNS, S::PL>(phase_column);
   // From tap to tap, X is gone through forwards or, for a gradient, backwards.
   constexpr int DOWN = !A::BACK ? S::DH : A::ROWS > 1 ? -1 : -S::DH, RIGHT = !A::BACK ? S::DW : A::COLUMNS > 1 ? -1 : -S::DW;
-  const auto down_of = [](int tile) { return taps_of<A::BACK, S::KH, A::ROWS, S::PT>(tile % (A::ROWS * A::COLUMNS) / A::COLUMNS); };
-  const auto right_of = [](int tile) { return taps_of<A::BACK, S::KW, A::COLUMNS, S::PL>(tile % A::COLUMNS); };
-  const auto steps_of = [=](int tile) { return quotient(A::C, A::BK) * down_of(tile).count * right_of(tile).count; };
+  const auto row_of = [=](int turn) { return (tile0 + turn) / (A::ROWS * A::COLUMNS) * A::BM; };
 
-  // Of the tile that is sent for: its taps, its steps that remain, and the channels and the tap of the next one.
-  Taps down, right;
-  int tile = tile0 - 1, remaining = 0, c0, i, j;
   // Of each run, the pixel that the first tap meets; and, as bits, which taps down (0 .. 14) and right (16 .. 30) are inside of X.
   int place[Image::COUNT];
   uint32 seen[Image::COUNT];
-  const auto begin = [&] {
-    tile++;
-    down = down_of(tile), right = right_of(tile);
-    const int m0 = tile / (A::ROWS * A::COLUMNS) * A::BM;
+  const auto begin = [&](int turn) {
 #pragma unroll
     for (int k = 0; k < Image::COUNT; k++) {
-      const int at = m0 + Image::row(k), n = at / A::W / A::H;
+      const int at = row_of(turn) + Image::row(k), n = at / A::W / A::H;
       if (A::POINTWISE) {
         place[k] = at * X::C + group * A::C + Image::column();
         seen[k] = (A::POSITIONS % A::BM == 0 || at < A::POSITIONS) * 0x10001;
@@ -203,19 +197,14 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
 #pragma unroll
       for (int t = 0; t < S::KW; t++) seen[k] |= uint32(inside<X::W>(w + t * RIGHT)) << (16 + t);
     }
-    remaining = steps_of(tile), c0 = i = j = 0;
-    if (A::PARTS > 1) {
-      const int taps = down.count * right.count, share = quotient(remaining, A::PARTS), first = share * split;
-      remaining = min(share, remaining - first);
-      if (taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
-    }
   };
-  begin();
-  const int own = remaining;  // steps of the first tile
-  const auto more = [&] {  // a phase may have no taps
-    while (A::TURNS > 1 && remaining == 0 && tile + 1 < tile0 + turns) begin();
-    return remaining > 0;
-  };
+  begin(0);
+  const int taps = down.count * right.count, steps = quotient(A::C, A::BK) * taps;
+  const int first = A::PARTS > 1 ? quotient(steps, A::PARTS) * split : 0, own = A::PARTS > 1 ? min(quotient(steps, A::PARTS), steps - first) : steps;
+  // The channels and the tap of the step that is sent for, and whether it is of the first turn: filters stay for the others.
+  int c0 = 0, i = 0, j = 0;
+  bool filtered = true;
+  if (A::PARTS > 1 && taps) c0 = first / taps * A::BK, i = first % taps / right.count, j = first % taps % right.count;
   constexpr int ROW = (A::BACK ? A::C : A::F) * A::GROUPS;  // of the filters, from one to the next
   const int column = Filters::column(), row = Filters::row(0);
   const U* const filters = weight + (A::BACK ? (f0 + row) * ROW + group * A::C + column : row * ROW + group * A::F + f0 + column);
@@ -228,23 +217,20 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     });
     const int tap = (down.first + i * down.step) * S::KW + right.first + j * right.step;
     const U* const those = filters + tap * (A::BACK ? A::F : A::C) * ROW + c0 * (A::BACK ? 1 : ROW);
-    // Where all steps of a tile are there at once, so are the filters of the next tile.
-    if (!A::WHOLE || tile == tile0)
+    if (filtered)
       Filters::template send<true>(b, share, shares, [&](int k, bool& real) {
         const int c = c0 + (A::BACK ? column : row + k * Filters::STEP), f = f0 + (A::BACK ? row + k * Filters::STEP : column);
         real = (A::C % A::BK == 0 || c < A::C) && (A::F % A::BN == 0 || f < A::F);
         return those + k * Filters::STEP * ROW;
       });
     if (share + 1 < shares) return;
-    remaining--;
     if (++j == right.count) {
       j = 0;
       if (++i == down.count) i = 0, c0 += A::BK;
     }
   };
-  const auto result_of = [=](int tile) {
-    const int phase = tile % (A::ROWS * A::COLUMNS), m0 = tile / (A::ROWS * A::COLUMNS) * A::BM;
-    const int phase_row = phase / A::COLUMNS, phase_column = phase % A::COLUMNS;
+  const auto result_of = [=](int turn) {
+    const int m0 = row_of(turn);
     return [=](int row, int column, uint32& to) {
       const int at = m0 + row, f = f0 + column, n = at / A::W / A::H;
       const int y = at / A::W % A::H * A::ROWS + phase_row, z = at % A::W * A::COLUMNS + phase_column;
@@ -254,17 +240,21 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
         (Y::W % A::COLUMNS == 0 || z < Y::W);
     };
   };
-  if constexpr (FETCHED > 0) fetch_ends<A, FETCHED>(result_of(tile0), ahead);
+  if constexpr (FETCHED > 0) fetch_ends<A, FETCHED>(result_of(0), ahead);
   wait_for_previous();
   ColumnSums<A, SUMS> columns;
   pipelined_sums<A>(
-    turns, [=](int turn) { return A::TURNS == 1 ? own : steps_of(tile0 + turn); }, more, bring,
+    own, turns,
+    [&](int turn) {
+      begin(turn);
+      c0 = i = j = 0, filtered = false;
+    },
+    bring,
     [&](const float(&sums)[A::MT][A::NT][4], int turn) {
       if (turn + 1 == turns) let_next_begin();
-      else if constexpr (FETCHED > 0) fetch_ends<A, FETCHED>(result_of(tile0 + turn + 1), ahead);
       store_runs<A, TOGETHER>(
         sums, columns, [=](int column) { return uint32(group * A::F + (A::F % A::BN == 0 || f0 + column < A::F ? f0 + column : 0)); },
-        result_of(tile0 + turn), ends);
+        result_of(turn), ends);
     });
   if constexpr (SUMS > 0)
     columns.finish([=](int s, int column, float sum) {
@@ -331,8 +321,7 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends e
   };
   wait_for_previous();
   pipelined_sums<A>(
-    1, [=](int) { return last > first ? quotient(last - first, A::BK) : 0; }, [&] { return remaining > 0; }, bring,
-    [&](const float(&sums)[A::MT][A::NT][4], int) {
+    last > first ? quotient(last - first, A::BK) : 0, 1, [](int) {}, bring, [&](const float(&sums)[A::MT][A::NT][4], int) {
       let_next_begin();
       ColumnSums<A, 0> none;
       store_runs<A, TOGETHER>(

@@ -163,22 +163,22 @@ template <int K, int N, class Step> DEVICE void arriving(Step step) {
 }
 
 // `pipelined_sums` by warpgroups. While a step's products are on their way, those of the next are started; what they are made of is
-// overwritten a step later, or, if all steps of a tile are in shared memory (WHOLE), when the tile's products have ended.
-template <class A, class Steps, class More, class Bring, class Finish>
-DEVICE void sums_by_warpgroups(int turns, Steps steps, More more, Bring bring, Finish finish) {
+// overwritten a step later, or, if all steps are in shared memory (WHOLE), when a turn's products have ended.
+template <class A, class Begin, class Bring, class Finish>
+DEVICE void sums_by_warpgroups(int steps, int turns, Begin begin, Bring bring, Finish finish) {
   using P = typename A::P;
   using Left = typename A::Left;
   using Right = typename A::Right;
   constexpr int AHEAD = A::WHOLE ? A::STAGES : A::STAGES - 2;  // steps that are on their way
-  constexpr int AT_ONCE = A::TURNS > 1 ? 1 : AHEAD;  // steps whose text stands one after the other: each may begin a tile
   static_assert(AHEAD > 0 && A::WM % 4 == 0 && A::STAGE % 512 == 0, "warps are whole warpgroups, stages begin where swizzles do");
-  unsigned char* const free = dynamic_shared() + A::PASSED;
-  uint16* const memory = reinterpret_cast<uint16*>(free + (-shared_offset(free) & 1023));
+  static_assert(A::WHOLE || A::TURNS == 1, "the next turn's steps take the places of all of this one's");
+  unsigned char* const first = dynamic_shared() + A::PASSED;
+  uint16* const memory = reinterpret_cast<uint16*>(first + (-shared_offset(first) & 1023));
   const int warp = A::THREADS > 128 ? uniform(threadIdx.x / 128 * 4) : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
   const uint64 left = Left::descriptor(memory + (A::TA ? Left::start(0, wm) : Left::start(wm, 0)), A::TA);
   const uint64 right = Right::descriptor(memory + Left::SIZE + (A::TB ? Right::start(wn, 0) : Right::start(0, wn)), !A::TB);
-  const auto send = [&](int stage) {  // even zeros would take their time
-    if (more()) bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
+  const auto send = [&](int stage, bool real) {  // even zeros would take their time
+    if (real) bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
     close_copies();
   };
   float sums[A::MT][A::NT][4];
@@ -195,50 +195,59 @@ DEVICE void sums_by_warpgroups(int turns, Steps steps, More more, Bring bring, F
       }
     close_products();
   };
-  int stage = 0, next = AHEAD;
-#pragma unroll AT_ONCE
-  for (int s = 0; s < AHEAD; s++) send(s);
-#pragma unroll 1
-  for (int turn = 0; turn < turns; turn++) {
+  const auto clear = [&] {
 #pragma unroll
     for (int i = 0; i < A::MT * A::NT * 4; i++) (&sums[0][0][0])[i] = 0.0f;
     hold(sums);
-    if constexpr (A::WHOLE) {
-      arriving<0, A::STAGES>([&](int s) {
-        show_to_warpgroups();
-        __syncthreads();
-        multiply(s);
-      });
-    } else {
-      const int count = steps(turn);
-#pragma unroll 1
-      for (int step = 0; step < count; step++) {
-        wait_for_copies<AHEAD - 1>();
-        show_to_warpgroups();
-        wait_for_products<1>();
-        __syncthreads();  // this step's operands are there for all, and nobody reads those of the last but one any more
-        multiply(stage);
-        send(next);
-        stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
-      }
-    }
-    if constexpr (A::TURNS == 1) wait_for_copies<0>();
+  };
+  const auto end = [&] {
+    wait_for_copies<0>();
     wait_for_products<0>();
     hold(sums);
-    if constexpr (A::TURNS == 1 || A::WHOLE) __syncthreads();
-    if constexpr (A::TURNS > 1 && A::WHOLE) {
+    __syncthreads();
+  };
 #pragma unroll
-      for (int s = 0; s < AHEAD; s++) send(s);
+  for (int s = 0; s < AHEAD; s++) send(s, A::WHOLE || s < steps);
+  if constexpr (A::WHOLE) {
+#pragma unroll 1
+    for (int turn = 0; turn < turns; turn++) {
+      clear();
+      arriving<0, A::STAGES>([&](int stage) {
+        show_to_warpgroups();
+        __syncthreads();
+        multiply(stage);
+      });
+      end();
+      if (turn + 1 < turns) {
+        begin(turn + 1);
+#pragma unroll
+        for (int s = 0; s < AHEAD; s++) send(s, true);
+      }
+      finish(sums, turn);
     }
-    finish(sums, turn);
+  } else {
+    clear();
+    int stage = 0, next = AHEAD;
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+      wait_for_copies<AHEAD - 1>();
+      show_to_warpgroups();
+      wait_for_products<1>();
+      __syncthreads();  // this step's operands are there for all, and nobody reads those of the last but one any more
+      multiply(stage);
+      send(next, step + AHEAD < steps);
+      stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
+    }
+    end();
+    finish(sums, 0);
   }
 }
 
-// For each of so many turns, the sums of steps(turn) steps, of which finish(sums, turn) makes results while operands of the next turn
-// are on their way. more() says whether there is another step, bring(a, b, share, shares) sends for a share of its operands. If there
-// is one turn only, finish has all the shared memory; else its first PASSED bytes.
-template <class A, class Steps, class More, class Bring, class Finish>
-DEVICE void pipelined_sums(int turns, Steps steps, More more, Bring bring, Finish finish) {
-  if constexpr (A::P::WARPGROUPS) sums_by_warpgroups<A>(turns, steps, more, bring, finish);
-  else sums_by_warps<A>(steps(0), bring, finish);
+// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands. Of several turns, each of as
+// many steps, begin(turn) goes to the next one, whose operands are on their way while finish(sums, turn) makes results. That has all
+// the shared memory, or its first PASSED bytes if there are several turns.
+template <class A, class Begin, class Bring, class Finish>
+DEVICE void pipelined_sums(int steps, int turns, Begin begin, Bring bring, Finish finish) {
+  if constexpr (A::P::WARPGROUPS) sums_by_warpgroups<A>(steps, turns, begin, bring, finish);
+  else sums_by_warps<A>(steps, bring, finish);
 }
