@@ -190,7 +190,8 @@ def finite(specs: Mapping[str, Spec]) -> Program:
     """The Program that tells what is finite: the loss, and of each of the others zero, or NaN."""
     program = Program("finite")
     values = {name: program.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
-    told = [v if name == "loss" else ops.sum(v * 0.0) for name, v in values.items()]
+    zeros = [v if name == "loss" else v * 0.0 for name, v in values.items()]
+    told = [v if v.size == 1 else ops.sum(v) for v in zeros]  # the usual one is a share of the loss
     program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
     return program
 
