@@ -60,13 +60,6 @@ template <class A, int SUMS_> struct ColumnSums {
   }
 };
 
-// Calls finish(k, fetch(k)) for k < N once all of them are fetched: answers of memory are waited for together.
-template <int K, int N, class Fetch, class Finish> DEVICE void fetched(Fetch fetch, Finish finish) {
-  const auto one = fetch(K);
-  if constexpr (K + 1 < N) fetched<K + 1, N>(fetch, finish);
-  finish(K, one);
-}
-
 // The sums of a tile on their way out, eight neighbours of a row at a time. place(row, column, i) says whether there are such, and
 // which element i the first of them is; ends(channel(column))(i) fetches what follows them, and that(sums, added) computes and stores
 // it, and adds to `columns`, for TOGETHER runs at a time. A warp hands its sums around in shared memory, 16 rows of up to 64 columns at
