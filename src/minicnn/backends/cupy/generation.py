@@ -43,7 +43,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         starts.append(blocks)
         blocks += count
-    resident = max(group.tile.resident if group.tile else 1 for group in launch)
+    counts = [group.tile.resident if group.tile else 1 for group in launch]
+    resident = max(count * group_threads // threads for count, (_, group_threads) in zip(counts, sizes, strict=True))
     # Registers are what the compiler must leave for so many blocks; without a bound it takes what it likes.
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
