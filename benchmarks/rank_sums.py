@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from minicnn.backends import get_backend
+from minicnn.backends._gpu.device_step import connect
 from minicnn.backends._gpu.peer_sums import RUN
-from minicnn.backends._gpu.ranks import connect
 from minicnn.distribution import NcclCommunicator, TorchCommunicator
 
 AT_ONCE = 1 << 21  # bytes up to which sums are taken at once, too

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._gpu.costs import costs_on
+from minicnn.backends._gpu.device_step import connect
 from minicnn.backends._gpu.peer_sums import THREADS
-from minicnn.backends._gpu.ranks import connect
 from minicnn.distribution import NcclCommunicator
 from minicnn.distribution.communicators import RankError, Ranks
 from minicnn.ops.groups import Group
