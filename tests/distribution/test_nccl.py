@@ -123,7 +123,7 @@ def test_steps_as_graphs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     captured, capture = [], EmulatedRuntime.capture
     monkeypatch.setattr(EmulatedRuntime, "capture", lambda *given: captured.append(1) or capture(*given))
     begun, beside = [], EmulatedRuntime.beside
-    monkeypatch.setattr(EmulatedRuntime, "beside", lambda *given: begun.append(1) or beside(*given))
+    monkeypatch.setattr(EmulatedRuntime, "beside", lambda *given, **about: begun.append(1) or beside(*given, **about))
     monkeypatch.setattr(passes, "BUCKET", 100)  # bytes: several sums, all but the last beside the backward pass
     backend, (x, y) = EmulatedBackend(), data()
 

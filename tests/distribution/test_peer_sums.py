@@ -13,8 +13,8 @@ import pytest
 from backends.cupy.emulated import EmulatedBackend, SharedMemory
 from backends.cupy.emulator import needs_gxx
 from minicnn.backends._gpu.device import H200, KNOWN
-from minicnn.backends._gpu.peer_sums import LANES, PeerSums, _nbytes
-from minicnn.backends._gpu.rank_sums import in_peers
+from minicnn.backends._gpu.peer_sums import PeerSums, window
+from minicnn.backends._gpu.rank_sums import addition, in_peers
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec
 from support.campaign import size
@@ -49,19 +49,24 @@ def test_sums_of_emulated_gpus_by_messages_and_in_shares() -> None:
 def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
     """Kernels that have been told so end without the others, at once and in shares."""
     backend, host = EmulatedBackend(), cast("Any", SimpleNamespace(rank=0, size=2, share=lambda data: [data, data]))
-    runtime, memory = backend.runtime, SharedMemory()
-    address, _ = memory.allocate(2 * LANES * _nbytes(H200, 2))
+    runtime = backend.runtime
+    memory = SharedMemory(runtime.do)
+    address, _ = memory.allocate(2 * window(H200, 2))
     # Of the other, a place to write to.
-    sums = PeerSums(runtime, memory, H200, host, [address, address + LANES * _nbytes(H200, 2)])
+    sums = PeerSums(runtime, memory, H200, host, [address, address + window(H200, 2)])
     shared = sums.share(64)
-    within = [runtime.view(shared, start, (8,), "float32") for start in (0, 32)]
+    source, target = (runtime.view(shared, start, (8,), "float32") for start in (0, 32))
     sums.end()
-    for source, target in ((backend.asarray(np.ones(3, "float32")), runtime.empty((3,), "float32")), within):
-        launch = sums.launch(source, target, beside=False)
-        assert launch is not None
+    at_once = sums.launch(backend.asarray(np.ones(3, "float32")), runtime.empty((3,), "float32"), beside=False)
+    taken = runtime.empty((8,), "float32")
+    shares = [*sums.bring_shares(source, taken, beside=False), *sums.give_share(target, beside=False)]
+    assert at_once is not None
+    for launch in (at_once, *shares):
         launch()
         runtime.synchronize()
-    assert sums.launch(backend.asarray(np.ones(1 << 20, "float32")), shared, beside=False) is None, "NCCL's"
+    with pytest.raises(ValueError, match="memory of `share`"):
+        sums.bring_shares(taken, taken, beside=False)
+    assert sums.launch(backend.asarray(np.ones(1 << 21, "float32")), shared, beside=False) is None, "NCCL's"
 
 
 def test_what_sums_in_peers_memory() -> None:
@@ -69,13 +74,17 @@ def test_what_sums_in_peers_memory() -> None:
     sums = [PeerSums.__new__(PeerSums) for _ in range(2)]
     for each, gpu in zip(sums, (KNOWN["h100"], KNOWN["rtx4090"]), strict=True):
         each._gpu, each._ranks = gpu, 4
-    assert [sums[0].takes(nbytes, "float32") for nbytes in (4, 4096, 1 << 22)] == [True, True, True]
+    assert [sums[0].takes(dtype) for dtype in ("float32", "float64", "uint16")] == [True, True, False]
     assert [sums[0].in_shares(nbytes) for nbytes in (4, 4096, 1 << 22)] == [False, False, True]
-    assert not sums[0].takes(4, "uint16")
-    assert not sums[1].takes(4, "float32")
-    reached: Any = SimpleNamespace(in_peers=lambda nbytes, dtype: True)
+    assert not any(sums[1].in_shares(nbytes) for nbytes in (4, 1 << 22))
+    reached: Any = SimpleNamespace(in_peers=lambda dtype: True, in_shares=lambda nbytes, dtype: nbytes > 99)
     assert in_peers(Group(8, 0, 4, reached), Spec((3,), "float32"))
     assert not in_peers(Group(8, 0, 6, reached), Spec((3,), "float32"))  # whose tree joins others first
+    # Kernels that sum at once add by themselves; of shares the programs of all ranks do.
+    assert addition(Group(8, 0, 4, reached), Spec((4,), "float32"), KNOWN["h100"]) is None
+    program = addition(Group(4, 0, 4, reached, False), Spec((32,), "float32"), KNOWN["h100"])
+    assert program is not None
+    assert program.outputs["sum"].shape == (8,)
 
 
 def several(name: str, ranks: int) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
-from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.device_step import connect
 from minicnn.backends._gpu.peer_sums import THREADS
+from minicnn.backends._gpu.rank_sums import Sum, addition
+from minicnn.backends._gpu.runtime import Launch, one_by_one
 from minicnn.distribution import NcclCommunicator
 from minicnn.distribution.communicators import RankError, Ranks
 from minicnn.ops.groups import Group
+from minicnn.program.graph import Spec
 
 DEADLINE = 3.0  # seconds that a rank waits for one that does not come
 
@@ -33,13 +35,13 @@ def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[s
         connect(communicator, runtime)
         connect(communicator, runtime, beside=True)
         channels = runtime.gpu.multiprocessors
-        shares = [1, 700] if backend.name == "emulated" else [1, 700, 33 * costs_on(runtime.gpu).limits.threads]
+        shares = [1, 700] if backend.name == "emulated" else [1, 700, 1 << 17]
         sizes = [1, THREADS - 1, 5 * THREADS + 3, THREADS * channels + 7, 2 * THREADS * channels + THREADS]
         cases = [(size, dtype) for dtype in ("float32", "float64") for size in sizes]
         cases = [case for case in cases if _at_once(communicator, *case)]
         at_once = len(cases)
-        if cases:  # shares are of whole runs of 16 bytes
-            cases += [(4 * ranks * runs, dtype) for dtype in ("float32", "float64") for runs in shares]
+        if cases:
+            cases += [(4 * ranks * count, dtype) for dtype in ("float32", "float64") for count in shares]
         scales = 10.0 ** rng.integers(-3, 4, (ranks, len(cases)))
         given = [
             [(rng.standard_normal(n) * scale).astype(t) for (n, t), scale in zip(cases, row, strict=True)]
@@ -52,11 +54,12 @@ def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[s
             for k, a in list(enumerate(given[rank]))[at_once:]:
                 for arrays in (sources, targets):
                     arrays[k], end = runtime.view(shared, end, a.shape, str(a.dtype)), end + a.nbytes
-        launches: list[Callable[[], None]] = []
+        launches: list[Launch] = []
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            one = partial(communicator.enqueue, "all_reduce", source, target, runtime, beside=number % 3 == 2)
-            launches += runtime.beside([one]) if number % 3 == 2 else [one]
-        run = runtime.capture(launches) if backend.captures else partial(_one_by_one, launches)
+            beside = number % 3 == 2
+            one = _sum(backend, communicator, source, target, beside=beside, shares=number >= at_once)
+            launches += runtime.beside(one) if beside else one
+        run = runtime.capture(launches) if backend.captures else partial(one_by_one, launches)
         wrong = 0
         for number in range(rounds):
             time.sleep(1e-3 * (number % ranks == rank))
@@ -82,13 +85,14 @@ def left_alone(backend: Any, communicator: NcclCommunicator, how: str) -> list[A
         shared = communicator.shared(8 * size, runtime) if how == "shares" else runtime.empty((8 * size,), "uint8")
         runtime.clear(shared)
         array, total = (runtime.view(shared, k * 4 * size, (size,), "float32") for k in (0, 1))
-        communicator.enqueue("all_reduce", array, total, runtime)
+        one = _sum(backend, communicator, array, total, beside=False, shares=how == "shares")
+        one_by_one(one)
         communicator.finish(runtime)  # from here on nobody compiles or connects any more
         if communicator.rank == communicator.size - 1:
             time.sleep(10 * host.timeout)  # or until the launcher ends it
             return []
         host.timeout = DEADLINE
-        communicator.enqueue("all_reduce", array, total, runtime)
+        one_by_one(one)
         try:
             communicator.finish(runtime)
         except RankError as error:
@@ -98,11 +102,21 @@ def left_alone(backend: Any, communicator: NcclCommunicator, how: str) -> list[A
     return []
 
 
+def _sum(
+    backend: Any, communicator: NcclCommunicator, source: Any, target: Any, *, beside: bool, shares: bool
+) -> list[Launch]:
+    """Launches of a sum of arrays, in shares whatever their size or at once."""
+    runtime, group = backend.runtime, Group(communicator.size, communicator.rank, communicator.size, communicator)
+    spec, peers = Spec(tuple(source.shape), str(source.dtype)), communicator._peers
+    with pytest.MonkeyPatch.context() as changed:
+        if shares and peers is not None:
+            changed.setattr(peers, "in_shares", lambda nbytes: True)
+        program = addition(group, spec, runtime.gpu)
+        whole = Sum(group, spec, None if program is None else backend.compile(program), runtime)
+    outputs = {name: runtime.empty(each.shape, each.dtype) for name, each in whole.outputs.items()}
+    return whole.bind({"flat": source}, outputs | {"sum": target}, beside=beside)
+
+
 def _at_once(communicator: NcclCommunicator, size: int, dtype: str) -> bool:
     nbytes = size * np.dtype(dtype).itemsize
-    return communicator.in_peers(nbytes, dtype) and not communicator.in_shares(nbytes, dtype)
-
-
-def _one_by_one(launches: list[Callable[[], None]]) -> None:
-    for launch in launches:
-        launch()
+    return communicator.in_peers(dtype) and not communicator.in_shares(nbytes, dtype)

@@ -16,7 +16,7 @@ from minicnn.ops.groups import Communicator
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.peer_sums import PeerSums
-    from minicnn.backends._gpu.runtime import Event, Runtime
+    from minicnn.backends._gpu.runtime import Event, Launch, Runtime
     from minicnn.distribution.schedule import Arrays
     from minicnn.program.graph import Spec
 
@@ -40,8 +40,7 @@ class NcclCommunicator:
     Args:
         host: The other communicator, such as that of MPI. Its number of ranks may be one.
         nccl: The package `nccl` of nccl4py, or one like it.
-        blocks: Multiprocessors that large sums may take from what is computed beside; None leaves that to NCCL, or for
-            sums in the memory of the other GPUs to minicnn.
+        blocks: Multiprocessors that NCCL's sums may take from what is computed beside; None leaves that to NCCL.
         peers: Whether sums go through the memory of the other GPUs, where these are reached.
 
     Raises:
@@ -85,19 +84,19 @@ class NcclCommunicator:
             beside: Whether it goes on beside others, which do not wait for it: one connection does all in one order.
         """
         connected, peers = self._connection(runtime, beside=beside), self._peers
-        if collective == "all_reduce" and peers is not None and self.in_peers(source.nbytes, str(source.dtype)):
+        if collective == "all_reduce" and peers is not None and self.in_peers(str(source.dtype)):
             launch = peers.launch(source, target, beside=beside)
             if launch is not None:
                 return launch()
         return self._enqueue(connected, collective, source, target, runtime)
 
-    def in_peers(self, nbytes: int, dtype: str) -> bool:
-        """True if kernels sum so many bytes in the peers' memory, in the order of the tree; once it is connected."""
-        return self._peers is not None and self._peers.takes(nbytes, dtype)
+    def in_peers(self, dtype: str) -> bool:
+        """True if such numbers are summed in the peers' memory, in the order of the tree; once it is connected."""
+        return self._peers is not None and self._peers.takes(dtype)
 
     def in_shares(self, nbytes: int, dtype: str) -> bool:
-        """True if they do so where the arrays lie in memory of `shared`, and else NCCL sums."""
-        return self._peers is not None and self.in_peers(nbytes, dtype) and self._peers.in_shares(nbytes)
+        """True if that is done by shares, of arrays in memory of `shared`: see `launches_of_shares`."""
+        return self._peers is not None and self.in_peers(dtype) and self._peers.in_shares(nbytes)
 
     def shared(self, nbytes: int, runtime: Runtime) -> Array:
         """An array of at least so many bytes in memory that all ranks reach, each of which asks for as many.
@@ -116,6 +115,22 @@ class NcclCommunicator:
         """
         self._connection(runtime)
         return self._peers.within_kernels(sums)  # type: ignore[union-attr]
+
+    def launches_of_shares(
+        self, flat: Array, taken: Array, total: Array, runtime: Runtime, *, beside: bool
+    ) -> tuple[list[Launch], list[Launch]]:
+        """Launches that bring each rank its share of all others' arrays, and those that bring its sum to all.
+
+        Args:
+            flat: This rank's array, in memory of `shared`.
+            taken: For its share of all arrays, one after the other; its own stays in `flat`.
+            total: For the sum, likewise in memory of `shared`; the ranks' shares follow each other.
+            runtime: The device.
+            beside: See `enqueue`.
+        """
+        self._connection(runtime, beside=beside)
+        peers: PeerSums = self._peers  # type: ignore[assignment]
+        return peers.bring_shares(flat, taken, beside=beside), peers.give_share(total, beside=beside)
 
     def _enqueue(self, connected: Any, collective: str, source: Array, target: Array, runtime: Runtime) -> None:
         """Put a collective of NCCL into the stream."""
@@ -174,7 +189,7 @@ class NcclCommunicator:
                 if self._left is not None:  # by all, before they connected again
                     self._left.free()
                 with runtime.active():
-                    self._peers = runtime.reach(self.host, self._blocks) if self._reaches else None
+                    self._peers = runtime.reach(self.host) if self._reaches else None
             self._connected[beside] = connected
         return self._connected[beside]
 

@@ -49,7 +49,7 @@ class Stream:
         with _one_thread:
             while self.waiting:
                 self.waiting.popleft()()
-            self.ahead.written.clear()
+            self.ahead.end()
 
 
 class Event:
@@ -102,9 +102,14 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 
 class SharedMemory(PeerMemory):
-    """See `PeerMemory`: files that several processes have in their memory."""
+    """See `PeerMemory`: files that several processes have in their memory.
 
-    def __init__(self) -> None:
+    Args:
+        do: Gives a stream work: see `EmulatedRuntime.do`.
+    """
+
+    def __init__(self, do: Callable[[Callable[[], None]], None]) -> None:
+        self._do = do
         self._held: dict[int, tuple[mmap.mmap, str]] = {}
 
     def allocate(self, nbytes: int) -> tuple[int, bytes]:
@@ -120,6 +125,17 @@ class SharedMemory(PeerMemory):
         address = np.frombuffer(memory, "uint8").ctypes.data
         self._held[address] = memory, handle.decode()
         return address
+
+    def meet(self, stream: int, theirs: Sequence[int], own: Sequence[int]) -> None:
+        self._do(partial(self._meet, theirs, own))
+
+    def _meet(self, theirs: Sequence[int], own: Sequence[int]) -> None:
+        for address in theirs:
+            ctypes.c_uint32.from_address(address).value = 1
+        for address in own:
+            while not ctypes.c_uint32.from_address(address).value:
+                time.sleep(0)
+            ctypes.c_uint32.from_address(address).value = 0
 
     def close(self, address: int) -> None:
         del self._held[address]
@@ -138,14 +154,14 @@ class EmulatedRuntime:
     advance, collect = ADVANCE, COLLECT
 
     def __init__(self) -> None:
-        self._now, self._beside = MAIN, Stream()
+        self._now, self._beside = MAIN, (Stream(), Stream())
         self._graph: list[Callable[[], None]] | None = None  # what is captured
         self.early = False
 
     def _give(self, work: Callable[[], None], stream: Stream | None = None) -> None:
         """Have a stream do something that overlaps with nothing in it."""
         stream = stream or self._now
-        self._in_turn(partial(stream.waiting.extend, (work, stream.ahead.written.clear)))
+        self._in_turn(partial(stream.waiting.extend, (work, stream.ahead.end)))
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -221,23 +237,23 @@ class EmulatedRuntime:
     def _wait(self, event: Event, stream: Stream) -> None:
         stream.waiting.append(partial(event.reach, event.recorded))
 
-    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
-        before, after = self.event(), self.event()
+    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
+        stream, before, after = self._beside[first], self.event(), self.event()
 
         def begin() -> None:
             self.record(before)
-            self.wait(before, self._beside)
-            self._now = self._beside
+            self.wait(before, stream)
+            self._now = stream
             try:
                 one_by_one(launches)
             finally:
                 self._now = MAIN
-            self.record(after, self._beside)
+            self.record(after, stream)
 
         return begin, partial(self.wait, after)
 
-    def reach(self, host: Any, blocks: int | None = None) -> PeerSums | None:
-        return open_windows(self, SharedMemory(), host, blocks)
+    def reach(self, host: Any) -> PeerSums | None:
+        return open_windows(self, SharedMemory(self.do), host)
 
     def current(self) -> int:
         return id(self._now)

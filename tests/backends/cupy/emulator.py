@@ -181,16 +181,6 @@ UNCHECKED static void put_word(unsigned long long* place, unsigned long long wor
 UNCHECKED static unsigned long long look_at_word(const unsigned long long* place) {
   return __atomic_load_n(place, __ATOMIC_RELAXED);
 }
-UNCHECKED static void put_flag(unsigned* place, unsigned flag) { __atomic_store_n(place, flag, __ATOMIC_RELEASE); }
-UNCHECKED static unsigned look_at_flag(const unsigned* place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
-template <class Run> UNCHECKED static Run load_far(const Run* place) {
-  Run run;
-  for (unsigned e = 0; e < sizeof(run.v) / sizeof(run.v[0]); e++) run.v[e] = place->v[e];
-  return run;
-}
-template <class Run> UNCHECKED static void store_far(Run* place, const Run& run) {
-  for (unsigned e = 0; e < sizeof(run.v) / sizeof(run.v[0]); e++) place->v[e] = run.v[e];
-}
 UNCHECKED static unsigned look_at_host(const unsigned* place) { return *(volatile const unsigned*)place; }
 UNCHECKED static void take_a_breath() {
   if (threadIdx.x == 0) sched_yield();
@@ -430,6 +420,10 @@ class Ahead:
 
     def __init__(self) -> None:
         self.written: list[tuple[Array, Array]] = []
+
+    def end(self) -> None:
+        """It has ended before anything else begins."""
+        self.written = []
 
     def run(self, launch: Callable[..., Any], parameters: Sequence[str], arrays: Sequence[Array]) -> Any:
         """The result of a launch, which is the one ahead from here on.

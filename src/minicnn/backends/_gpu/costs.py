@@ -179,8 +179,6 @@ class Limits:
     positions: int  # of a weight gradient, from which on the same holds for it
     fetched: float  # bytes that are fetched ahead of a convolution's results at most, in L2 caches
     arrays: int  # of which they come at least
-    threads: int  # of a block that sums a rank's share, with 256 bytes on their way for each of them
-    blocks: float  # of such a sum at most, for each multiprocessor: more make it no faster
 
 
 @dataclass(frozen=True)

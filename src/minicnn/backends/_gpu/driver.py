@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from functools import cache
 
 
@@ -17,6 +18,18 @@ class _Handle(ctypes.Structure):
     """CUipcMemHandle, which is passed by value."""
 
     _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+class _MemoryOperation(ctypes.Structure):
+    """CUstreamBatchMemOpParams: a write of a number, or a wait for one."""
+
+    _fields_ = (
+        ("operation", ctypes.c_uint), ("address", ctypes.c_uint64), ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint), ("rest", ctypes.c_uint64 * 2),
+    )  # fmt: skip
+
+
+_WAIT, _WRITE, _EQUAL = 1, 2, 1  # CU_STREAM_MEM_OP_WAIT_VALUE_32 and WRITE_VALUE_32, CU_STREAM_WAIT_VALUE_EQ
 
 
 class PeerMemory:
@@ -51,6 +64,21 @@ class PeerMemory:
         # With access to the peer's memory as the only flag there is.
         _called("cuIpcOpenMemHandle_v2", ctypes.byref(address), _Handle.from_buffer_copy(handle), ctypes.c_uint(1))
         return address.value
+
+    def meet(self, stream: int, theirs: Sequence[int], own: Sequence[int]) -> None:
+        """Have a stream set flags, wait until others are set, and clear these; can be captured.
+
+        No multiprocessor waits. What the stream did before is there for all who see its flags.
+
+        Args:
+            stream: The driver's handle.
+            theirs: Addresses of the flags, of four bytes each, that are set.
+            own: Addresses of those that are waited for.
+        """
+        operations = [(_WRITE, a, 1, 0) for a in theirs] + [(_WAIT, a, 1, _EQUAL) for a in own]
+        operations += [(_WRITE, a, 0, 0) for a in own]
+        array = (_MemoryOperation * len(operations))(*(_MemoryOperation(*each) for each in operations))
+        _called("cuStreamBatchMemOp_v2", ctypes.c_void_p(stream), len(operations), array, 0)
 
     def close(self, address: int) -> None:
         """Leave a window that was opened."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -47,16 +47,28 @@ def summed(values: Sequence[Value], group: Group) -> list[Value]:
     return totals
 
 
+@dataclass(frozen=True)
+class Between:
+    """A launch that moves elements between ranks, or waits for them, and its name."""
+
+    name: str
+    launch: Launch
+
+    def __call__(self) -> None:
+        """Launch it."""
+        self.launch()
+
+
 class Sum:
     """The sum over all ranks of one array, as an Executable that is a part of something longer.
 
-    In the tree each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to
-    all; of a small array everybody gets everything. What the communicator adds, in one of its own orders, is one call.
+    Each rank gets everybody's share of the elements, adds in the order of the tree, and gives the result to all; of a
+    small array everybody gets everything. What the communicator adds is one call.
 
     Args:
         group: Who has which shards; each rank has one sum.
         spec: The array, with one axis, of which each rank has as large a share.
-        add: Adds what the ranks give: see `tree`; None if the communicator does.
+        add: Adds what the ranks give: see `addition`; None if the communicator does.
         runtime: The device.
     """
 
@@ -64,12 +76,11 @@ class Sum:
 
     def __init__(self, group: Group, spec: Spec, add: Any, runtime: Runtime) -> None:
         self._group, self._add, self._runtime = group, add, runtime
-        self._at_once = at_once(group, spec, runtime.gpu)
-        communicator: Any = group.communicator
-        in_peers = add is None and group.ranks > 1 and communicator.in_peers(spec.nbytes, spec.dtype)
+        communicator, in_memory = group.communicator, in_peers(group, spec)
         # Whether its arrays lie where all ranks reach them; and whether it is one kernel of microseconds.
-        self.is_shared = in_peers and communicator.in_shares(spec.nbytes, spec.dtype)
-        self.is_short = in_peers and not self.is_shared
+        self.is_shared = in_memory and communicator.in_shares(spec.nbytes, spec.dtype)  # type: ignore[union-attr]
+        self.is_short = in_memory and not self.is_shared
+        self._at_once = not self.is_shared and at_once(group, spec, runtime.gpu)
         taken = Spec((group.ranks * spec.size,), spec.dtype) if self._at_once else spec
         self.outputs = {"sum": spec} | ({"taken": taken} if add else {})
 
@@ -94,16 +105,22 @@ class Sum:
         if self._add is None:
             return [moved("all_reduce", flat, total)]
         rows = [self._part(outputs["taken"], r) for r in range(group.ranks)]
+        if self.is_shared:
+            rows[group.rank] = self._part(flat, group.rank)
         operands = {str(r): row for r, row in enumerate(rows)}
         if self._at_once:
             return [moved("all_gather", flat, outputs["taken"]), *self._add.bind(operands, {"sum": total})]
         share = self._part(total, group.rank)  # where it is sent from and, by this rank, awaited
+        if self.is_shared:
+            communicator: Any = group.communicator
+            bring, give = communicator.launches_of_shares(flat, outputs["taken"], total, self._runtime, beside=beside)
+            return [*bring, *self._add.bind(operands, {"sum": share}), *give]
         launches = [moved("all_to_all", flat, outputs["taken"]), *self._add.bind(operands, {"sum": share})]
         return [*launches, moved("all_gather", share, total)]
 
     def _moved(self, collective: str, source: Any, target: Any, *, beside: bool) -> Launch:
         enqueue = self._group.communicator.enqueue  # type: ignore[union-attr]
-        return partial(enqueue, collective, source, target, self._runtime, beside=beside)
+        return Between(collective, partial(enqueue, collective, source, target, self._runtime, beside=beside))
 
     def _part(self, array: Any, rank: int) -> Any:
         """A rank's part of an array."""
@@ -125,22 +142,29 @@ def messages(gpu: Gpu, ranks: int, nbytes: float, *, once: bool) -> float:
     """Seconds of a sum by NCCL's messages and a kernel that adds: one of everything to everybody, or two of shares."""
     links = known()[gpu.links]
     count, each = (1, nbytes) if once else (2, nbytes / ranks)
-    return count * (links.latency + (ranks - 1) * each / links.bandwidth) + (ranks + 1) * each / gpu.bandwidth
+    return count * (ranks - 1) * (links.latency + each / links.bandwidth) + (ranks + 1) * each / gpu.bandwidth
 
 
 def in_peers(group: Group, spec: Spec) -> bool:
-    """True if the communicator adds such arrays in the peers' memory, and in the order of the group's tree."""
+    """True if such arrays are summed in the peers' memory, where the order of additions is that of a shard a rank."""
     order, of_ranks = (
         each.total({each.spans(r)[0]: str(r) for r in range(group.ranks)}, lambda a, b: f"({a} + {b})")
         for each in (group, Group(group.ranks, 0, group.ranks))
     )
     communicator: Any = group.communicator
-    return order == of_ranks and bool(communicator.in_peers(spec.nbytes, spec.dtype))
+    fits = group.ranks > 1 and (order == of_ranks or not group.deterministic)
+    return fits and bool(communicator.in_peers(spec.dtype))
 
 
-def tree(group: Group, spec: Spec, gpu: Gpu | None) -> Program:
-    """The Program that adds what all ranks have of an array, or of a share of it."""
-    program, size = Program("sums"), spec.size if at_once(group, spec, gpu) else spec.size // group.ranks
+def addition(group: Group, spec: Spec, gpu: Gpu | None) -> Program | None:
+    """The Program that adds what all ranks have of an array, or of a share of it; None if the communicator adds."""
+    in_memory = in_peers(group, spec)
+    in_shares = in_memory and group.communicator.in_shares(spec.nbytes, spec.dtype)  # type: ignore[union-attr]
+    # NCCL's own sum needs no additions, nor has it a choice of order where a rank is alone.
+    if group.ranks == 1 or not (in_shares or (group.deterministic and not in_memory)):
+        return None
+    size = spec.size // group.ranks if in_shares or not at_once(group, spec, gpu) else spec.size
+    program = Program("sums")
     rows = {group.spans(r)[0]: program.input(str(r), (size,), spec.dtype) for r in range(group.ranks)}
     program.outputs["sum"] = group.total(rows, lambda a, b: a + b)
     return program
@@ -177,8 +201,7 @@ def taken_at_once(schedule: RankSchedule) -> frozenset[Collective]:
 def _at_once(collective: Collective) -> bool:
     group, spec = collective.group, side_by_side(collective)[1]
     communicator: Any = group.communicator
-    taken = communicator.in_peers(spec.nbytes, spec.dtype) and not communicator.in_shares(spec.nbytes, spec.dtype)
-    return bool(taken and (in_peers(group, spec) or not group.deterministic))
+    return in_peers(group, spec) and not communicator.in_shares(spec.nbytes, spec.dtype)
 
 
 def tell_finite(schedule: RankSchedule) -> None:
@@ -190,7 +213,8 @@ def tell_finite(schedule: RankSchedule) -> None:
     program = Program("finite")
     specs = {name: loss if name == "loss" else summands[slot] for name, slot in slots.items()}
     values = {n: program.input(n, spec.shape, spec.dtype) for n, spec in specs.items() if spec.dtype == loss.dtype}
-    told = [v if name == "loss" else ops.sum(v * 0.0) for name, v in values.items()]
+    zeros = [v if name == "loss" else v * 0.0 for name, v in values.items()]
+    told = [v if v.size == 1 else ops.sum(v) for v in zeros]  # the usual one is a share of the loss
     program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
     schedule.piece(program)
     reads = tuple(slots[v.name] for v in program.inputs)

@@ -12,13 +12,13 @@ from minicnn.backends._gpu.executable import BINDINGS
 from minicnn.backends._gpu.rank_joining import join
 from minicnn.backends._gpu.rank_pooling import remember_maxima
 from minicnn.backends._gpu.rank_sums import (
+    Between,
     Sum,
+    addition,
     additions_of,
-    in_peers,
     side_by_side,
     taken_at_once,
     tell_finite,
-    tree,
 )
 from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, lives_of, updates_early
 from minicnn.backends._gpu.runtime import Launch, one_by_one, stored
@@ -122,11 +122,9 @@ class GraphStep(DeviceStep):
         group = self._schedule.group
         whole = {each.specs: side_by_side(each)[1] for each in sums}
         distinct = list(dict.fromkeys(whole.values()))
-        # NCCL's own sum needs no additions, nor has it a choice of order where a rank is alone; nor need those that
-        # kernels take in the peers' memory, whose order is the tree's.
-        adds = [s for s in distinct if group.deterministic and group.ranks > 1 and not in_peers(group, s)]
-        trees = self._backend.compile_each([tree(group, spec, self._runtime.gpu) for spec in adds])
-        compiled = dict(zip(adds, trees, strict=True))
+        programs = {spec: addition(group, spec, self._runtime.gpu) for spec in distinct}
+        adds = {spec: program for spec, program in programs.items() if program is not None}
+        compiled = dict(zip(adds, self._backend.compile_each(list(adds.values())), strict=True))
         taken = {spec: Sum(group, spec, compiled.get(spec), self._runtime) for spec in distinct}
         return {specs: taken[spec] for specs, spec in whole.items()}
 
@@ -241,7 +239,7 @@ class GraphStep(DeviceStep):
         lives = lives_of(self._tape, self._awaited, self._returned.values())
         # Sums in memory that all ranks reach lie as far from its beginning on each.
         sums_shared = [call for call in self._tape if isinstance(call.run, Sum) and call.run.is_shared]
-        shared = {each: 0 for call in sums_shared for each in call.all}
+        shared = {each: 0 for call in sums_shared for each in (call.operands["flat"], call.results["sum"])}
         end = 0
         for each in shared:
             shared[each], end = end, end + -(-each.spec.nbytes // ALIGNMENT) * ALIGNMENT
@@ -282,12 +280,16 @@ class GraphStep(DeviceStep):
         """The launches of all calls, those of some sums beside the others."""
         launches: list[Launch] = []
         waits = defaultdict[int, list[Launch]](list)  # by the call that they come before
+        begun: dict[int, Launch] = {}  # by a call beside others, what waits for it
         for at, own in enumerate(bound):
             launches += waits[at]
             if at in self._awaited:
-                begin, wait = self._runtime.beside(own)
+                call = self._tape[at]
+                # An update waits for its sum, and the next sum for neither.
+                ahead = [wait for k, wait in begun.items() if call.waits_for(self._tape[k])]
+                begin, begun[at] = self._runtime.beside([*ahead, *own], first=isinstance(call.run, Sum))
                 launches.append(begin)
-                waits[self._awaited[at]].append(wait)
+                waits[self._awaited[at]].append(begun[at])
             else:
                 launches += own
         return launches + waits[len(bound)]
@@ -317,17 +319,19 @@ class GraphStep(DeviceStep):
         self, at: int, launches: Sequence[Launch], named: list[tuple[str, str, bool, Any, Any]]
     ) -> Iterator[Launch]:
         """A call's launches with events around each, which are noted with its name and lane."""
-        titles, lane = iter(self._tape[at].run.titles), "sums" if at in self._awaited else "computing"
+        titles, lane = iter(self._tape[at].run.titles), self._lane(at)
         for launch in launches:
             first, last = (self._runtime.event(timed=True) for _ in range(2))
-            called = launch.func if isinstance(launch, partial) else None
-            between = called is not None and called == getattr(self._communicator, "enqueue", None)
-            if isinstance(launch, partial) and between:
-                name = str(launch.args[0])
-            else:
-                name = "copy" if called == self._runtime.copy else next(titles)
+            is_copy = isinstance(launch, partial) and launch.func == self._runtime.copy
+            between = isinstance(launch, Between)
+            name = launch.name if isinstance(launch, Between) else "copy" if is_copy else next(titles)
             named.append((name, lane, between, first, last))
             yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
+
+    def _lane(self, at: int) -> str:
+        if at not in self._awaited:
+            return "computing"
+        return "sums" if isinstance(self._tape[at].run, Sum) else "updates"
 
     def _call(self, run: Any, arrays: Arrays) -> Arrays:
         """Write it down instead."""

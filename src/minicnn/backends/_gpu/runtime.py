@@ -131,10 +131,11 @@ class Runtime(Protocol):
     def done(self, event: Event) -> bool:
         """True if an event has come."""
 
-    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
         """Two launches: one begins the given ones beside what comes next, and the other waits for them.
 
-        They may be captured, and launched one by one. What is begun in this way stays in order.
+        They may be captured, and launched one by one. What is begun in this way stays in order, in one of two lanes:
+        whoever is `first` comes before all else where the device has a choice.
         """
 
     def current(self) -> int:
@@ -145,12 +146,11 @@ class Runtime(Protocol):
 
     # Other processes ----------------------------------------------------------------------------
 
-    def reach(self, host: Communicator, blocks: int | None = None) -> PeerSums | None:
+    def reach(self, host: Communicator) -> PeerSums | None:
         """Sums in the memory of the devices of other processes, all of which call it; None where they cannot.
 
         Args:
             host: What connects the processes.
-            blocks: See `PeerSums`.
         """
 
     # Launching ----------------------------------------------------------------------------------
@@ -191,10 +191,10 @@ class OneQueue:
         """See `Runtime.at`; only who reaches other processes asks for it."""
         raise NotImplementedError
 
-    def reach(self, host: Communicator, blocks: int | None = None) -> None:
+    def reach(self, host: Communicator) -> None:
         """See `Runtime.reach`."""
 
-    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
         """See `Runtime.beside`."""
         return in_order(launches)
 

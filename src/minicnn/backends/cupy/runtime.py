@@ -23,8 +23,8 @@ from minicnn.backends.cupy.launching import Kernel
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
 from minicnn.ops.groups import Communicator
 
-# Of what goes on beside: few blocks, which would wait for all those of what is computed, and whom other ranks wait for.
-FIRST = -1
+# Of what comes first, and of the rest: few blocks that other ranks wait for would wait for all those of the rest.
+PRIORITIES = {True: -1, False: 0}
 
 
 class CupyRuntime:
@@ -47,7 +47,7 @@ class CupyRuntime:
             version = int(capability[:-1]), int(capability[-1])
             memory = int(properties["totalGlobalMem"])
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
-        self._beside: Stream = None  # which is made when it is needed
+        self._beside: dict[bool, Stream] = {}  # which are made when they are needed
 
     @property
     def bus(self) -> str:
@@ -132,10 +132,10 @@ class CupyRuntime:
     def done(self, event: Event) -> bool:
         return bool(event.done)
 
-    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
-        if self._beside is None:
-            self._beside = cupy.cuda.Stream(non_blocking=True, priority=FIRST)
-        stream, before, after = self._beside, self.event(), self.event()
+    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
+        if first not in self._beside:
+            self._beside[first] = cupy.cuda.Stream(non_blocking=True, priority=PRIORITIES[first])
+        stream, before, after = self._beside[first], self.event(), self.event()
 
         def begin() -> None:
             self.record(before)
@@ -154,8 +154,8 @@ class CupyRuntime:
 
     # Other processes ----------------------------------------------------------------------------
 
-    def reach(self, host: Communicator, blocks: int | None = None) -> PeerSums | None:
-        return open_windows(self, PeerMemory(), host, blocks)
+    def reach(self, host: Communicator) -> PeerSums | None:
+        return open_windows(self, PeerMemory(), host)
 
     # Launching ----------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class NumbaCudaRuntime:
     def done(self, event: Event) -> bool:
         return SIMULATED or bool(event.is_done)
 
-    def beside(self, launches: Sequence[Launch]) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
         return in_order(launches)  # a graph is built of one stream
 
     def current(self) -> int:
@@ -140,8 +140,8 @@ class NumbaCudaRuntime:
 
     # Other processes ----------------------------------------------------------------------------
 
-    def reach(self, host: Communicator, blocks: int | None = None) -> PeerSums | None:
-        return None if SIMULATED else open_windows(self, PeerMemory(), host, blocks)
+    def reach(self, host: Communicator) -> PeerSums | None:
+        return None if SIMULATED else open_windows(self, PeerMemory(), host)
 
     # Launching ----------------------------------------------------------------------------------
 

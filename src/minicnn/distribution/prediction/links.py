@@ -20,7 +20,7 @@ from minicnn.ops.groups import Group
 ALGORITHMS = ("fixed", "ring", "tree")
 _KINDS: dict[str, type[float] | type[int] | type[str]] = {
     "latency": float, "bandwidth": float, "ranks_per_host": int, "links_per_host": int, "oversubscription": float,
-    "within": str, "most_ranks": int, "peer_latency": float,
+    "within": str, "most_ranks": int, "peer_latency": float, "copy_latency": float,
 }  # fmt: skip
 
 
@@ -39,7 +39,8 @@ class Interconnect:
             others, without sharing.
         most_ranks: The most ranks that it connects; 0 for any number.
         peer_latency: Seconds of a sum of few bytes by kernels that write into each other's memory; 0 if they cannot. In
-            shares, before and after which ranks meet, it takes three times as long.
+            shares, before and after which ranks meet, it takes three times as long, beside the copies.
+        copy_latency: Seconds of a copy of few bytes from or to the memory of another.
         about: What it is, and where the figures are from.
     """
 
@@ -52,11 +53,12 @@ class Interconnect:
     within: str | None = None
     most_ranks: int = 0
     peer_latency: float = 0.0
+    copy_latency: float = 0.0
     about: str = ""
 
     def __post_init__(self) -> None:
         numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("name", "within", "about")}
-        least = {"latency": 0.0, "most_ranks": 0, "peer_latency": 0.0, "bandwidth": 1e-300}
+        least = {"latency": 0.0, "most_ranks": 0, "peer_latency": 0.0, "copy_latency": 0.0, "bandwidth": 1e-300}
         for name, value in numbers.items():
             if not least.get(name, 1) <= value < math.inf:
                 bound = "above 0" if name == "bandwidth" else f"of at least {least.get(name, 1):g}"
@@ -126,11 +128,12 @@ class Interconnect:
         return self.peer_latency + 2 * (ranks - 1) * nbytes / self.bandwidth if self.peer_latency else math.inf
 
     def in_shares(self, nbytes: float, ranks: int) -> float:
-        """Seconds of a sum for which each rank's kernel reads its share in the memory of every other, and writes sums.
+        """Seconds of a sum for which each rank copies its share of every other's array, and its sum to every other.
 
         Ranks meet before and after it.
         """
-        return 3 * self.peer_latency + sent(nbytes, ranks) / self.bandwidth if self.peer_latency else math.inf
+        latency = 3 * self.peer_latency + 2 * (ranks - 1) * self.copy_latency
+        return latency + sent(nbytes, ranks) / self.bandwidth if self.peer_latency else math.inf
 
     def all_gather(self, nbytes: float, ranks: int) -> float:
         """Seconds in which each of some consecutive ranks gets `nbytes`, of which it has its share; in a ring.
