@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS, DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
@@ -46,7 +46,11 @@ class Plan(Inlining):
             self._fuse_sums()
             if tiles.pipelined:
                 self._join_sums()
-        self._reads: dict[int, list[Value]] = {}  # by group, once groups do not change any more
+        self._finish()
+
+    def _finish(self) -> None:
+        """Settle where values are and what is launched: groups do not change any more."""
+        self._reads: dict[int, list[Value]] = {}  # by group
         self._store()
         self._carried = self._in_place()
         self.launches = launches(self)
@@ -325,6 +329,20 @@ class Plan(Inlining):
             if reads and producer is not None and not self._reads_at_its_place(producer, old):
                 return False
         return True
+
+    @property
+    def outputs(self) -> set[int]:
+        """Ids of the values that hold outputs."""
+        return {id(self.root(v)) for v in self.program.outputs.values()}
+
+    @property
+    def waits(self) -> bool:
+        """True if kernels wait for other ranks."""
+        return any(group.waits for group in self.groups)
+
+    def most_meeting(self, groups: Sequence[FusionGroup]) -> int:
+        """Threads of a launch that may wait for what the same launch of others gives, as all of them are in place."""
+        return 0
 
     def follows_kernel(self, launch: int) -> bool:
         """True if a kernel of the same step is ahead of a launch, all of whose blocks have waited for what came before.

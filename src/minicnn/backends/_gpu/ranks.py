@@ -7,18 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from minicnn.backends._gpu.device_step import DeviceStep, connect
 from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.rank_joining import join
 from minicnn.backends._gpu.rank_pooling import remember_maxima
-from minicnn.backends._gpu.rank_sums import Between, Sum, addition, additions_of, finite, side_by_side, sums_of
+from minicnn.backends._gpu.rank_sums import (
+    Between,
+    Sum,
+    addition,
+    additions_of,
+    side_by_side,
+    taken_at_once,
+    tell_finite,
+)
 from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, lives_of, updates_early
-from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
+from minicnn.backends._gpu.runtime import Launch, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
-from minicnn.distribution.passes import ADDED, FINITE
+from minicnn.distribution.passes import FINITE
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
+from minicnn.program.graph import Spec
 from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 if TYPE_CHECKING:
@@ -36,10 +47,19 @@ def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
-    if backend.options.fused and backend.gpu is not None and backend.gpu.has_cuda:
+    if communicator is not None:
+        # NCCL allocates when it is first used, which a capture does not allow.
+        connect(communicator, backend.runtime)
+    fused = backend.options.fused and backend.gpu is not None and backend.gpu.has_cuda
+    if whole:
+        joins = fused and backend.options.tiled and backend.exchanges and communicator is not None
+        taken = taken_at_once(schedule) if joins else frozenset[Collective]()
+        if group.ranks > 1:
+            tell_finite(schedule)
+    if fused:
         remember_maxima(schedule)
     if whole:
-        return GraphStep(schedule, backend, communicator)
+        return GraphStep(schedule, backend, communicator, join(schedule, taken) if taken else ())
     # Where kernels are split, some collectives are the host's.
     return RankStep(schedule, backend) if communicator is None else DeviceStep(schedule, backend, communicator)
 
@@ -49,74 +69,26 @@ def fits(group: Group) -> bool:
     return all(len(group.spans(r)) == 1 for r in range(group.ranks))
 
 
-class DeviceStep(RankStep):
-    """A `RankStep` whose sums are Programs of the GPU, with their collectives.
-
-    Args:
-        schedule: See `RankStep`.
-        backend: See `RankStep`.
-        communicator: What connects the GPUs; None for one rank.
-    """
-
-    overlaps = False  # a GPU does what it is given in one order
-
-    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
-        super().__init__(schedule, backend)
-        self._communicator, self._runtime = communicator, backend.runtime
-        sums: list[Collective] = []
-        if communicator is not None:
-            # NCCL allocates when it is first used, which a capture does not allow.
-            connect(communicator, backend.runtime)
-            communicator.captured(self)
-            sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
-        self._sums = self._compile_sums(sums)
-
-    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
-        """Executables of the sums over ranks, by the specs of their summands."""
-        programs = {each.specs: sums_of(each) for each in sums}
-        return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
-
-    def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
-        """See `RankStep`."""
-        results = super().__call__(arrays)
-        self._finish()
-        return results
-
-    def release(self) -> None:
-        """See `Captured`."""
-        for run in self._sums.values():
-            run.release()
-
-    def _finish(self) -> None:
-        """Wait for the device, and with it for the other ranks."""
-        with self._runtime.active():
-            self._wait(self._mark())
-
-    def _mark(self) -> Any:
-        """Event that comes when the device has done what it was given so far; None on one rank."""
-        return None if self._communicator is None else self._communicator.mark(self._runtime)
-
-    def _wait(self, event: Any) -> None:
-        if self._communicator is not None:
-            self._communicator.wait(event, self._runtime)
-
-    def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
-        if self._communicator is None:
-            return arrays
-        results = self._call(self._sums[collective.specs], {str(i): a for i, a in enumerate(arrays)})
-        return [results[str(i)] for i in range(len(arrays))]
-
-
 class GraphStep(DeviceStep):
     """A `DeviceStep` as one CUDA graph: the parts of all shards and the sums, the same kernels in the same order.
 
     Weights, state and data sets are read, or overwritten, where they are; all else is copied to where the graph finds
     it. What goes into one sum is made side by side, where it is sent from, and sums that are read later are taken
-    beside what comes next. See `DeviceStep` for the arguments.
+    beside what comes next.
+
+    Args:
+        schedule: See `DeviceStep`.
+        backend: Likewise.
+        communicator: Likewise.
+        sums: What its kernels sum themselves: see `join`.
     """
 
-    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(
+        self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None, sums: Sequence[Spec]
+    ) -> None:
         super().__init__(schedule, backend, communicator)
+        self._within_kernels = sums  # that are none of its calls
+        self._of_sums: Arrays = {}  # arrays that these need
         adds = [
             each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
         ]
@@ -163,7 +135,7 @@ class GraphStep(DeviceStep):
     def many(
         self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
     ) -> Arrays:
-        """See `ManySteps`; `FINITE` tells of each step what `finite` says, until the next ones."""
+        """See `ManySteps`; `FINITE` tells of each step what `tell_finite` says, until the next ones."""
         runtime, operands = self._runtime, {**(state or {}), **arrays}
         with runtime.active(), self._arena.lock:
             self._bring(operands, rows, steps)
@@ -253,13 +225,10 @@ class GraphStep(DeviceStep):
     def _record(self) -> None:
         """Write down what a step runs on what, and find a place for what one hands to another."""
         stays = {name: Given(name) for name in self._stays}
+        if self._within_kernels and self._communicator is not None:
+            self._of_sums = self._communicator.within_kernels(self._within_kernels, self._runtime)
+            stays |= {name: Given(name) for name in self._of_sums}
         self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
-        if self._schedule.group.ranks > 1:
-            seen = {n: a for n, a in self._returned.items() if n == "loss" or n.startswith(ADDED)}
-            seen = {n: a for n, a in seen.items() if isinstance(a, Result) and a.spec.dtype == seen["loss"].spec.dtype}
-            run: Any = self._backend.compile(finite({name: a.spec for name, a in seen.items()}))
-            self._returned[FINITE] = self._call(run, seen)[FINITE]
-            self._captures &= run.captures
         self._tape = updates_early(self._tape)
         self._awaited = beside_others(self._tape)
         # Sums for which all wait do not wait for those beside, which one connection would do in one order.
@@ -287,6 +256,8 @@ class GraphStep(DeviceStep):
                 self._places[each] = self._runtime.view(memory, at, spec.shape, stored(spec.dtype))
 
     def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
+        arrays = {**arrays, **self._of_sums}
+
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
                 name: arrays[each.name]
@@ -387,13 +358,3 @@ class GraphStep(DeviceStep):
             part.within, part.offset = flat, offset
         total = self._call(self._sums[collective.specs], {"flat": flat})["sum"]
         return [Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
-
-
-def connect(communicator: NcclCommunicator, runtime: Runtime, *, beside: bool = False) -> None:
-    """Connect the ranks before anything is captured; `beside`: see `NcclCommunicator.enqueue`."""
-    with runtime.active():
-        arrays = [runtime.empty((communicator.size,), "float32") for _ in range(2)]
-        for array in arrays:
-            runtime.clear(array)
-        communicator.prepare(arrays, runtime, beside=beside)
-        runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here

@@ -21,7 +21,7 @@ SCALARS = "scalars.cuh"  # made, not a file
 HEADERS = (
     "core.cuh", SCALARS, "mma.cuh", "windows.cuh", "results.cuh", "tiles.cuh", "sums.cuh", "parts.cuh",
     "tensor.cuh", "tensor_products.cuh", "rows.cuh", "warpgroups.cuh", "stages.cuh", "pipelined.cuh", "depthwise.cuh",
-    "kernels.cuh", "bytes.cuh", "floats.cuh", "regions.cuh", "peers.cuh",
+    "kernels.cuh", "bytes.cuh", "floats.cuh", "regions.cuh", "peers.cuh", "rank_sums.cuh",
 )  # fmt: skip
 
 
