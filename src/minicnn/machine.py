@@ -117,7 +117,7 @@ def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def local_ranks(environ: Mapping[str, str] = os.environ) -> int:
-    """How many processes a launcher has started on this machine."""
+    """Number of processes that a launcher has started on this machine; 1 if it does not say."""
     names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
     count = next((environ[name] for name in names if environ.get(name)), "1")
     return max(1, int(count)) if count.isdecimal() else 1
