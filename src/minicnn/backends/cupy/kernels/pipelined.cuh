@@ -248,6 +248,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     bring,
     [&](const float(&sums)[A::MT][A::NT][4], int turn) {
       if (turn + 1 == turns) let_next_begin();
+      else if constexpr (FETCHED > 0) fetch_ends<A, FETCHED>(result_of(turn + 1), ahead);
       store_runs<A, TOGETHER>(
         sums, columns, [=](int column) { return uint32(group * A::F + (A::F % A::BN == 0 || f0 + column < A::F ? f0 + column : 0)); },
         result_of(turn), ends);
