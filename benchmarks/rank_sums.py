@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from minicnn.backends import get_backend
+from minicnn.backends._gpu.device_step import connect
 from minicnn.backends._gpu.rank_sums import Sum, addition
-from minicnn.backends._gpu.ranks import connect
 from minicnn.distribution import NcclCommunicator, TorchCommunicator
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec

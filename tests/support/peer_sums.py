@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minicnn.backends._gpu.device_step import connect
 from minicnn.backends._gpu.peer_sums import THREADS
 from minicnn.backends._gpu.rank_sums import Sum, addition
-from minicnn.backends._gpu.ranks import connect
 from minicnn.backends._gpu.runtime import Launch, one_by_one
 from minicnn.distribution import NcclCommunicator
 from minicnn.distribution.communicators import RankError, Ranks

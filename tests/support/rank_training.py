@@ -45,7 +45,7 @@ def emulated() -> Any:
 def connected(name: str, communicator: Any) -> tuple[Any, NcclCommunicator]:
     """A backend by name, "emulated" among them, and what connects its GPUs; "-messages" is without peers' memory.
 
-    With "-shares" all sums but the smallest are taken in shares.
+    With "-shares" all sums but the smallest are taken in shares; with "-apart" each sum is a launch.
     """
     library, _, how = name.partition("-")
     backend: Any = emulated() if library == "emulated" else get_backend(library)
@@ -54,6 +54,8 @@ def connected(name: str, communicator: Any) -> tuple[Any, NcclCommunicator]:
         made = NcclCommunicator(communicator, made._nccl, peers=False)
     if how == "shares":
         PeerSums.in_shares = lambda self, nbytes: nbytes > 400  # type: ignore[method-assign]
+    if how == "apart":
+        backend.exchanges = False
     return backend, made
 
 
@@ -86,7 +88,7 @@ def main(how: str, *arguments: str) -> None:
             "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
         passes.BUCKET = int(os.environ.get("BUCKET", passes.BUCKET))
-        if backend.endswith(("-messages", "-shares")):
+        if backend.endswith(("-messages", "-shares", "-apart")):
             backend, communicator = connected(backend, distribution.communicator)
             distribution = DataParallel(shards, communicator=communicator)
         elif backend == "emulated":

@@ -17,6 +17,8 @@ from minicnn.ops.groups import Communicator
 if TYPE_CHECKING:
     from minicnn.backends._gpu.peer_sums import PeerSums
     from minicnn.backends._gpu.runtime import Event, Launch, Runtime
+    from minicnn.distribution.schedule import Arrays
+    from minicnn.program.graph import Spec
 
 Array = Any
 
@@ -104,6 +106,15 @@ class NcclCommunicator:
         """
         self._connection(runtime)
         return self._peers.share(nbytes)  # type: ignore[union-attr]
+
+    def within_kernels(self, sums: Sequence[Spec], runtime: Runtime) -> Arrays:
+        """Arrays that kernels need to take some sums themselves, of which each rank asks for the same.
+
+        Raises:
+            MemoryError: If a rank has too little memory; on all ranks.
+        """
+        self._connection(runtime)
+        return self._peers.within_kernels(sums)  # type: ignore[union-attr]
 
     def launches_of_shares(
         self, flat: Array, taken: Array, total: Array, runtime: Runtime, *, beside: bool

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minicnn.kernels import windows
+from minicnn.kernels import peers, windows
 from minicnn.kernels.expressions import (
     SHORT,
     ZERO,
@@ -42,7 +42,7 @@ MOST_ELEMENTS = 2**31 - 1  # places are 32 bits wide, but for those of rows that
 
 def unsupported(node: Node, *, short: bool = True) -> str | None:
     """Why there is no kernel for a node, if so; `short`: whether it may cast float32 from and to 16 bits."""
-    if node.op.name not in ELEMENTS:
+    if node.op.name not in ELEMENTS and node.op.name not in peers.ELEMENTS:
         return f"there is no kernel for {node.op.name} yet"
     for value in (*node.inputs, *node.outputs):
         if value.dtype not in DTYPES and not (short and _shortens_or_widens(node)):
@@ -65,12 +65,14 @@ def widens(node: Node | None, *formats: str) -> bool:
 
 def element(node: Node, result: int) -> Expr:
     """Element i of one result of a node."""
-    return ELEMENTS[node.op.name](node, result)
+    rule = ELEMENTS.get(node.op.name) or peers.ELEMENTS[node.op.name]
+    return rule(node, result)
 
 
 def same_index(node: Node, value: Value) -> bool:
     """True if element i of each result needs element i of an input, and no other."""
-    return (node.op.elementwise and value.shape == node.outputs[0].shape) or node.op.name == "reshape"
+    beside = node.op.elementwise or node.op.name in peers.ELEMENTS
+    return (beside and value.shape == node.outputs[0].shape) or node.op.name == "reshape"
 
 
 # Places ---------------------------------------------------------------------------------------------------------
@@ -99,6 +101,8 @@ def _sum(terms: Sequence[Expr]) -> Expr:
 
 def broadcast(shape: Sequence[int], source: Sequence[int], i: Expr) -> Expr:
     """Place in an array that is broadcast to a shape."""
+    if shape == source and math.prod(shape) > 1:
+        return i
     lead = len(shape) - len(source)
     strides = [0] * lead + [s if n > 1 else 0 for n, s in zip(source, row_major(source), strict=True)]
     return affine(shape, strides, i)

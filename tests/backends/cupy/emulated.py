@@ -290,6 +290,7 @@ class EmulatedBackend(GpuBackend):
     xp = xp
     precisions = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
     generate = staticmethod(generate)
+    exchanges = True
     runtime: EmulatedRuntime
 
     def open(self, number: int) -> tuple[EmulatedRuntime, Tiles]:

@@ -15,9 +15,11 @@ from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.executable import StepExecutable
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, every_node
+from minicnn.backends._gpu.joined_plan import JoinedPlan
 from minicnn.backends._gpu.loading import load, notes
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.planning import tiles_of
+from minicnn.backends._gpu.rank_joining import Joined
 from minicnn.backends._gpu.rewriting import rewrite
 from minicnn.backends._gpu.runtime import Runtime
 from minicnn.backends._gpu.source import Source
@@ -55,6 +57,7 @@ class GpuBackend(Backend, ABC):
 
     devices = ("cuda",)
     survives_fork = False
+    exchanges = False  # whether its kernels can take sums over ranks
     runtime: Runtime
     tiles: Tiles
 
@@ -164,6 +167,8 @@ class GpuBackend(Backend, ABC):
 
     def plan(self, program: Program) -> Plan:
         """The kernels of a Program, which is rewritten in place."""
+        if isinstance(program, Joined):
+            return JoinedPlan(program, self.plan, self.tiles)
         options, tiles = self.options, tiles_of(program, self.tiles)
         plan = Plan(
             self.rewrite(program),

@@ -89,8 +89,8 @@ class StepExecutable:
 
     @property
     def is_alone(self) -> bool:
-        """True if a step that is a part of something longer leaves the arena alone: it makes nothing but outputs."""
-        return self._placement.offsets.keys() <= {id(self._plan.root(v)) for v in self._program.outputs.values()}
+        """True if a step that is a part of something longer leaves the arena, and other ranks, alone."""
+        return self._placement.offsets.keys() <= self._plan.outputs and not self._plan.waits
 
     @property
     def launched(self) -> int:

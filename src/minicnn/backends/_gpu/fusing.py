@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS, DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
@@ -21,6 +21,7 @@ class Plan(Inlining):
         groups: Groups in order.
         launches: Groups that run side by side, in order.
         written_in: Number of the launch that writes a value, by its id.
+        replaced_by: Ids of the inputs that a value in memory replaces at the end of a step, by its id.
     """
 
     def __init__(
@@ -45,10 +46,17 @@ class Plan(Inlining):
             self._fuse_sums()
             if tiles.pipelined:
                 self._join_sums()
-        self._reads: dict[int, list[Value]] = {}  # by group, once groups do not change any more
+        self._finish()
+
+    def _finish(self) -> None:
+        """Settle where values are and what is launched: groups do not change any more."""
+        self._reads: dict[int, list[Value]] = {}  # by group
         self._store()
         self._carried = self._in_place()
         self.launches = launches(self)
+        self.replaced_by: dict[int, set[int]] = {}
+        for name, value in self.program.updates.items():
+            self.replaced_by.setdefault(id(self.root(value)), set()).add(id(self.program.value(name)))
         self.written_in = {
             id(v): k
             for k, launch in enumerate(self.launches)
@@ -211,12 +219,14 @@ class Plan(Inlining):
 
     def _join_sums(self) -> None:
         """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
-        for second in filter(_only_adds, list(self.groups)):
+        adders = list(filter(_only_adds, self.groups))
+        numbers = {group.number for group in adders}  # groups that join others begin with an addition, too
+        for second in adders:
             second_values = {id(v) for n in second.nodes for v in n.outputs}
             needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in second_values]
             before = self.groups[: self.groups.index(second)]
             for at, first in enumerate(before):
-                if not _only_adds(first) or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape:
+                if first.number not in numbers or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape:
                     continue
                 first_values = {id(v) for n in first.nodes for v in n.outputs}
                 if not all(self._reads_here(n, first_values) for n in second.nodes):
@@ -319,6 +329,20 @@ class Plan(Inlining):
             if reads and producer is not None and not self._reads_at_its_place(producer, old):
                 return False
         return True
+
+    @property
+    def outputs(self) -> set[int]:
+        """Ids of the values that hold outputs."""
+        return {id(self.root(v)) for v in self.program.outputs.values()}
+
+    @property
+    def waits(self) -> bool:
+        """True if kernels wait for other ranks."""
+        return any(group.waits for group in self.groups)
+
+    def most_meeting(self, groups: Sequence[FusionGroup]) -> int:
+        """Threads of a launch that may wait for what the same launch of others gives, as all of them are in place."""
+        return 0
 
     def follows_kernel(self, launch: int) -> bool:
         """True if a kernel of the same step is ahead of a launch, all of whose blocks have waited for what came before.

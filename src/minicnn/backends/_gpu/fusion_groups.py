@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from minicnn import ops
 from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.tiling import ReductionTile
+from minicnn.kernels import peers
 from minicnn.program.graph import ITEMSIZE, Node, Spec, Value
 
 THREADS = 256  # of a block whose threads share sums of partial sums
@@ -40,6 +41,7 @@ class FusionGroup:
         stored: Values that go to memory.
         number: Its place among the groups of its plan, of which some are taken away later.
         width: Neighbouring results that a thread makes, which is known once its launch is.
+        fixed: `slices` that it has, with its tile and its width, whatever follows it and shares its launch.
     """
 
     nodes: list[Node]
@@ -51,6 +53,7 @@ class FusionGroup:
     stored: list[Value] = field(default_factory=list)
     number: int = 0
     width: int = 1
+    fixed: int = 0
 
     @property
     def anchor(self) -> Node:
@@ -65,6 +68,8 @@ class FusionGroup:
     @property
     def slices(self) -> int:
         """Threads that share the sum of the partial sums with which a group begins; 1 if it begins otherwise."""
+        if self.fixed:
+            return self.fixed
         if self.tile is not None or self.reference is not None or not adds_partial_sums(self.anchor):
             return 1
         if self.width > 1:  # a thread that makes neighbours adds up all parts of each
@@ -84,6 +89,25 @@ class FusionGroup:
     def every(self) -> list[Node]:
         """All nodes that it computes, at their own element but for `sums`."""
         return [*self.before, *self.nodes, *self.sums]
+
+    @property
+    def exchanges(self) -> bool:
+        """True if it gives to other ranks what its threads have, or waits for them."""
+        return any(n.op.name in peers.ELEMENTS for n in self.every)
+
+    @property
+    def waits(self) -> bool:
+        """True if its threads wait for other ranks."""
+        return any(n.op.name == "sum_over_ranks" for n in self.nodes)
+
+    @property
+    def meeting(self) -> int:
+        """Threads of its blocks, which are all in place at a time, as they wait for what the same blocks give."""
+        tokens = {id(n.outputs[0]) for n in self.nodes if n.op.name == "give_to_ranks"}
+        meets = any(id(v) in tokens for n in self.nodes if n.op.name == "sum_over_ranks" for v in n.inputs)
+        if self.tile is not None and meets:
+            return self.tile.blocks * self.tile.threads
+        return -(-self.size * self.slices // THREADS) * THREADS if meets else 0
 
     @property
     def is_plain(self) -> bool:

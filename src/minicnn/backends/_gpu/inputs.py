@@ -32,10 +32,10 @@ class Inputs:
     @classmethod
     def of(cls, program: Program) -> Inputs:
         """The inputs of a Program that is not rewritten yet: regions take rows of a data set without a node for it."""
-        data_sets = {id(n.inputs[0]) for n in program.nodes if n.op.name == "take"}
+        data_sets = {n.inputs[0].name for n in program.nodes if n.op.name == "take" and n.inputs[0].node is None}
         # An activation is what another part of the same step made, at an address of its own each time.
         new = [v for v in program.inputs if v.kind in ("input", "activation")]
-        batches = [v for v in new if v.name not in program.updates and id(v) not in data_sets]
+        batches = [v for v in new if v.name not in program.updates and v.name not in data_sets]
         # They stay on the device for an epoch: reading them after each step would wait for it.
         totals = [v for v in program.inputs if v.kind == "metric" and v.name in program.updates]
         others = {id(v) for v in (*batches, *totals)}

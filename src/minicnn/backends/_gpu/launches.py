@@ -41,7 +41,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         # All blocks of a launch have as many threads and registers as the one that needs most: sums take what is there.
         threads = max((u.tile.threads for u in launch if u.tile and not u.is_plain), default=0)
         for group in launch:
-            if isinstance(group.tile, ReductionTile) and group.is_plain and threads:
+            if isinstance(group.tile, ReductionTile) and group.is_plain and threads and not group.fixed:
                 group.tile = group.tile.narrowed(threads)
         for group in launch:
             group.width = width(plan, group, launch)
@@ -54,11 +54,18 @@ def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
     # A reference launches kernels of its own; and arguments of a kernel have limited room.
     if any(u.reference for u in groups) or len(groups) > plan.tiles.most_together:
         return False
+    meeting = sum(u.meeting for u in groups)
+    if group.meeting and meeting > plan.most_meeting(groups):
+        return False
     # Short groups are dominated by the launch, so that sharing one always pays.
     if all(u.is_plain for u in groups):
         return True
     large = [u for u in groups if not u.is_plain]
     if len(large) < len(groups) and not plan.tiles.side_by_side:
+        return False
+    # Other sums would take what is there; and none of the blocks needs more than the tile's.
+    threads = max(u.tile.threads for u in large if u.tile)
+    if any(u.fixed and u.tile and u.tile.threads > threads for u in groups):
         return False
     # Blocks of a launch have the registers and the shared memory of the one that needs most.
     alike = all(u.is_product for u in large) and len({u.tile.threads for u in large if u.tile}) == 1

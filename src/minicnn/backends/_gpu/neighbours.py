@@ -21,10 +21,14 @@ _RUNS = 4  # of a thread at most, which has registers for what it loads of them
 
 def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
     """Neighbours that a thread of a group makes, which shares its launch: of 16 bits, up to 16 bytes of each value."""
+    if group.fixed:
+        return group.width
     if not plan.tiles.pipelined or group.reference:
         return 1
     if group.tile is not None:
         return _of_reduction(plan, group, group.tile) if isinstance(group.tile, ReductionTile) else 1
+    if group.waits:  # for one after the other
+        return 1
     if group.slices > 1 and group.anchor.inputs[0].shape[0] > _FEW_SUMS:
         return 1
     count = _fitting([v for v in (*plan.reads(group), *group.stored) if v.size >= group.size])

@@ -14,12 +14,15 @@ import numpy as np
 
 from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.driver import PeerMemory
+from minicnn.backends._gpu.peer_nodes import ROUND, ROUNDS, half, places, places_name
 from minicnn.backends._gpu.rank_sums import Between
 from minicnn.backends._gpu.runtime import KernelText, Launch, Runtime
 from minicnn.backends.base import Array
 from minicnn.distribution.communicators import PART
 from minicnn.distribution.prediction.links import known
+from minicnn.distribution.schedule import Arrays
 from minicnn.ops.groups import Communicator, Group
+from minicnn.program.graph import Spec
 
 LANES = 2  # what all wait for, and what goes on beside
 THREADS = 256
@@ -73,6 +76,9 @@ class PeerSums:
             start = lane * _nbytes(gpu, self._ranks)
             self._places.append(self._sent([*(w + start for w in windows), self._ended.ctypes.data]))
         self._shared: list[SharedMemory] = []
+        self._of_steps: list[tuple[int, list[int]]] = []  # halves of windows for sums within kernels, and addresses
+        self._round = runtime.empty(ROUNDS.shape, ROUNDS.dtype)  # of these: that of words of zeros is over
+        runtime.clear(self._round)
         self._sums = dict(zip(_TYPES, runtime.load([self._sum(dtype) for dtype in _TYPES]), strict=True))
         runtime.synchronize()
 
@@ -181,6 +187,30 @@ class PeerSums:
             self._shared.append(SharedMemory(array, addresses))
         return self._shared[-1].array
 
+    def within_kernels(self, sums: Sequence[Spec]) -> Arrays:
+        """Arrays that kernels need to take some sums; see `peer_nodes`. All ranks ask for the same.
+
+        Those who ask for it use a window in turn, each with the rounds that follow those of the one before.
+
+        Raises:
+            MemoryError: If a rank has too little memory; on all ranks.
+        """
+        size = half(sums, self._ranks)
+        if not self._of_steps or self._of_steps[-1][0] < size:
+            addresses = _opened(self._runtime, self._memory, self._host, 2 * size)
+            if addresses is None:
+                raise MemoryError(
+                    f"Each GPU has room for what ranks tell each other in a step. Received: {2 * size:,} bytes, which "
+                    "one of the ranks has not, or does not let others reach. Let go of other models, or leave all sums "
+                    "to NCCL: NcclCommunicator(peers=False)."
+                )
+            self._of_steps.append((size, addresses))
+        size, addresses = self._of_steps[-1]
+        rows = places(sums, addresses, size, self._ended.ctypes.data, self._rank)
+        arrays = {places_name(number): self._sent(list(row)) for number, row in enumerate(rows)}
+        self._runtime.synchronize()
+        return {**arrays, ROUND: self._round}
+
     def end(self) -> None:
         """Have nobody wait any more: neither kernels, nor what the device has been given already."""
         self._ended[:] = 1
@@ -197,15 +227,21 @@ class PeerSums:
 
     def close(self) -> None:
         """Leave the others' windows; the device has done what it was given."""
-        for addresses in (self._windows, *(each.addresses for each in self._shared)):
+        for addresses in self._all:
             for rank, address in enumerate(addresses):
                 if rank != self._rank:
                     self._memory.close(address)
 
     def free(self) -> None:
         """Give up the own windows, when all others have left them."""
-        for addresses in (self._windows, *(each.addresses for each in self._shared)):
+        for addresses in self._all:
             self._memory.free(addresses[self._rank])
+
+    @property
+    def _all(self) -> list[Sequence[int]]:
+        """Addresses of everything that all ranks reach."""
+        later = (each.addresses for each in self._shared), (addresses for _, addresses in self._of_steps)
+        return [self._windows, *later[0], *later[1]]
 
     def _sent(self, addresses: Sequence[int]) -> Array:
         """Addresses on the device."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -13,7 +13,7 @@ from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.runtime import Launch, Runtime
 from minicnn.distribution.passes import FINITE
 from minicnn.distribution.prediction.links import known
-from minicnn.distribution.schedule import Arrays, Collective
+from minicnn.distribution.schedule import Arrays, Collective, RankSchedule
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.memory import ALIGNMENT
@@ -186,14 +186,40 @@ def sums_of(collective: Collective) -> Program:
     return program
 
 
-def finite(specs: Mapping[str, Spec]) -> Program:
-    """The Program that tells what is finite: the loss, and of each of the others zero, or NaN."""
+def taken_at_once(schedule: RankSchedule) -> frozenset[Collective]:
+    """Sums that kernels take in the peers' memory all at once, so that those that make and read them can.
+
+    Ranks meet in the same order: each has one shard, and all of these have one Program.
+    """
+    group = schedule.group
+    if not group.shards == group.ranks > 1 or schedule.batch % group.shards:
+        return frozenset()
+    sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
+    return frozenset(each for each in sums if _at_once(each))
+
+
+def _at_once(collective: Collective) -> bool:
+    group, spec = collective.group, side_by_side(collective)[1]
+    communicator: Any = group.communicator
+    return in_peers(group, spec) and not communicator.in_shares(spec.nbytes, spec.dtype)
+
+
+def tell_finite(schedule: RankSchedule) -> None:
+    """Let a schedule end with a part that tells what is finite: the loss, and of each of its sums zero, or NaN."""
+    summands = {s: spec for each in schedule.instructions if isinstance(each, Collective)
+                for s, spec in zip(each.reads, each.specs, strict=True)}  # fmt: skip
+    loss = schedule.program.outputs["loss"].spec
+    slots = {"loss": schedule.results["loss"]} | {n: s for n, s in schedule.watched.items() if s in schedule.written}
     program = Program("finite")
-    values = {name: program.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+    specs = {name: loss if name == "loss" else summands[slot] for name, slot in slots.items()}
+    values = {n: program.input(n, spec.shape, spec.dtype) for n, spec in specs.items() if spec.dtype == loss.dtype}
     zeros = [v if name == "loss" else v * 0.0 for name, v in values.items()]
     told = [v if v.size == 1 else ops.sum(v) for v in zeros]  # the usual one is a share of the loss
     program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
-    return program
+    schedule.piece(program)
+    reads = tuple(slots[v.name] for v in program.inputs)
+    schedule.instructions[-1] = replace(schedule.instructions[-1], reads=reads)
+    schedule.results[FINITE] = FINITE
 
 
 def additions_of(specs: Sequence[Spec]) -> Program:

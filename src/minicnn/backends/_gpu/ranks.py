@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from minicnn.backends._gpu.device_step import DeviceStep, connect
 from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.rank_joining import join
 from minicnn.backends._gpu.rank_pooling import remember_maxima
-from minicnn.backends._gpu.rank_sums import Between, Sum, addition, additions_of, finite, side_by_side, sums_of
+from minicnn.backends._gpu.rank_rows import RowQueues
+from minicnn.backends._gpu.rank_sums import (
+    Between,
+    Sum,
+    addition,
+    additions_of,
+    side_by_side,
+    taken_at_once,
+    tell_finite,
+)
 from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, lives_of, updates_early
-from minicnn.backends._gpu.runtime import Launch, Runtime, one_by_one, stored
+from minicnn.backends._gpu.runtime import Launch, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
-from minicnn.distribution.passes import ADDED, FINITE
+from minicnn.distribution.passes import FINITE
 from minicnn.distribution.running import RankStep
 from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule, ShardRows, ShardSum, updated
 from minicnn.ops.groups import Group
+from minicnn.program.graph import Spec
 from minicnn.program.memory import ALIGNMENT, Buffer, assign
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
 
+NODES = 512  # of a graph, at most, beyond those of one step: what is between graphs is little beside so many
 PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
 
 
@@ -36,10 +50,19 @@ def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
     whole &= all(isinstance(each, Piece | ShardRows | ShardSum | Collective) for each in schedule.instructions)
     if backend.reference_only or not (fits(group) and (communicator or group.ranks == 1)):
         return RankStep(schedule, backend)
-    if backend.options.fused and backend.gpu is not None and backend.gpu.has_cuda:
+    if communicator is not None:
+        # NCCL allocates when it is first used, which a capture does not allow.
+        connect(communicator, backend.runtime)
+    fused = backend.options.fused and backend.gpu is not None and backend.gpu.has_cuda
+    if whole:
+        joins = fused and backend.options.tiled and backend.exchanges and communicator is not None
+        taken = taken_at_once(schedule) if joins else frozenset[Collective]()
+        if group.ranks > 1:
+            tell_finite(schedule)
+    if fused:
         remember_maxima(schedule)
     if whole:
-        return GraphStep(schedule, backend, communicator)
+        return GraphStep(schedule, backend, communicator, join(schedule, taken) if taken else ())
     # Where kernels are split, some collectives are the host's.
     return RankStep(schedule, backend) if communicator is None else DeviceStep(schedule, backend, communicator)
 
@@ -49,62 +72,21 @@ def fits(group: Group) -> bool:
     return all(len(group.spans(r)) == 1 for r in range(group.ranks))
 
 
-class DeviceStep(RankStep):
-    """A `RankStep` whose sums are Programs of the GPU, with their collectives.
+@dataclass(frozen=True)
+class BoundStep:
+    """A step on arrays that begin where some do.
 
-    Args:
-        schedule: See `RankStep`.
-        backend: See `RankStep`.
-        communicator: What connects the GPUs; None for one rank.
+    Attributes:
+        calls: Launches of each call.
+        launches: All of these, in turn.
+        results: The arrays in which it leaves results.
+        runs: What runs so many steps, by their number and the names of what is new in each.
     """
 
-    overlaps = False  # a GPU does what it is given in one order
-
-    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
-        super().__init__(schedule, backend)
-        self._communicator, self._runtime = communicator, backend.runtime
-        sums: list[Collective] = []
-        if communicator is not None:
-            # NCCL allocates when it is first used, which a capture does not allow.
-            connect(communicator, backend.runtime)
-            communicator.captured(self)
-            sums = [each for each in schedule.instructions if isinstance(each, Collective) and not each.exchanges]
-        self._sums = self._compile_sums(sums)
-
-    def _compile_sums(self, sums: Sequence[Collective]) -> dict[Any, Any]:
-        """Executables of the sums over ranks, by the specs of their summands."""
-        programs = {each.specs: sums_of(each) for each in sums}
-        return dict(zip(programs, self._backend.compile_each(list(programs.values())), strict=True))
-
-    def __call__(self, arrays: Mapping[str, Any]) -> Arrays:
-        """See `RankStep`."""
-        results = super().__call__(arrays)
-        self._finish()
-        return results
-
-    def release(self) -> None:
-        """See `Captured`."""
-        for run in self._sums.values():
-            run.release()
-
-    def _finish(self) -> None:
-        """Wait for the device, and with it for the other ranks."""
-        with self._runtime.active():
-            self._wait(self._mark())
-
-    def _mark(self) -> Any:
-        """Event that comes when the device has done what it was given so far; None on one rank."""
-        return None if self._communicator is None else self._communicator.mark(self._runtime)
-
-    def _wait(self, event: Any) -> None:
-        if self._communicator is not None:
-            self._communicator.wait(event, self._runtime)
-
-    def _total(self, collective: Collective, arrays: list[Any]) -> Sequence[Any]:
-        if self._communicator is None:
-            return arrays
-        results = self._call(self._sums[collective.specs], {str(i): a for i, a in enumerate(arrays)})
-        return [results[str(i)] for i in range(len(arrays))]
+    calls: list[list[Launch]]
+    launches: list[Launch]
+    results: Arrays
+    runs: dict[tuple[int, tuple[str, ...]], Launch] = field(default_factory=dict)
 
 
 class GraphStep(DeviceStep):
@@ -112,11 +94,21 @@ class GraphStep(DeviceStep):
 
     Weights, state and data sets are read, or overwritten, where they are; all else is copied to where the graph finds
     it. What goes into one sum is made side by side, where it is sent from, and sums that are read later are taken
-    beside what comes next. See `DeviceStep` for the arguments.
+    beside what comes next.
+
+    Args:
+        schedule: See `DeviceStep`.
+        backend: Likewise.
+        communicator: Likewise.
+        sums: What its kernels sum themselves: see `join`.
     """
 
-    def __init__(self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None) -> None:
+    def __init__(
+        self, schedule: RankSchedule, backend: GpuBackend, communicator: NcclCommunicator | None, sums: Sequence[Spec]
+    ) -> None:
         super().__init__(schedule, backend, communicator)
+        self._within_kernels = sums  # that are none of its calls
+        self._of_sums: Arrays = {}  # arrays that these need
         adds = [
             each for each in schedule.instructions if isinstance(each, ShardSum) and not isinstance(each, Collective)
         ]
@@ -136,13 +128,14 @@ class GraphStep(DeviceStep):
             if len(values) == 1 and (name not in schedule.cut or len(schedule.rows) == values[0].shape[0]):
                 # One part alone reads it, where it has room for it.
                 self._fixed[name] = next(r for r in runs if values[0] in r.inputs.moved).place(values[0])
-        self._queues: dict[str, tuple[Any, list[Any]]] = {}  # of inputs that are new in each step, and their rows
+        # Rows of all steps that are asked for at once, and of those of a graph.
+        self._queues, self._nearest = RowQueues(self._runtime), RowQueues(self._runtime)
         # The schedule runs once with placeholders; what it would have run is captured afterwards.
         self._tape: list[Call] = []
         self._places: dict[Result, Any] = {}
         self._shared: Any = None  # memory of large sums, which all ranks reach
-        self._graphs: dict[tuple[Any, ...], tuple[Launch, Arrays, list[list[Launch]]]] = {}
-        # Steps that the host may be ahead of the device: each rank's deadline is that of one of them.
+        self._graphs: dict[tuple[Any, ...], BoundStep] = {}
+        # Steps that the host may be ahead of the device: each rank's deadline is that of some of them.
         self._ahead = 1 if backend.gpu is None else backend.gpu.ahead
         self._uploads = [Upload(self._runtime), Upload(self._runtime)]  # one is filled while the device copies
 
@@ -163,29 +156,55 @@ class GraphStep(DeviceStep):
     def many(
         self, arrays: Mapping[str, Any], rows: Mapping[str, Any], steps: int, state: State | None = None
     ) -> Arrays:
-        """See `ManySteps`; `FINITE` tells of each step what `finite` says, until the next ones."""
+        """See `ManySteps`; `FINITE` tells of each step what `tell_finite` says, until the next ones."""
         runtime, operands = self._runtime, {**(state or {}), **arrays}
         with runtime.active(), self._arena.lock:
             self._bring(operands, rows, steps)
-            run, arrays_of_graph, _ = self._graph(operands)
-            under_way: deque[Any] = deque()  # events of steps
-            for k in range(steps):
-                for name in rows:
-                    runtime.copy(self._queues[name][1][k], self._fixed[name])
-                run()
-                if FINITE in arrays_of_graph:
-                    runtime.copy(arrays_of_graph[FINITE], self._queue(FINITE, steps, arrays_of_graph[FINITE])[k])
+            step = self._graph(operands)
+            under_way: deque[Any] = deque()  # events of some steps each
+            most = max(1, min(self._ahead // 2, NODES // len(step.launches))) if self._captures else 1
+            first = 0
+            while first < steps:
+                count = most if first + most <= steps else 1
+                self._begin(step, first, count, tuple(rows), steps)
+                first += count
                 under_way.append(self._mark())
-                if len(under_way) > self._ahead:
+                if len(under_way) > max(1, self._ahead // most):
                     self._wait(under_way.popleft())
-            results = {name: operands[name] if name in self._in_place else a for name, a in arrays_of_graph.items()}
+            results = {name: operands[name] if name in self._in_place else a for name, a in step.results.items()}
             # Copies, since the next step overwrites them.
-            results |= {name: self._copy(arrays_of_graph[name]) for name in self._schedule.program.outputs}
+            results |= {name: self._copy(step.results[name]) for name in self._schedule.program.outputs}
             if FINITE in results:
                 shape = steps, *results[FINITE].shape
-                results[FINITE] = runtime.view(self._queues[FINITE][0], 0, shape, str(results[FINITE].dtype))
+                results[FINITE] = runtime.view(self._queues.whole(FINITE), 0, shape, str(results[FINITE].dtype))
             self._finish()
         return results
+
+    def _begin(self, step: BoundStep, first: int, count: int, new: tuple[str, ...], steps: int) -> None:
+        """Begin so many of all steps from the first one on, of which some names have new rows."""
+        copy, told = self._runtime.copy, [FINITE] if FINITE in step.results else []
+        for name in told:
+            self._queues.make(name, steps, step.results[name])
+        if (count, new) not in step.runs:
+            launches = step.launches if count == 1 else self._repeated(step, count, new, told)
+            step.runs[count, new] = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
+        for name in new:
+            copy(self._queues.some(name, first, count), self._nearest.whole(name) if count > 1 else self._fixed[name])
+        step.runs[count, new]()
+        for name in told:
+            near = self._nearest.whole(name) if count > 1 else step.results[name]
+            copy(near, self._queues.some(name, first, count))
+
+    def _repeated(self, step: BoundStep, count: int, new: Sequence[str], told: Sequence[str]) -> list[Launch]:
+        """Launches of so many steps, each on a row of its own, and each telling a row."""
+        copy, launches = self._runtime.copy, list[Launch]()
+        into = {name: self._nearest.make(name, count, self._fixed[name]) for name in new}
+        out = {name: self._nearest.make(name, count, step.results[name]) for name in told}
+        for k in range(count):
+            launches += [partial(copy, rows[k], self._fixed[name]) for name, rows in into.items()]
+            launches += step.launches
+            launches += [partial(copy, step.results[name], rows[k]) for name, rows in out.items()]
+        return launches
 
     def release(self) -> None:
         """See `Captured`."""
@@ -211,8 +230,8 @@ class GraphStep(DeviceStep):
                 if cut and share.shape[1] == schedule.batch:
                     share = share[:, schedule.rows.start : schedule.rows.stop]
                 self._fix(name, share.shape[1:], spec.dtype)
-                self._queue(name, steps, self._fixed[name])
-                upload.bring(f"rows of {name}", share, self._queues[name][0], steps, self._backend.owns(share))
+                self._queues.make(name, steps, self._fixed[name])
+                upload.bring(f"rows of {name}", share, self._queues.whole(name), steps, self._backend.owns(share))
             elif arrays[name] is not self._fixed.get(name):
                 share = schedule.own(name, arrays[name])
                 self._fix(name, share.shape if cut else spec.shape, spec.dtype)
@@ -226,17 +245,8 @@ class GraphStep(DeviceStep):
         if name not in self._fixed:
             self._fixed[name] = self._runtime.empty(shape, dtype)
 
-    def _queue(self, name: str, steps: int, like: Any) -> list[Any]:
-        """Rows like an array, at least so many."""
-        if name not in self._queues or len(self._queues[name][1]) < steps:
-            shape, dtype = tuple(like.shape), str(like.dtype)
-            whole = self._runtime.empty((steps, *shape), dtype)
-            views = [self._runtime.view(whole, k * like.nbytes, shape, dtype) for k in range(steps)]
-            self._queues[name] = whole, views
-        return self._queues[name][1]
-
-    def _graph(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
-        """Graph of a step on arrays that begin where these do, the arrays in which it leaves results, and its parts."""
+    def _graph(self, arrays: Mapping[str, Any]) -> BoundStep:
+        """The step on arrays that begin where these do."""
         if not self._tape:
             self._record()
         allocation = self._arena.reserve(0)
@@ -253,13 +263,10 @@ class GraphStep(DeviceStep):
     def _record(self) -> None:
         """Write down what a step runs on what, and find a place for what one hands to another."""
         stays = {name: Given(name) for name in self._stays}
+        if self._within_kernels and self._communicator is not None:
+            self._of_sums = self._communicator.within_kernels(self._within_kernels, self._runtime)
+            stays |= {name: Given(name) for name in self._of_sums}
         self._returned = super(DeviceStep, self).__call__(stays | self._fixed)
-        if self._schedule.group.ranks > 1:
-            seen = {n: a for n, a in self._returned.items() if n == "loss" or n.startswith(ADDED)}
-            seen = {n: a for n, a in seen.items() if isinstance(a, Result) and a.spec.dtype == seen["loss"].spec.dtype}
-            run: Any = self._backend.compile(finite({name: a.spec for name, a in seen.items()}))
-            self._returned[FINITE] = self._call(run, seen)[FINITE]
-            self._captures &= run.captures
         self._tape = updates_early(self._tape)
         self._awaited = beside_others(self._tape)
         # Sums for which all wait do not wait for those beside, which one connection would do in one order.
@@ -286,7 +293,9 @@ class GraphStep(DeviceStep):
                 memory = self._shared if each.holder in shared else self._memory
                 self._places[each] = self._runtime.view(memory, at, spec.shape, stored(spec.dtype))
 
-    def _bound(self, arrays: Mapping[str, Any]) -> tuple[Launch, Arrays, list[list[Launch]]]:
+    def _bound(self, arrays: Mapping[str, Any]) -> BoundStep:
+        arrays = {**arrays, **self._of_sums}
+
         def there(recorded: Mapping[str, Any]) -> Arrays:
             return {
                 name: arrays[each.name]
@@ -301,9 +310,7 @@ class GraphStep(DeviceStep):
         for at, call in enumerate(self._tape):
             about = {"beside": self._has_both and at in self._awaited} if isinstance(call.run, Sum) else {}
             bound.append(call.run.bind(there(call.operands), there(call.results), **about))
-        launches = self._in_turn(bound)
-        run = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
-        return run, there(self._returned), bound
+        return BoundStep(bound, self._in_turn(bound), there(self._returned))
 
     def _in_turn(self, bound: Sequence[Sequence[Launch]]) -> list[Launch]:
         """The launches of all calls, those of some sums beside the others."""
@@ -329,8 +336,8 @@ class GraphStep(DeviceStep):
         results = self(arrays)  # from here on all is where it stays
         with runtime.active(), self._arena.lock:
             self._bring(arrays, {}, 1)
-            _, _, bound = self._graph(arrays)
-            timed = [list(self._events(at, own, named)) for at, own in enumerate(bound)]
+            calls = self._graph(arrays).calls
+            timed = [list(self._events(at, own, named)) for at, own in enumerate(calls)]
             begun, plug = runtime.event(timed=True), runtime.empty((2, PLUG), "uint8")
             for _ in range(PLUGS):
                 runtime.copy(plug[0, ...], plug[1, ...])
@@ -387,13 +394,3 @@ class GraphStep(DeviceStep):
             part.within, part.offset = flat, offset
         total = self._call(self._sums[collective.specs], {"flat": flat})["sum"]
         return [Result(each, total, offset) for each, offset in zip(collective.specs, offsets, strict=True)]
-
-
-def connect(communicator: NcclCommunicator, runtime: Runtime, *, beside: bool = False) -> None:
-    """Connect the ranks before anything is captured; `beside`: see `NcclCommunicator.enqueue`."""
-    with runtime.active():
-        arrays = [runtime.empty((communicator.size,), "float32") for _ in range(2)]
-        for array in arrays:
-            runtime.clear(array)
-        communicator.prepare(arrays, runtime, beside=beside)
-        runtime.synchronize()  # one rank alone waits for nobody, and the arrays end here

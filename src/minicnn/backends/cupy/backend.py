@@ -25,6 +25,7 @@ class CupyBackend(GpuBackend):
     xp = xp
     precisions = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
     generate = staticmethod(generate)
+    exchanges = True
     runtime: CupyRuntime
 
     def open(self, number: int) -> tuple[CupyRuntime, Tiles]:

@@ -46,6 +46,8 @@ C_TYPES = {
 }  # fmt: skip
 _WHOLE = {INDEX: "int", PLACE: "uint32", WIDE_PLACE: "uint64"}
 
+# Functions that are told the type in which they compute.
+_TYPED = frozenset((*FUNCTIONS, "random_uniform", "sum_over_ranks"))
 # Functions whose names in C++ are others.
 _NAMES = {"power": "pow"}
 
@@ -111,7 +113,7 @@ class Cpp(Printer):
         return f"{self.types[x.dtype]}({self.text(x.x)})", 9
 
     def _call(self, x: Call) -> tuple[str, int]:
-        typed = f"<{self.types[x.dtype]}>" if x.function in FUNCTIONS or x.function == "random_uniform" else ""
+        typed = f"<{self.types[x.dtype]}>" if x.function in _TYPED else ""
         return f"{_NAMES.get(x.function, x.function)}{typed}({', '.join(map(self.text, x.arguments))})", 9
 
     def _body(self, x: Body) -> tuple[str, int]:

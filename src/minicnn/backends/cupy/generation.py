@@ -9,6 +9,7 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup, named
 from minicnn.backends._gpu.inlining import SCATTER
 from minicnn.backends._gpu.lowering import group_statements
+from minicnn.backends._gpu.peer_nodes import RESIDENT
 from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.plain import shared_bytes
 from minicnn.backends._gpu.source import Source
@@ -33,7 +34,9 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     # Pipelined tiles bring what they need to the cache before they wait, so they are put in place as soon as there is
     # room; blocks of other launches would wait where these could run.
     following = plan.launches[(writer.launch + 1) % len(plan.launches)]
-    begin = "    let_next_begin();\n" * any(isinstance(group.tile, PipelinedTile) for group in following)
+    waiting = any(group.waits for group in launch)  # for other ranks, in places that the next launch would take
+    pipelined = any(isinstance(group.tile, PipelinedTile) for group in following)
+    begin = "    let_next_begin();\n" * (pipelined and not waiting)
     for group, (count, group_threads) in zip(launch, sizes, strict=True):
         body = writer.group(group, group_threads)
         if not group.on_tensor_cores:  # those templates load before they wait
@@ -45,10 +48,14 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         blocks += count
     counts = [group.tile.resident if group.tile else 1 for group in launch]
     resident = max(count * group_threads // threads for count, (_, group_threads) in zip(counts, sizes, strict=True))
+    if all(group.is_plain for group in launch) and waiting:
+        resident = max(1, RESIDENT // threads)
+    exchanges = '#include "rank_sums.cuh"\n' * any(u.exchanges for u in launch)
     # Registers are what the compiler must leave for so many blocks; without a bound it takes what it likes.
     bounds = f"{threads}, {resident}" if resident > 1 else f"{threads}"
     text = (
-        f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n\n'
+        f'#include "{"regions" if any(u.anchor.op.name == "row_region" for u in launch) else "kernels"}.cuh"\n'
+        f"{exchanges}\n"
         f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(writer.parameters())}) {{\n'
         f"{writer.prologue()}{_dispatch(bodies, [*starts, blocks])}}}\n"
     )

@@ -46,9 +46,9 @@ class NeighbourWriter(Writer):
 
     def late(self, write: Callable[[], _T]) -> _T:
         """Call `write`; the values that it is the first to ask for are read when sums are finished."""
-        known = {id(v) for v in self.values}
+        known = len(self.values)
         result = write()
-        self.read_late |= {id(v) for v in self.values} - known
+        self.read_late |= {id(v) for v in self.values[known:]}
         return result
 
     def function(self, value: Value) -> str:
