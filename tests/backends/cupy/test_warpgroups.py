@@ -223,6 +223,20 @@ def test_convolutions_by_warpgroups(case: tuple[Any, ...], monkeypatch: pytest.M
     check_convolution(case, lambda program, dtype: Emulated(program, tiles=tiles(dtype)), monkeypatch)
 
 
+@emulator.needs_gxx
+def test_blocks_make_several_tiles_of_a_convolution_and_of_its_input_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(tiles("float16"), gpu=replace(H200, multiprocessors=1, l2=0))
+
+    def compiled(program: Program, _: str) -> Emulated:
+        step = Emulated(program, tiles=few)
+        turns = {u.anchor.op.name: u.tile.turns for u in step.plan.groups if isinstance(u.tile, PipelinedTile)}
+        assert {name for name, count in turns.items() if count > 1} == {"conv2d", "conv2d_input_gradient"}
+        return step
+
+    case = (64, 32, 64, 1, 4, 1), "float16", 5, 40, 40, 1, 1, 1, 1, 11, 1
+    check_convolution(case, compiled, monkeypatch, several=True)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_convolutions_by_warpgroups_on_the_gpu(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,11 +262,11 @@ def tiles(dtype: str) -> TensorTiles:
 
 
 def check_convolution(
-    case: tuple[Any, ...], compiled: Callable[[Program, str], Any], patch: pytest.MonkeyPatch
+    case: tuple[Any, ...], compiled: Callable[[Program, str], Any], patch: pytest.MonkeyPatch, *, several: bool = False
 ) -> None:
     """A convolution, its gradients and sums of its results against NumPy, with a tile of these sizes."""
     sizes, dtype, n, c, f, kernel, strides, dilation, groups, size, splits = case
-    prefer(patch, sizes, splits)
+    prefer(patch, sizes, splits, several=several)
     program = convolution(dtype, n, c, f, kernel, strides, dilation, groups, size)
     rng, scales = np.random.default_rng(0), {"x": 1.0, "weight": 1 / (kernel * c**0.5)}
     arrays = {

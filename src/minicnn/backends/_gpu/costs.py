@@ -180,6 +180,7 @@ class Limits:
     fetched: float  # bytes that are fetched ahead of a convolution's results at most, in L2 caches
     arrays: int  # of which they come at least
     several: float  # bytes of a convolution's results in 16 bits from which on blocks make several tiles, in L2 caches
+    several_back: float  # the same of an input gradient
 
 
 @dataclass(frozen=True)

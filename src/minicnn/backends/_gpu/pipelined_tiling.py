@@ -20,6 +20,7 @@ from minicnn.ops.windows import Axes
 from minicnn.program.graph import Node
 
 _REGISTERS = 48  # of a thread, beside its sums, the fragments that are multiplied and those that are loaded
+_READ_BEHIND = 48  # more of them where a block makes several tiles of an input gradient, behind which more is read
 _COPIED = 16, 12  # runs that a thread sends for in a step at most, of convolutions and of weight gradients
 _MOST_TAPS = 15  # along an axis, which are bits of a mask
 _SIZES = (16, 32, 64, 128, 256)
@@ -162,8 +163,8 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
                 yield _Pipeline(tile, resident, loads, lines)
             # Of several tiles, results of one pass beside the operands of the next. All blocks are there from the
             # beginning to the end, so that the compiler is told how many have to fit.
-            registers_several = 4 * mt * nt + _REGISTERS
-            if across == (False, True) and (resident := gpu.resident(threads, registers_several, ahead + passed)):
+            needed = 4 * mt * nt + _REGISTERS + _READ_BEHIND * (not across[1])
+            if not across[0] and (resident := gpu.resident(threads, needed, ahead + passed)):
                 several = replace(tile, shared=ahead + passed, resident=resident, turns=2)
                 yield _Pipeline(several, resident, loads, lines)
 
@@ -210,7 +211,8 @@ class PipelinedTile(Tile):
             return
         rows, columns = phases(node)
         positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
-        large = 2 * node.outputs[0].size > costs_on(gpu).limits.several * gpu.l2
+        limits = costs_on(gpu).limits
+        large = 2 * node.outputs[0].size > (limits.several_back if back else limits.several) * gpu.l2
         for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
             # More than half of such a block would be idle; a smaller one does the same.

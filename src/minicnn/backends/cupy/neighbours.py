@@ -163,17 +163,20 @@ class NeighbourWriter(Writer):
             "      };\n    };\n"
         )
 
-    def run_fetches(self) -> tuple[str, int]:
+    def run_fetches(self, results: int) -> tuple[str, int]:
         """The function `ahead`, which fetches what follows results from a place on, for the last `run_ends`.
 
         The number is that of the elements which it fetches, 128 bytes of the widest; 0 if it is of no use.
+
+        Args:
+            results: Number of results before which it is called at a time.
         """
         count = 128 // max(self._fetched.values(), default=2)
         fetches = " ".join(f"fetch({name} + first);" for name in self._fetched)
         # What the cache cannot keep until it is read is fetched twice; and of little, blocks hide each other's waiting.
         gpu = self.plan.tiles.gpu
         limits = costs_on(gpu).limits
-        kept = self._size * sum(self._fetched.values()) <= limits.fetched * gpu.l2
+        kept = results * sum(self._fetched.values()) <= limits.fetched * gpu.l2
         useful = kept and len(self._fetched) >= limits.arrays
         return f"    const auto ahead = [&](uint32 first) {{ {fetches} }};\n", count if useful else 0
 

@@ -132,7 +132,10 @@ def _(tile: PipelinedTile, writer: NeighbourWriter, group: FusionGroup) -> str:
     kind = _type(tile, _operands(tile), *_sides(node, back=back), Cpp.window(window(node)), one.c, one.f, back)
     x, w = (f"{writer.function(v)}.p" for v in node.inputs)
     ends, together = _run_ends(writer, group)
-    ahead, fetched = writer.run_fetches()
+    # Of several tiles, what follows the next one is fetched once a tile's sums are there: until it is used, the cache
+    # has to keep that of both, and as much again comes.
+    at_once = 4 * tile.blocks * tile.rows * tile.columns
+    ahead, fetched = writer.run_fetches(group.size if tile.turns == 1 else at_once)
     return (
         f"{kind}{ends}{ahead}    pipelined_convolve<A, {len(group.sums)}, {together}, {fetched}>(\n"
         f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ahead, ends, {_totals(writer, group)});\n"

@@ -106,6 +106,11 @@ DEVICE void store_runs(const float (&sums)[A::MT][A::NT][4], Columns& columns, C
   }
 }
 
+// Whether a position of a convolution's result sees the pixel of its own number, and no other.
+template <class X, class Y, class S> constexpr bool pointwise() {
+  return S::KH * S::KW * S::SH * S::SW == 1 && X::H == Y::H && X::W == Y::W && S::PT == 0 && S::PL == 0;
+}
+
 // Convolution, or with BACK the gradient for its input: Y is the result, X what is summed over, S the window of the convolution. An
 // input gradient of strides SH x SW has as many *phases*, whose positions see the same taps: each tile has positions of one. A block
 // makes TURNS tiles of the same filters, one after the other, and every PARTS-th part of their sums.
@@ -123,9 +128,7 @@ struct PipelinedTile : Pipeline<P_, Sizes, false, back> {
   static constexpr int H = quotient(Y::H, ROWS), W = quotient(Y::W, COLUMNS), POSITIONS = Y::N * H * W;
   static constexpr int FILTER_PARTS = quotient(F, BN), TILES = quotient(POSITIONS, BM) * ROWS * COLUMNS;
   static constexpr int BLOCKS = FILTER_PARTS * quotient(TILES, TURNS) * PARTS;
-  // Whether a position of the result sees the pixel of its own number, and no other.
-  static constexpr bool POINTWISE =
-    S::KH * S::KW * S::SH * S::SW == 1 && X::H == Y::H && X::W == Y::W && S::PT == 0 && S::PL == 0;
+  static constexpr bool POINTWISE = pointwise<X, Y, S>();
   static constexpr bool WHOLE = ROWS * COLUMNS * PARTS == 1 && quotient(C, BK) * S::KH * S::KW == STAGES;  // all steps are there at once
 };
 
@@ -245,6 +248,7 @@ DEVICE void pipelined_convolve(int block, int group, const U* x, const U* weight
     bring,
     [&](const float(&sums)[A::MT][A::NT][4], int turn) {
       if (turn + 1 == turns) let_next_begin();
+      else if constexpr (FETCHED > 0) fetch_ends<A, FETCHED>(result_of(turn + 1), ahead);
       store_runs<A, TOGETHER>(
         sums, columns, [=](int column) { return uint32(group * A::F + (A::F % A::BN == 0 || f0 + column < A::F ? f0 + column : 0)); },
         result_of(turn), ends);
@@ -267,6 +271,9 @@ struct PipelinedWeightGradientTile : Pipeline<P_, Sizes, true, false> {
   static constexpr int POSITIONS = Y::N * Y::H * Y::W, STEPS = quotient(quotient(POSITIONS, BK), PARTS);
   static constexpr int F_PARTS = quotient(F, BN), ROWS = quotient(ELEMENTS, BM);
   static constexpr int BLOCKS = F_PARTS * ROWS * PARTS * GROUPS;
+  // Whether a position of a step is one of those that remain.
+  static DEVICE bool within(int row, int remaining) { return POSITIONS % BK == 0 || row < remaining; }
+  static constexpr bool POINTWISE = pointwise<X, Y, S>();
   static constexpr bool ONE_TAP = S::KH * S::KW == 1 || C % BM == 0;  // of a block, which meets each pixel once then
 };
 
@@ -299,7 +306,11 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends e
   int remaining = last - first;
   const auto bring = [&](uint16* a, uint16* b, int share, int shares) {
     Image::template send<A::ONE_TAP>(a, share, shares, [&](int k, bool& real) {
-      real = Image::row(k) < remaining && inside<X::H>(h[k]) && inside<X::W>(w[k]) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
+      if (A::POINTWISE) {
+        real = A::within(Image::row(k), remaining) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
+        return x + place[0] + k * Image::STEP * X::C;
+      }
+      real = A::within(Image::row(k), remaining) && inside<X::H>(h[k]) && inside<X::W>(w[k]) && (A::ELEMENTS % A::BM == 0 || element < A::ELEMENTS);
       const U* const from = x + place[k];
       place[k] += ((BK_N * X::H + BK_H * S::SH) * X::W + BK_W * S::SW) * X::C, h[k] += BK_H * S::SH, w[k] += BK_W * S::SW;
       if (BK_W && w[k] >= Y::W * S::SW + right) w[k] -= Y::W * S::SW, h[k] += S::SH, place[k] += (S::SH * X::W - Y::W * S::SW) * X::C;
@@ -307,10 +318,10 @@ DEVICE void pipelined_weight_gradient(int block, const U* x, const U* dy, Ends e
       return from;
     });
     Gradient::template send<true>(b, share, shares, [&](int k, bool& real) {
-      real = Gradient::row(k) < remaining && (A::F % A::BN == 0 || f < A::F);
+      real = A::within(Gradient::row(k), remaining) && (A::F % A::BN == 0 || f < A::F);
       return gradient + k * Gradient::STEP * Y::C;
     });
-    if (share + 1 == shares) remaining -= A::BK, gradient += A::BK * Y::C;
+    if (share + 1 == shares) remaining -= A::BK, gradient += A::BK * Y::C, place[0] += A::POINTWISE * A::BK * X::C;
   };
   wait_for_previous();
   pipelined_sums<A>(
