@@ -107,14 +107,20 @@ def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
 
 def share_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     """Give each of several processes that a launcher has started on this machine its share of the cores."""
-    names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
-    local = next((environ[name] for name in names if environ.get(name)), "1")
-    if local.isdecimal() and int(local) > 1:
+    count = local_ranks(environ)
+    if count > 1:
         # A launcher that binds each process to its cores has shared them out already.
-        share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // int(local))
+        share = cores() if cores() < (os.cpu_count() or 1) else max(1, cores() // count)
         # Before NumPy is imported, which reads them once. Ranks that each take all cores slow each other down.
         for name in ("MINICNN_THREADS", "OMP_NUM_THREADS"):
             environ.setdefault(name, str(share))
+
+
+def local_ranks(environ: Mapping[str, str] = os.environ) -> int:
+    """How many processes a launcher has started on this machine."""
+    names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
+    count = next((environ[name] for name in names if environ.get(name)), "1")
+    return max(1, int(count)) if count.isdecimal() else 1
 
 
 def local_rank(environ: Mapping[str, str] = os.environ) -> int:

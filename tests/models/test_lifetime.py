@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from minicnn import Sequential, layers
+from minicnn.initializers import Initializer
 from minicnn.loop import executor
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 2), "float32")
@@ -53,3 +56,34 @@ def test_compiled_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         model.predict(X[:size], batch_size=8)
         assert len(model._training.executor._compiled) <= 3
     assert [feed.batch for _, feed in model._training.executor._compiled] == [1, 4, 5]
+
+
+class _Noting(Initializer):
+    """Draws normal values, and notes who draws which, and whether garbage is collected meanwhile."""
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[Sequence[int], int, bool]] = []
+
+    def __call__(self, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        self.drawn.append((shape, threading.get_ident(), gc.isenabled()))
+        return rng.normal(size=shape)
+
+
+def test_large_first_values_are_drawn_while_a_step_is_compiled() -> None:
+    units, initializer = executor.LARGE // 256, _Noting()
+
+    def model() -> Sequential:
+        dense = [layers.Dense(n, kernel_initializer=initializer) for n in (256, units, 3)]
+        return Sequential([layers.Input((2,)), *dense], backend="numpy")
+
+    first, second = model(), model()
+    known = first.get_weights()  # without a step
+    initializer.drawn.clear()
+    second.predict(np.ones((1, 2), "float32"))
+    here = threading.get_ident()
+    large, *small = sorted(initializer.drawn, key=lambda one: -np.prod(one[0]))
+    assert (tuple(large[0]), large[1] != here, large[2]) == ((256, units), True, False)
+    assert [(one[1], one[2]) for one in small] == [(here, True)] * 2
+    assert gc.isenabled()
+    for a, b in zip(known, second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -101,6 +101,8 @@ def _sum(terms: Sequence[Expr]) -> Expr:
 
 def broadcast(shape: Sequence[int], source: Sequence[int], i: Expr) -> Expr:
     """Place in an array that is broadcast to a shape."""
+    if shape == source and math.prod(shape) > 1:
+        return i
     lead = len(shape) - len(source)
     strides = [0] * lead + [s if n > 1 else 0 for n, s in zip(source, row_major(source), strict=True)]
     return affine(shape, strides, i)

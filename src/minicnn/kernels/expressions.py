@@ -10,8 +10,9 @@ them, while places and indices are those of the first. `i` is the place of the e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from operator import is_not
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from minicnn.kernels.statements import Statement
@@ -34,27 +35,32 @@ def changed(part: X, change: Callable[[Expr], Expr | None]) -> X:
     if new is not None:
         return new
     if isinstance(part, tuple):
-        return tuple(changed(one, change) for one in part)  # type: ignore[return-value]
+        parts = tuple([changed(one, change) for one in part])
+        return parts if any(map(is_not, parts, part)) else part  # type: ignore[return-value]
     if not isinstance(part, Syntax):
         return part
-    node: Any = part  # a dataclass, as all are
-    return replace(node, **{f.name: changed(getattr(node, f.name), change) for f in fields(node)})
+    before = [getattr(part, name) for name in part.__match_args__]
+    after = [changed(one, change) if isinstance(one, Syntax | tuple) else one for one in before]
+    return type(part)(*after) if any(map(is_not, after, before)) else part
 
 
 def parts_of(part: Any, kinds: Any) -> Iterator[Any]:
     """The parts of some kinds of an expression, a statement or a tuple of such, itself included."""
-    if isinstance(part, kinds):
-        yield part
-    if isinstance(part, tuple):
-        for one in part:
-            yield from parts_of(one, kinds)
-    elif isinstance(part, Syntax):
-        for f in fields(part):  # type: ignore[arg-type]  # a dataclass, as all are
-            yield from parts_of(getattr(part, f.name), kinds)
+    waiting = [part]  # the next one last
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, kinds):
+            yield one
+        if isinstance(one, tuple):
+            waiting += one[::-1]
+        elif isinstance(one, Syntax):
+            waiting += [getattr(one, name) for name in one.__match_args__[::-1]]
 
 
 class Syntax:
-    """An expression or a statement."""
+    """An expression or a statement: a dataclass, whose fields are its `__match_args__`."""
+
+    __match_args__: ClassVar[tuple[str, ...]]
 
     def replaced(self: X, pairs: Mapping[Expr, Expr]) -> X:
         """The same with some of its expressions replaced, the largest first."""

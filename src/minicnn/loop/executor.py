@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minicnn.backends._executables import ManySteps, StateStep, TimedStep
-from minicnn.backends._progress import clock
+from minicnn.backends._progress import clock, without_collection
 from minicnn.backends.base import Array, Executable, Span, State
 from minicnn.distribution import DataParallel
 from minicnn.loop.step import Step
@@ -22,6 +22,7 @@ from minicnn.program.graph import Program, Value
 
 HostArray = np.ndarray[Any, Any]
 Sums = Mapping[str, Array]  # of metrics over some steps, on the backend
+LARGE = 1 << 16  # elements of an array that is worth a thread
 COMPILED = 32  # steps that are kept, each with its memory: one for each kind of step and size of batch
 
 
@@ -227,7 +228,7 @@ class Executor:
         if step is None:
             while len(self._compiled) >= COMPILED:
                 del self._compiled[next(iter(self._compiled))]
-            with clock.running():
+            with clock.running(), without_collection():
                 step = self._compile(kind, feed)
         self._compiled[kind, feed] = step  # the last one used comes last
         self._latest = kind, feed, step
@@ -236,19 +237,21 @@ class Executor:
     def _compile(self, kind: StepKind, feed: Feed) -> CompiledStep:
         program, distribution, variables = self.program(kind, feed), self.shared(kind), self.variables
         zeros = {v.name: np.zeros(v.shape, v.dtype) for v in program.inputs if v.kind == "metric"}
+        large = [v.name for v in program.inputs if v.size >= LARGE]
         run: Executable
         compiled: Executable
-        if distribution is None:
-            compiled = variables.backend.compile(program)
-            run = _picking(program, compiled)
-        else:
-            run = compiled = distribution.compile(partial(self.step.trace, kind), feed, variables.backend)
+        with variables.drawing(large):
+            if distribution is None:
+                compiled = variables.backend.compile(program)
+                run = _picking(program, compiled)
+            else:
+                run = compiled = distribution.compile(partial(self.step.trace, kind), feed, variables.backend)
         carried = frozenset(n for n in program.updates if n not in zeros)
         draws = any(v.kind == "counter" for v in program.inputs)
         self._check_carried(program)
         # Carried state that is not there yet starts at zero.
         new = [v for v in program.inputs if v.kind in ("optimizer", "counter") and v.name not in variables.cells]
-        variables.set({v.name: np.zeros(_whole(v, program), v.dtype) for v in new})
+        variables.begin((v.name, _whole(v, program), v.dtype) for v in new)
         counted, inputs = program.counted or feed.batch, frozenset(v.name for v in program.inputs)
         many = compiled.many if isinstance(compiled, ManySteps) else None
         on_state, on_input = (compiled.on_state, compiled.on_input) if isinstance(compiled, StateStep) else (None, None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from minicnn.backends import get_backend
 from minicnn.backends.base import Backend, State
 from minicnn.data.forms import host, numeric
 from minicnn.layers.cell import Cell, Lock
+from minicnn.machine import cores
 from minicnn.states import check_range
 
 if TYPE_CHECKING:
@@ -74,8 +78,30 @@ class Variables:
         """Replace arrays by copies of host arrays."""
         with self:
             for name, array in arrays.items():
-                copy = np.array(array, self.dtype if array.dtype.kind == "f" else None)
-                self.cells.setdefault(name, Cell(self._locks[0])).put(copy)
+                self._cell(name).put(np.array(array, self.dtype if array.dtype.kind == "f" else None))
+
+    def begin(self, values: Iterable[tuple[str, tuple[int, ...], str]]) -> None:
+        """Let arrays of some names, shapes and dtypes begin at zero."""
+        for name, shape, dtype in values:
+            self._cell(name).put(partial(np.zeros, shape, dtype))
+
+    def _cell(self, name: str) -> Cell:
+        return self.cells.setdefault(name, Cell(self._locks[0]))
+
+    @contextmanager
+    def drawing(self, names: Iterable[str]) -> Iterator[None]:
+        """Context manager: the arrays of some names are made beside what goes on in it, if nobody needed them yet."""
+        cells = [self.cells[name] for name in names if name in self.cells]
+        waiting = [(cell, cell.value) for cell in cells if callable(cell.value)]
+        if not waiting:
+            yield
+            return
+        # NumPy draws numbers without Python's lock.
+        with ThreadPoolExecutor(cores()) as pool:
+            arrays = [(cell, pool.submit(_drawn, make, self.dtype)) for cell, make in waiting]
+            yield
+        for cell, array in arrays:
+            cell.value = partial(np.asarray, array.result())
 
     def get(self, name: str) -> HostArray:
         """A copy of one array on the host."""
@@ -113,3 +139,9 @@ class Variables:
             # Cells that had to move count as changed by that.
             self._state = sum([lock.changes for lock in self._locks]), state
         return self._state[1]
+
+
+def _drawn(make: Callable[[], HostArray], dtype: str) -> HostArray:
+    """Initial values, floating-point numbers in the given type."""
+    array = make()
+    return np.asarray(array, dtype if array.dtype.kind == "f" else None)

@@ -70,6 +70,11 @@ class Value(Shaped, Operators):
         """Name of the element type."""
         return self.spec.dtype
 
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}: {self.spec}>"
 
@@ -260,8 +265,9 @@ class Program:
     def rebuild(self) -> Iterator[Node]:
         """Each node in turn, with its scope and phase set; the Program is then the nodes that were appended since."""
         nodes, self.nodes = self.nodes, []
-        for node in nodes:
-            with self.scope_of(node, node.phase):
+        with self._within(self._scope, self._phase):
+            for node in nodes:
+                self._scope, self._phase = (node.scope,) if node.scope else (), node.phase
                 yield node
 
     def replace(self, rule: Callable[[Node], Sequence[Value] | None]) -> int:
@@ -275,7 +281,8 @@ class Program:
         replaced = 0
         for node in self.rebuild():
             # Before the rule sees it, so that rules match on what earlier ones have made.
-            node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
+            if new:
+                node.inputs = tuple([new.get(id(v), v) for v in node.inputs])
             replacements = rule(node)
             if replacements is None:
                 self.nodes.append(node)
@@ -287,8 +294,10 @@ class Program:
 
     def substitute(self, new: Mapping[int, Value]) -> None:
         """Read and hand back other Values than those with the given ids."""
+        if not new:
+            return
         for node in self.nodes:
-            node.inputs = tuple(new.get(id(v), v) for v in node.inputs)
+            node.inputs = tuple([new.get(id(v), v) for v in node.inputs])
         self.outputs = {name: new.get(id(v), v) for name, v in self.outputs.items()}
         self.updates = {name: new.get(id(v), v) for name, v in self.updates.items()}
 

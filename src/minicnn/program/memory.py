@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import insort
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,7 @@ def assign(buffers: list[Buffer], piece: int | None = None) -> list[Buffer]:
         piece: Bytes of a piece of the memory, where that comes in pieces: no buffer begins in one and ends in another.
     """
     placed: list[Buffer] = []
+    taken: list[tuple[int, int, int, int]] = []  # of those, in the order of memory: begin, end, first and last
 
     def start(cursor: int, nbytes: int) -> int:
         return cursor if piece is None or cursor % piece + nbytes <= piece else -(-cursor // piece) * piece
@@ -167,18 +169,18 @@ def assign(buffers: list[Buffer], piece: int | None = None) -> list[Buffer]:
     # Large ones first, as small ones fit into the gaps that these leave.
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.first)):
         # Only buffers that live at the same time can be in the way.
-        rivals = sorted(
-            (p for p in placed if p.first <= buffer.last and buffer.first <= p.last), key=lambda p: p.offset
-        )
+        begin, end = buffer.first, buffer.last
+        rivals = [rival for rival in taken if rival[2] <= end and begin <= rival[3]]
         best, best_gap, cursor = None, 0, 0
         for rival in rivals:
-            cursor = start(cursor, buffer.nbytes)
-            gap = rival.offset - cursor
+            cursor = cursor if piece is None else start(cursor, buffer.nbytes)
+            gap = rival[0] - cursor
             if gap >= buffer.nbytes and (best is None or gap < best_gap):
                 best, best_gap = cursor, gap
-            cursor = max(cursor, rival.offset + _aligned(rival.nbytes))
+            cursor = max(cursor, rival[1])
         offset = start(cursor, buffer.nbytes) if best is None else best
-        placed.append(Buffer(buffer.name, buffer.kind, buffer.nbytes, buffer.first, buffer.last, offset))
+        placed.append(replace(buffer, offset=offset))
+        insort(taken, (offset, offset + _aligned(buffer.nbytes), begin, end))
     return sorted(placed, key=lambda b: (b.first, b.offset))
 
 

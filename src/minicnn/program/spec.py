@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 ITEMSIZE = {
@@ -48,6 +49,11 @@ class Spec(Shaped):
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+
+    @cached_property
+    def size(self) -> int:  # planning asks for it a hundred thousand times
+        """Number of elements."""
+        return math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

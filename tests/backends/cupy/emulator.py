@@ -138,7 +138,7 @@ static inline void __syncthreads() { everyone.wait(); }
 static inline void warp_barrier() { warps[threadIdx.x / 32].all.wait(); }
 // Copies arrive as late as they may; what they overwrite is gone at once.
 struct alignas(16) Sixteen { uint32_t v[4]; };
-static inline void copy_or_clear(void* to, const void* from, bool real) {
+template <bool ONCE> static inline void copy_or_clear(void* to, const void* from, bool real) {
   Copies& own = copies[threadIdx.x];
   *(Sixteen*)to = {~0u, ~0u, ~0u, ~0u};
   own.waiting[own.count++] = {to, from, real, own.group};

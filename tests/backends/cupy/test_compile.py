@@ -139,6 +139,23 @@ def test_a_kernel_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch
         compiler.compile_kernel(text, "sm_90")
 
 
+def test_processes_of_one_machine_share_what_they_compile() -> None:
+    texts = [f"text {k}" for k in range(11)]
+    assert compiler.in_turn(texts, 2, 1) == texts
+    orders = [compiler.in_turn(texts, rank, 3) for rank in range(3)]
+    assert all(sorted(order) == sorted(texts) for order in orders)
+    # The first is twice as quick; each reads what is there when it comes to it.
+    waiting, there, work = [list(order) for order in orders], set[str](), 0
+    while len(there) < len(texts):
+        begun = []
+        for rank in (0, 0, 1, 2):
+            waiting[rank] = [text for text in waiting[rank] if text not in there]
+            begun += waiting[rank][:1]
+            del waiting[rank][:1]
+        work, there = work + len(begun), there | set(begun)
+    assert work <= len(texts) + 2
+
+
 def test_the_error_of_a_kernel_shows_what_the_compiler_said() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)Received for sm_80: .*missing_name"):
         compiler.compile_kernel('extern "C" __global__ void kernel() { missing_name(); }', "sm_80")

@@ -196,6 +196,25 @@ def test_sums_and_maxima_over_positions(channels: int) -> None:
 
 
 @needs_gxx
+@pytest.mark.parametrize(("channels", "blocks"), [(16, 2), (48, 14)])  # of which a block has whole rows, or not
+def test_threads_make_several_runs_of_the_same_channels(
+    channels: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for least in ("_THREADS", "_BLOCKS"):  # which few elements do not keep busy
+        monkeypatch.setattr(neighbours, least, 0)
+    program = Program("scaled")
+    x, scale = program.input("x", (5, 9, 13, channels)), program.input("scale", (channels,))
+    program.outputs["y"] = ops.cast(ops.relu(x * scale - scale), dtype="bfloat16")
+    rng = np.random.default_rng(0)
+    arrays = {v.name: rng.standard_normal(v.shape).astype("float32") for v in program.inputs}
+    expected = np.maximum(arrays["x"] * arrays["scale"] - arrays["scale"], 0)
+    emulated = Emulated(program, tiles=TensorTiles(H200, precision="bfloat16", pipelined=True))
+    assert [source.blocks for source in emulated.sources] == [blocks]
+    found = (emulated(arrays)["y"].astype("uint32") << 16).view("float32")
+    assert np.array_equal(found, rounded(expected, "bfloat16"))
+
+
+@needs_gxx
 @pytest.mark.usefixtures("ahead_only")
 def test_threads_share_each_of_the_sums_that_a_tile_leaves() -> None:
     program = Program("sums")

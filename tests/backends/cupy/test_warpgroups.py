@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,10 @@ extern "C" __global__ void kernel(const uint16* a, const uint16* b, float* c) {{
   using B = Runs<Right, 128>;
   uint16* const as = reinterpret_cast<uint16*>(dynamic_shared() + (-shared_offset(dynamic_shared()) & 1023));
   uint16* const bs = as + Left::SIZE;
-  A::send(as, 0, 1, [&](int k, bool& real) {{ return real = true, a + A::row(k) * Left::COLUMNS + A::column(); }});
-  B::send(bs, 0, 1, [&](int k, bool& real) {{ return real = true, b + B::row(k) * Right::COLUMNS + B::column(); }});
+  A::send<false>(
+    as, 0, 1, [&](int k, bool& real) {{ return real = true, a + A::row(k) * Left::COLUMNS + A::column(); }});
+  B::send<true>(
+    bs, 0, 1, [&](int k, bool& real) {{ return real = true, b + B::row(k) * Right::COLUMNS + B::column(); }});
   close_copies();
   wait_for_copies<0>();
   show_to_warpgroups();
@@ -186,12 +189,13 @@ def block_of(tile: Tile) -> tuple[int, ...]:
     return tuple(tile.sizes[name] for name in names)
 
 
-def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1) -> None:
-    """Products by warpgroups of these sizes, where they fit; others and other splits where not."""
+def prefer(patch: pytest.MonkeyPatch, sizes: tuple[int, ...], splits: int = 1, *, several: bool = False) -> None:
+    """Products by warpgroups of these sizes, where they fit; others, other splits and other turns where not."""
     take_only_these(patch)
 
-    def preferred(tile: Tile) -> tuple[bool, bool, bool, float]:
-        return not tile.warpgroups, block_of(tile) != sizes, tile.splits != splits, tile.score
+    def preferred(tile: PipelinedTile) -> tuple[bool, bool, bool, bool, float]:
+        other = block_of(tile) != sizes
+        return not tile.warpgroups, other, (tile.turns > 1) != several, tile.splits != splits, tile.score
 
     def best(family: type[PipelinedTile], *given: Any) -> PipelinedTile | None:
         return min(family.candidates(*given), key=preferred, default=None)
@@ -278,11 +282,20 @@ def test_planner_takes_them_on_capability_9_0_alone() -> None:
 
 
 @emulator.needs_gxx
-@pytest.mark.parametrize("sizes", [(128, 256, 32, 1, 32, 3), (256, 32, 32, 2, 4, 4)], ids=str)
-def test_sums_of_what_is_stored(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    prefer(monkeypatch, sizes)
+@pytest.mark.parametrize(
+    ("sizes", "turns"),
+    [
+        ((128, 256, 32, 1, 32, 3), 1),
+        ((256, 32, 32, 2, 4, 4), 1),
+        ((64, 64, 64, 1, 8, 3), 5),  # 14 tiles of three blocks
+        ((64, 128, 64, 1, 16, 3), 7),  # whose warps pass their columns one half after the other
+    ],
+    ids=str,
+)
+def test_sums_of_what_is_stored(sizes: tuple[int, ...], turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer(monkeypatch, sizes, several=turns > 1)
     program, f = Program("sums"), sizes[1] // 2 + 8
-    x, weight = program.input("x", (6, 11, 11, 136)), program.input("weight", (1, 1, 136, f), kind="parameter")
+    x, weight = program.input("x", (7, 11, 11, 136)), program.input("weight", (1, 1, 136, f), kind="parameter")
     attrs: dict[str, Any] = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
     y = ops.relu(ops.conv2d(ops.relu(x), weight, **attrs, data_format="NHWC"))
     for name, value in (("mean", y), ("squares", ops.square(y))):
@@ -293,9 +306,23 @@ def test_sums_of_what_is_stored(sizes: tuple[int, ...], monkeypatch: pytest.Monk
     rng = np.random.default_rng(0)
     arrays = {v.name: rounded(rng.standard_normal(v.shape).astype("float32"), "bfloat16") for v in program.inputs}
     expected = by_numpy(program, arrays)
-    step = Emulated(program, tiles=tiles("bfloat16"))
-    assert [(len(u.sums), block_of(u.tile)) for u in step.plan.groups if u.tile and u.tile.warpgroups] == [(2, sizes)]
+    gpu = H200 if turns == 1 else replace(H200, multiprocessors=1, l2=0)  # blocks make several tiles, of any images
+    step = Emulated(program, tiles=replace(tiles("bfloat16"), gpu=gpu))
+    (group,) = (u for u in step.plan.groups if isinstance(u.tile, PipelinedTile))
+    assert isinstance(group.tile, PipelinedTile)
+    assert (len(group.sums), block_of(group.tile), group.tile.turns) == (2, sizes, turns)
     assert distance(step(arrays), expected) < 1e-3
+
+
+@pytest.mark.parametrize("size", [14, 56])
+def test_blocks_make_several_tiles_where_results_do_not_stay_in_the_cache(size: int) -> None:
+    program = convolution("bfloat16", 64, 64, 256, 1, 1, 1, 1, size)
+    plan = plan_of(program, tiles("bfloat16"))
+    of_convolutions = [u.tile for u in plan.groups if u.anchor.op.name == "conv2d"]
+    (tile,) = (one for one in of_convolutions if isinstance(one, PipelinedTile))
+    room = H200.multiprocessors * tile.resident
+    assert (tile.turns > 1) == (size == 56)
+    assert size == 14 or room - tile.blocks < room / tile.turns
 
 
 def test_machine_code_has_no_local_memory_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:

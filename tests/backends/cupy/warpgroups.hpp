@@ -5,6 +5,7 @@
 
 constexpr unsigned WINDOW = 1024 + 384;  // where shared memory begins, as a descriptor sees it: a multiple of 128
 static inline uint32_t shared_offset(const void* p) { return uint32_t((const unsigned char*)p - dynamic_memory) + WINDOW; }
+static inline int uniform(int x) { return x; }
 
 // The sums of products that nobody has waited for, of N / 8 fragments; the groups they are in; what a thread has read for each of them.
 struct Chain {

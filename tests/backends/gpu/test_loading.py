@@ -9,8 +9,9 @@ import pytest
 from backends.cupy.networks import NETWORKS
 from minicnn.backends._gpu.device import KNOWN
 from minicnn.backends._gpu.errors import FitError, explanation
-from minicnn.backends._gpu.loading import check, load, notes
+from minicnn.backends._gpu.loading import check, load, load_all, notes
 from minicnn.backends._gpu.rewriting import rewrite
+from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.tensor_tiling import TensorTiles
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy import compiler, nvrtc
@@ -85,6 +86,13 @@ def test_what_machine_code_needs_is_checked_before_it_is_launched() -> None:
     check(KNOWN["rtx4060"], "copy", 256, 99 * 1024, code)
     with pytest.raises(FitError, match="102400 bytes of shared memory, of which RTX 4060 has 101376 in copy"):
         check(KNOWN["rtx4060"], "copy", 256, 100 * 1024, code)
+    # As many are loaded as differ in more than their titles.
+    threads = ((256, "a"), (128, "b"), (256, "c"))
+    texts = [KernelText(text, ("float32*",), count, 1024, title) for count, title in threads]
+    kernels = load_all(KNOWN["rtx4060"], texts, [code] * 3, lambda one, code: (one.title, code))
+    assert kernels == [("a", code), ("b", code), ("a", code)]
+    with pytest.raises(FitError, match="in large"):
+        load_all(KNOWN["rtx4060"], [KernelText(text, (), 256, 100 * 1024, "large")], [code], lambda *_: None)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

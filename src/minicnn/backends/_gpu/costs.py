@@ -179,6 +179,7 @@ class Limits:
     positions: int  # of a weight gradient, from which on the same holds for it
     fetched: float  # bytes that are fetched ahead of a convolution's results at most, in L2 caches
     arrays: int  # of which they come at least
+    several: float  # bytes of a convolution's results in 16 bits from which on blocks make several tiles, in L2 caches
 
 
 @dataclass(frozen=True)

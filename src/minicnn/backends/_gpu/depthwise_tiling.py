@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from minicnn.backends._gpu.base_tile import Tile
 from minicnn.backends._gpu.costs import costs_on
@@ -44,8 +44,7 @@ class _Axis:
         return (results - 1) * self.stride + reach + 1
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Piece of an image that a block has at a time: `DepthwiseTile` of `depthwise.cuh`."""
 
     out: Image
@@ -90,8 +89,7 @@ class _Piece:
         return pixels * (self.runs | 1) * 2 * RUN
 
 
-@dataclass(frozen=True)
-class _DepthwiseWork:
+class _DepthwiseWork(NamedTuple):
     """Work of a launch's blocks, as the model of times sees it."""
 
     blocks: int

@@ -21,6 +21,7 @@ class Plan(Inlining):
         groups: Groups in order.
         launches: Groups that run side by side, in order.
         written_in: Number of the launch that writes a value, by its id.
+        replaced_by: Ids of the inputs that a value in memory replaces at the end of a step, by its id.
     """
 
     def __init__(
@@ -53,6 +54,9 @@ class Plan(Inlining):
         self._store()
         self._carried = self._in_place()
         self.launches = launches(self)
+        self.replaced_by: dict[int, set[int]] = {}
+        for name, value in program.updates.items():
+            self.replaced_by.setdefault(id(self.root(value)), set()).add(id(program.value(name)))
         self.written_in = {
             id(v): k
             for k, launch in enumerate(self.launches)
@@ -215,12 +219,14 @@ class Plan(Inlining):
 
     def _join_sums(self) -> None:
         """Let one group add up partial sums of the same tile, or of sums of which one waits for the other."""
-        for second in filter(_only_adds, list(self.groups)):
+        adders = list(filter(_only_adds, self.groups))
+        numbers = {group.number for group in adders}  # groups that join others begin with an addition, too
+        for second in adders:
             second_values = {id(v) for n in second.nodes for v in n.outputs}
             needed = [v for n in second.nodes for v in self.leaves(n) if id(v) not in second_values]
             before = self.groups[: self.groups.index(second)]
             for at, first in enumerate(before):
-                if not _only_adds(first) or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape:
+                if first.number not in numbers or first.anchor.inputs[0].shape != second.anchor.inputs[0].shape:
                     continue
                 first_values = {id(v) for n in first.nodes for v in n.outputs}
                 if not all(self._reads_here(n, first_values) for n in second.nodes):

@@ -40,7 +40,8 @@ class Inlining:
         self.program, self.tiles = program, tiles
         self.alias: dict[int, Value] = {}
         self.virtual: set[int] = set()
-        self._leaves: dict[int, list[Value]] = {}  # by node, until more is virtual
+        self._leaves: dict[int, list[Value]] = {}  # by node
+        self._reached: dict[int, list[int]] = {}  # by value, the nodes that have it as a leaf
         for node in program.nodes:
             if node.op.name == "reshape" and not copies_reshapes:
                 self.alias[id(node.outputs[0])] = self.root(node.inputs[0])
@@ -68,12 +69,15 @@ class Inlining:
                 producer = value.node if id(value) in self.virtual else None
                 leaves |= {id(v): v for v in ([value] if producer is None else self.leaves(producer))}
             self._leaves[id(node)] = list(leaves.values())
+            for key in leaves:
+                self._reached.setdefault(key, []).append(id(node))
         return self._leaves[id(node)]
 
     def inline(self, node: Node) -> None:
         """Have a node's elements computed where they are read."""
         self.virtual.add(id(node.outputs[0]))
-        self._leaves.clear()
+        for key in self._reached.pop(id(node.outputs[0]), ()):
+            self._leaves.pop(key, None)
 
     def is_virtual(self, node: Node) -> bool:
         """True if a node is computed where its result is read, rather than written to memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -10,6 +10,7 @@ from minicnn.backends._gpu.costs import unfitted
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import KB, SHARED_BLOCKS, Gpu
 from minicnn.backends._gpu.errors import FitError, explanation
+from minicnn.backends._gpu.runtime import KernelText
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.program.graph import Program
 
@@ -49,6 +50,28 @@ def load(planner: Planner, program: Program, make: Callable[[Program], T]) -> T:
                 raise
             planner.tiles = replace(planner.tiles, gpu=replace(gpu, shared_block=less))
             program = whole.copy()
+
+
+def load_all(
+    gpu: Gpu, texts: Sequence[KernelText], codes: Sequence[bytes], load_one: Callable[[KernelText, bytes], T]
+) -> list[T]:
+    """Kernels of some texts; of those that are alike, as layers of one shape have them, one is loaded for all.
+
+    Args:
+        gpu: The GPU.
+        texts: The texts.
+        codes: Their machine code.
+        load_one: What loads one.
+
+    Raises:
+        FitError: If the blocks of one do not fit.
+    """
+    kernels: dict[Hashable, T] = {}
+    for text, code in zip(texts, codes, strict=True):
+        if (key := (text.text, text.threads, text.shared)) not in kernels:
+            check(gpu, text.title, text.threads, text.shared, code)
+            kernels[key] = load_one(text, code)
+    return [kernels[text.text, text.threads, text.shared] for text in texts]
 
 
 def check(gpu: Gpu, title: str, threads: int, shared: int, code: bytes) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _FEW_SUMS = 32  # partial sums that one thread adds up
 _THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
+_BLOCKS = 8  # of a multiprocessor, which a launch has at least before its threads make several runs
+_RUNS = 4  # of a thread at most, which has registers for what it loads of them
 
 
 def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
@@ -35,6 +37,16 @@ def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
     while count > 1 and (group.size % count or work < count * plan.tiles.gpu.multiprocessors * _THREADS):
         count //= 2
     return count
+
+
+def runs(plan: Plan, group: FusionGroup, threads: int) -> int:
+    """Runs of neighbours that a thread makes, all of the same channels, whose numbers it loads once for all of them."""
+    if group.width == 1 or group.tile is not None:
+        return 1
+    span, of_channels = threads * group.width, [v.size for v in plan.reads(group) if v.size < group.size]
+    if max(of_channels, default=1) == 1 or any(span % size for size in of_channels):
+        return 1
+    return min(_RUNS, max(1, group.size // span // max(1, plan.tiles.gpu.multiprocessors * _BLOCKS)))
 
 
 def _of_reduction(plan: Plan, group: FusionGroup, tile: ReductionTile) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, NamedTuple, Self
 
@@ -46,13 +46,14 @@ class PipelineWork(NamedTuple):
     beside: Numbers  # cycles of adding up partial sums
     warpgroups: Numbers  # whether tensor cores multiply while threads go on, and the step before is still read
     kind: Numbers  # _FORWARD, _BACK or _WEIGHTS
+    turns: Numbers = 1  # tiles that a block makes one after the other; all else is said of one of them
 
     def cycles(self, gpu: Gpu, costs: Pipelined) -> Numbers:
         """Cycles of the launch, and of what it leaves to do."""
         # Blocks that are there together end together, and those that follow come together: after the first round, a
         # multiprocessor has all that fit, or none.
         rounds = quotient(self.blocks, gpu.multiprocessors * self.resident)
-        each = np.where(rounds > 1, rounds * self.resident, quotient(self.blocks, gpu.multiprocessors))
+        each = np.where(rounds > 1, rounds * self.resident, quotient(self.blocks, gpu.multiprocessors)) * self.turns
         brought = self.runs * costs.run + self.lines * costs.line
         busy = np.maximum(self.products * costs.mma, self.loads * costs.load + brought)
         multiplied = self.pieces * np.maximum(costs.fragment, self.chain * costs.fragments)
@@ -63,7 +64,7 @@ class PipelineWork(NamedTuple):
         ending = self.results * result
         together = each * (self.steps * busy + ending)
         passing = np.maximum(ending, self.chain * costs.passing * result)
-        apart = rounds * (self.longest * np.maximum(busy, alone) + latency + passing)
+        apart = rounds * (self.turns * (self.longest * np.maximum(busy, alone) + passing) + latency)
         return np.maximum(together, apart) + costs.launch + self.beside
 
 
@@ -77,14 +78,14 @@ class _Pipeline:
     lines: float
 
     def work(
-        self, kind: int, blocks: int, steps: float, longest: int, beside: float, *, whole: bool = False
+        self, kind: int, blocks: int, steps: float, longest: int, beside: float, *, whole: bool = False, turns: int = 1
     ) -> PipelineWork:
         one = self.tile
         results, ahead = one.rows * one.columns, math.inf if whole else one.stages - 1 - one.warpgroups
         return PipelineWork(
             blocks, self.resident, ahead, steps, longest, results * one.terms // 2048, self.loads,
             (one.rows + one.columns) * one.terms // 8, self.lines, one.terms // 16, one.warp_rows * one.warp_columns,
-            results // 8, beside, one.warpgroups, kind,
+            results // 8, beside, one.warpgroups, kind, turns,
         )  # fmt: skip
 
 
@@ -152,13 +153,19 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
         lines = sum(count * max(1, columns / 64) for count, columns in rows)
         for stages in (4, 6, 3, 2, 1):
             passed = threads // 32 * 16 * (8 * min(nt, 8) + (40 - 8 * min(nt, 8) % 32) % 32) * 4
-            shared = max(stages * 2 * (bm + bn) * bk + _ALIGNMENT, passed)
-            if resident := gpu.resident(threads, registers, shared):
-                tile = PipelinedTile(
-                    rows=bm, columns=bn, terms=bk, warp_rows=mt, warp_columns=nt, blocks=0, threads=threads,
-                    shared=shared, stages=stages, warpgroups=True,
-                )  # fmt: skip
+            ahead = stages * 2 * (bm + bn) * bk + _ALIGNMENT
+            tile = PipelinedTile(
+                rows=bm, columns=bn, terms=bk, warp_rows=mt, warp_columns=nt, blocks=0, threads=threads,
+                shared=max(ahead, passed), stages=stages, warpgroups=True,
+            )  # fmt: skip
+            if resident := gpu.resident(threads, registers, tile.shared):
                 yield _Pipeline(tile, resident, loads, lines)
+            # Of several tiles, results of one pass beside the operands of the next. All blocks are there from the
+            # beginning to the end, so that the compiler is told how many have to fit.
+            registers_several = 4 * mt * nt + _REGISTERS
+            if across == (False, True) and (resident := gpu.resident(threads, registers_several, ahead + passed)):
+                several = replace(tile, shared=ahead + passed, resident=resident, turns=2)
+                yield _Pipeline(several, resident, loads, lines)
 
 
 def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> Numbers:
@@ -181,6 +188,7 @@ class PipelinedTile(Tile):
         terms: Terms of a step.
         warp_rows: Rows of fragments of a warp; of a warpgroup, rows of 64.
         warp_columns: Columns of fragments of a warp, or of a warpgroup.
+        turns: Tiles that a block makes one after the other; while one goes out, the next is on its way.
     """
 
     has_template: ClassVar[bool] = True
@@ -190,6 +198,7 @@ class PipelinedTile(Tile):
     terms: int
     warp_rows: int
     warp_columns: int
+    turns: int = 1
 
     @classmethod
     def works(cls, node: Node, gpu: Gpu) -> Iterator[tuple[_Pipeline, int, PipelineWork]]:
@@ -201,17 +210,27 @@ class PipelinedTile(Tile):
             return
         rows, columns = phases(node)
         positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
+        large = 2 * node.outputs[0].size > costs_on(gpu).limits.several * gpu.l2
         for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
             # More than half of such a block would be idle; a smaller one does the same.
             if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
                 continue
-            blocks = quotient(positions, bm) * quotient(g.f, bn) * g.groups * rows * columns
+            down, right = quotient(positions, bm) * rows * columns, quotient(g.f, bn) * g.groups
+            blocks = down * right
             steps = quotient(g.c, bk) * kh * kw / (rows * columns)  # of a phase, on average
             longest = quotient(g.c, bk) * quotient(kh, rows) * quotient(kw, columns)
             # Warpgroups multiply what is there as it arrives if a stage is a step: more stages are memory for nothing.
             most = longest if rows * columns == 1 else math.inf
             whole = block.tile.warpgroups and block.tile.stages == most
+            if block.tile.turns > 1:
+                # As many blocks as there is room for, or fewer that have as many tiles; their filters stay with them.
+                room = gpu.multiprocessors * block.resident
+                turns = quotient(down, max(1, room // right))
+                blocks = quotient(down, turns) * right
+                if large and whole and turns > 1 and blocks <= room:
+                    yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=True, turns=turns)
+                continue
             if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:
                 yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=whole)
             if block.tile.stages < _STAGES:
@@ -252,7 +271,9 @@ class PipelinedTile(Tile):
 
     @classmethod
     def _of(cls, block: _Pipeline, splits: int, work: PipelineWork, precision: str, score: float) -> Self:
-        chosen = {"blocks": work.blocks, "splits": splits, "precision": precision, "score": float(score)}
+        chosen = {
+            "blocks": work.blocks, "splits": splits, "turns": work.turns, "precision": precision, "score": float(score),
+        }  # fmt: skip
         return cls(**{**vars(block.tile), **chosen})
 
     def row_blocks(self, channels: int, groups: int) -> int:

@@ -232,17 +232,18 @@ class TensorWeightGradientTile(TensorTile):
             (1, 2, 3, 4, 5),
             (1, 2, 4, 8, 16),
             (1, 2, 4, 8, 16),
-            (1, 2, 3, 4),
         )
-        cb, fb, nt, th, mw, slices, nb, goal = sizes
+        cb, fb, nt, th, mw, slices, nb = sizes
         tiles_m = quotient(kh * records * _runs(kw * cb if wide else cb)[0], 2)
         threads = 32 * quotient(tiles_m, mw) * (fb // 8 // nt) * slices
         fits = (fb // 8 % nt == 0) & (mw <= tiles_m) & (threads > 0) & (threads <= MOST_THREADS)
         fits &= (nb <= n) & ((nb == 1) | (th >= oh)) & (slices <= quotient(nb * th * ow, 16)) & (mw * nt <= 16)
-        sizes, threads = sizes[:, fits], threads[fits]
-        if not sizes.size:
+        if not np.any(fits):
             return None
-        cb, fb, nt, th, mw, slices, nb, goal = sizes
+        goals = (1, 2, 3, 4)
+        # Each with every goal, which changes first.
+        cb, fb, nt, th, mw, slices, nb, threads = np.repeat((*sizes[:, fits], threads[fits]), len(goals), axis=1)
+        goal = np.resize(goals, cb.shape)
         runs, size = _runs(kw * cb if wide else cb)
         ih, iw = (th - 1) * sh + (kh - 1) * dh + 1, ow if wide else (ow - 1) * sw + (kw - 1) * dw + 1
         steps = quotient(nb * th * ow, 16)

@@ -61,11 +61,11 @@ class Writer:
         self.plan, self.queued = plan, queued
         self.launch = next(k for k, other in enumerate(plan.launches) if other is launch)
         stored = {id(v) for group in launch for v in group.stored}
-        updates = plan.program.updates.items()
         # An update writes where its weight was: neither of the two names may be read through a cache that is not
         # coherent.
-        self.written = stored | {id(plan.program.value(name)) for name, v in updates if id(plan.root(v)) in stored}
+        self.written = stored.union(*(plan.replaced_by[key] for key in stored & plan.replaced_by.keys()))
         self.values: list[Value] = []
+        self._numbers: dict[int, int] = {}  # of those, by id
         self.reads_queue = False
         self.functions: dict[int, str] = {}
         self.locals: dict[int, Name] = {}
@@ -111,11 +111,10 @@ class Writer:
 
     def parameter(self, value: Value) -> str:
         """Text of a value's memory."""
-        for k, known in enumerate(self.values):
-            if known is value:
-                return self.POINTER.format(k)
-        self.values.append(value)
-        return self.POINTER.format(len(self.values) - 1)
+        number = self._numbers.setdefault(id(value), len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return self.POINTER.format(number)
 
     def inlined(self, value: Value) -> Node | None:
         """The node whose results are computed where a value is read; None if the value is in memory."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
+from itertools import zip_longest
 
 from minicnn.backends import _code
 from minicnn.backends._progress import Progress
 from minicnn.backends.cupy import nvrtc
 from minicnn.backends.cupy.cpp import scalar_functions
-from minicnn.machine import cores
+from minicnn.machine import cores, local_rank, local_ranks
 
 # Not every value that is computed for a group is read.
 OPTIONS = ("-std=c++17", "-default-device", "--diag-suppress=177")
@@ -65,11 +66,21 @@ def _compile(text: str, architecture: str) -> bytes:
         ) from error
 
 
+def in_turn(texts: Sequence[str], rank: int, ranks: int) -> list[str]:
+    """The order in which one of several processes, whose code goes to one folder, compiles the same texts.
+
+    Each begins with its share, and goes on with those of others from their ends; what is there already is read.
+    """
+    shares = [list(texts[k::ranks]) for k in range(ranks)]
+    own = shares.pop(rank % ranks)
+    return own + [text for share in zip_longest(*map(reversed, shares)) for text in share if text is not None]
+
+
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:
     """Machine code of several kernels, compiled side by side, with a line on the terminal if that takes long."""
     machine_codes: dict[str, bytes] = {}
     # The longest first, since one that begins last would be waited for.
-    distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
+    distinct = in_turn(sorted(dict.fromkeys(texts), key=len, reverse=True), local_rank(), local_ranks())
     with ThreadPoolExecutor(min(16, max(1, len(distinct)), cores())) as pool, Progress(len(distinct)) as progress:
         codes = pool.map(lambda text: compile_kernel(text, architecture), distinct)
         for text, code in zip(distinct, codes, strict=True):

@@ -46,7 +46,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
         bodies.append(f"{{\n{spare}    const int block = blockIdx.x - {blocks};\n{body}    return;\n  }}\n")
         starts.append(blocks)
         blocks += count
-    resident = max(group.tile.resident if group.tile else 1 for group in launch)
+    counts = [group.tile.resident if group.tile else 1 for group in launch]
+    resident = max(count * group_threads // threads for count, (_, group_threads) in zip(counts, sizes, strict=True))
     if all(group.is_plain for group in launch) and waiting:
         resident = max(1, RESIDENT // threads)
     exchanges = '#include "rank_sums.cuh"\n' * any(u.exchanges for u in launch)

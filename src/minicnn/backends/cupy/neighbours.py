@@ -8,6 +8,7 @@ from typing import TypeVar
 from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.neighbours import runs
 from minicnn.backends._gpu.writer import NodeOperands, Writer, resolve
 from minicnn.backends.cupy.cpp import Cpp, c_type, of_lanes
 from minicnn.kernels.elements import element
@@ -45,9 +46,9 @@ class NeighbourWriter(Writer):
 
     def late(self, write: Callable[[], _T]) -> _T:
         """Call `write`; the values that it is the first to ask for are read when sums are finished."""
-        known = {id(v) for v in self.values}
+        known = len(self.values)
         result = write()
-        self.read_late |= {id(v) for v in self.values} - known
+        self.read_late |= {id(v) for v in self.values[known:]}
         return result
 
     def function(self, value: Value) -> str:
@@ -216,11 +217,21 @@ class NeighbourWriter(Writer):
             place = f"{self.parameter(source)} + first, {group.size}u"
             head = f"      const auto total = sum_of_runs<{count}, {width}>({place});\n"
         results, text = self._computed(group, _TOTAL if head else None)
+        each, count = self._each(text, results, width), runs(self.plan, group, threads)
+        if count == 1:
+            return (
+                f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
+                f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}{each}    }}\n"
+            )
         return (
-            f"    const uint32 first = (block * {threads}u + threadIdx.x) * {width}u;\n"
-            f"    if (first < {group.size}u) {{\n{self._rows}{self._loads}{head}"
-            f"{self._each(text, results, width)}    }}\n"
+            f"    const uint32 first = (block * {threads * count}u + threadIdx.x) * {width}u;\n{self._rows}"
+            f"    make_runs<{count}, {threads * width}, {group.size}>(first, [&](uint32 first) {{\n{self._loads}{head}"
+            f"      return [=] {{\n{each}      }};\n    }});\n"
         )
+
+    def blocks(self, group: FusionGroup, threads: int) -> int:
+        """See `Writer.blocks`; a thread may make several runs of neighbours."""
+        return -(-super().blocks(group, threads) // runs(self.plan, group, threads))
 
 
 class _Runs(NodeOperands):

@@ -13,7 +13,7 @@ import numpy as np
 from minicnn.backends._gpu.device import from_attributes
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
-from minicnn.backends._gpu.loading import check
+from minicnn.backends._gpu.loading import load_all
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, check_number, one_by_one
 from minicnn.backends.base import Array
@@ -160,11 +160,10 @@ class CupyRuntime:
     # Launching ----------------------------------------------------------------------------------
 
     def load(self, texts: Sequence[KernelText]) -> list[Kernel]:
-        codes = compile_all([t.text for t in texts], self.gpu.architecture)
-        for text, code in zip(texts, codes, strict=True):
-            check(self.gpu, text.title, text.threads, text.shared, code)
-        kernel = partial(Kernel, overlaps=self.gpu.overlaps)
-        return [kernel(code, t.threads, t.shared, t.title) for t, code in zip(texts, codes, strict=True)]
+        def load(text: KernelText, code: bytes) -> Kernel:
+            return Kernel(code, text.threads, text.shared, text.title, overlaps=self.gpu.overlaps)
+
+        return load_all(self.gpu, texts, compile_all([t.text for t in texts], self.gpu.architecture), load)
 
     def prepare(self, kernel: Kernel, blocks: int, arguments: Sequence[Array | int]) -> Launch:
         return kernel.prepared(blocks, arguments)

@@ -20,6 +20,21 @@ template <int N, class T, class Value> DEVICE void store_neighbours(T* place, Va
   }
 }
 
+// Calls finish(k, fetch(k)) for k < N once all of them are fetched: answers of memory are waited for together.
+template <int K, int N, class Fetch, class Finish> DEVICE void fetched(Fetch fetch, Finish finish) {
+  const auto one = fetch(K);
+  if constexpr (K + 1 < N) fetched<K + 1, N>(fetch, finish);
+  finish(K, one);
+}
+
+// COUNT runs of neighbours, STEP elements apart, of arrays of SIZE: load(i) fetches one, and what that returns makes and stores it.
+template <int COUNT, uint32 STEP, uint32 SIZE, class Load> DEVICE void make_runs(uint32 first, Load load) {
+  fetched<0, COUNT>([&](int k) { return load(first + k * STEP < SIZE ? first + k * STEP : 0u); },
+                    [&](int k, const auto& one) {
+                      if (first + k * STEP < SIZE) one();
+                    });
+}
+
 // A thread's COUNT results on their way out: place(k, i) says whether there is a result k, and which element i it is; value(k) is its
 // sum; finish(i, sum) makes what store(i, made, Width<N>) stores: N results that are neighbours in memory, as those from any multiple
 // of N on are. Some are finished before any of them is stored, so that all answers of memory are waited for together. The compiler

@@ -5,10 +5,12 @@
 #include "warpgroups.cuh"
 
 #ifndef MINICNN_EMULATED
-// Copies 16 bytes to shared memory, zeros if they are not `real`; copies until close_copies() belong to a group.
-DEVICE void copy_or_clear(void* to, const void* from, bool real) {
+// Copies 16 bytes to shared memory, zeros if they are not `real`; copies until close_copies() belong to a group. What a block reads
+// ONCE does not push out of the multiprocessor's cache what it reads again.
+template <bool ONCE> DEVICE void copy_or_clear(void* to, const void* from, bool real) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+  if (ONCE) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
 #else
   const Packed zeros = {};
   *reinterpret_cast<Packed*>(to) = real ? *reinterpret_cast<const Packed*>(from) : zeros;
@@ -47,6 +49,11 @@ template <int ROWS_, int COLUMNS_> struct PaddedRows {
 template <bool swizzled, int ROWS, int COLUMNS, int MOST> struct RowsOf : SwizzledRows<ROWS, COLUMNS, MOST> {};
 template <int ROWS, int COLUMNS, int MOST> struct RowsOf<false, ROWS, COLUMNS, MOST> : PaddedRows<ROWS, COLUMNS> {};
 
+// How a warp hands around sums of NT fragments beside each other: in rows of some of them, which begin 8 banks apart.
+template <int NT_> struct Passage {
+  static constexpr int NT = NT_ < 8 ? NT_ : 8, ROW = NT * 8 + (40 - NT * 8 % 32) % 32, SIZE = 16 * ROW;
+};
+
 // A product by a block: BM x BN sums, BK terms in a step, STAGES steps in shared memory at a time; a warp makes MT * 16 x NT * 8 of
 // it, MT pieces that are WM * 16 rows apart in a product by warpgroups, neighbours otherwise. TA, TB: whether operands are stored
 // transposed.
@@ -56,6 +63,8 @@ template <class P_, class Sizes, bool TA_, bool TB_> struct Pipeline {
   static constexpr int MT = Sizes::warp_rows, NT = Sizes::warp_columns;
   static constexpr bool TA = TA_, TB = TB_, WHOLE = false;
   static constexpr int WM = BM / 16 / MT, WN = BN / 8 / NT, THREADS = 32 * WM * WN;
+  // Tiles that a block makes one after the other; where there are several, bytes of shared memory that only results pass.
+  static constexpr int TURNS = Sizes::turns, PASSED = TURNS > 1 ? WM * WN * Passage<NT>::SIZE * 4 : 0;
   using Left = RowsOf<P::WARPGROUPS, TA ? BK : BM, TA ? BM : BK, 64>;
   using Right = RowsOf<P::WARPGROUPS, TB ? BN : BK, TB ? BK : BN, (TB || NT >= 8 ? 64 : NT * 8)>;  // a warpgroup begins with whole ones
   static constexpr int STAGE = Left::SIZE + Right::SIZE;  // elements
@@ -70,13 +79,13 @@ template <class Rows, int THREADS> struct Runs {
   static DEVICE int column() { return threadIdx.x % EACH * 8; }
   static DEVICE int row(int k) { return threadIdx.x / EACH + k * STEP; }
   // Sends for a share of the runs of a stage: from(k, real) says where run k is in memory, if it is `real`.
-  template <class From> static DEVICE void send(uint16* stage, int share, int shares, From from) {
+  template <bool ONCE, class From> static DEVICE void send(uint16* stage, int share, int shares, From from) {
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
       if (k * shares / COUNT != share || (Rows::ROWS % STEP && row(k) >= Rows::ROWS)) continue;
       bool real = false;
       const auto* const place = from(k, real);
-      copy_or_clear(stage + Rows::at(row(0), k * STEP, column()), place, real);
+      copy_or_clear<ONCE>(stage + Rows::at(row(0), k * STEP, column()), place, real);
     }
   }
 };
@@ -87,8 +96,9 @@ template <class A> struct Fragments {
 };
 
 // `pipelined_sums` by warps. While tensor cores multiply, the fragments of the next 16 terms are loaded, those of the next step as well.
-template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
+template <class A, class Bring, class Finish> DEVICE void sums_by_warps(int steps, Bring bring, Finish finish) {
   using P = typename A::P;
+  static_assert(A::TURNS == 1, "warps that multiply by themselves make one tile");
   constexpr int PIECES = A::BK / 16, SHARES = PIECES > 1 ? PIECES - 1 : 1;  // copies are sent for before the last piece
   uint16* const memory = reinterpret_cast<uint16*>(dynamic_shared());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
@@ -117,6 +127,7 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
   }
   wait_for_copies<A::STAGES - 2>();
   __syncthreads();
+  float sums[A::MT][A::NT][4] = {};
   Fragments<A> f[2];
   load(f[0], 0, 0);
   int stage = 0, next = A::STAGES - 1;
@@ -141,6 +152,7 @@ template <class A, class Bring> DEVICE void sums_by_warps(float (&sums)[A::MT][A
   }
   wait_for_copies<0>();
   __syncthreads();
+  finish(sums, 0);
 }
 
 // Calls step(k) for k < N groups of copies, each as soon as it has arrived.
@@ -151,21 +163,25 @@ template <int K, int N, class Step> DEVICE void arriving(Step step) {
 }
 
 // `pipelined_sums` by warpgroups. While a step's products are on their way, those of the next are started; what they are made of is
-// overwritten a step later, or never, if all steps are in shared memory (WHOLE).
-template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
+// overwritten a step later, or, if all steps are in shared memory (WHOLE), when a turn's products have ended.
+template <class A, class Begin, class Bring, class Finish>
+DEVICE void sums_by_warpgroups(int steps, int turns, Begin begin, Bring bring, Finish finish) {
   using P = typename A::P;
   using Left = typename A::Left;
   using Right = typename A::Right;
   constexpr int AHEAD = A::WHOLE ? A::STAGES : A::STAGES - 2;  // steps that are on their way
   static_assert(AHEAD > 0 && A::WM % 4 == 0 && A::STAGE % 512 == 0, "warps are whole warpgroups, stages begin where swizzles do");
-  uint16* const memory = reinterpret_cast<uint16*>(dynamic_shared() + (-shared_offset(dynamic_shared()) & 1023));
-  const int warp = A::THREADS > 128 ? threadIdx.x / 128 * 4 : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
+  static_assert(A::WHOLE || A::TURNS == 1, "the next turn's steps take the places of all of this one's");
+  unsigned char* const first = dynamic_shared() + A::PASSED;
+  uint16* const memory = reinterpret_cast<uint16*>(first + (-shared_offset(first) & 1023));
+  const int warp = A::THREADS > 128 ? uniform(threadIdx.x / 128 * 4) : 0, wm = warp % A::WM * 16, wn = warp / A::WM * A::NT * 8;
   const uint64 left = Left::descriptor(memory + (A::TA ? Left::start(0, wm) : Left::start(wm, 0)), A::TA);
   const uint64 right = Right::descriptor(memory + Left::SIZE + (A::TB ? Right::start(wn, 0) : Right::start(0, wn)), !A::TB);
   const auto send = [&](int stage, bool real) {  // even zeros would take their time
     if (real) bring(memory + stage * A::STAGE, memory + stage * A::STAGE + Left::SIZE, 0, 1);
     close_copies();
   };
+  float sums[A::MT][A::NT][4];
   const auto multiply = [&](int stage) {
     begin_products();
 #pragma unroll
@@ -179,16 +195,38 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
       }
     close_products();
   };
+  const auto clear = [&] {
+#pragma unroll
+    for (int i = 0; i < A::MT * A::NT * 4; i++) (&sums[0][0][0])[i] = 0.0f;
+    hold(sums);
+  };
+  const auto end = [&] {
+    wait_for_copies<0>();
+    wait_for_products<0>();
+    hold(sums);
+    __syncthreads();
+  };
 #pragma unroll
   for (int s = 0; s < AHEAD; s++) send(s, A::WHOLE || s < steps);
-  hold(sums);
   if constexpr (A::WHOLE) {
-    arriving<0, A::STAGES>([&](int stage) {
-      show_to_warpgroups();
-      __syncthreads();
-      multiply(stage);
-    });
+#pragma unroll 1
+    for (int turn = 0; turn < turns; turn++) {
+      clear();
+      arriving<0, A::STAGES>([&](int stage) {
+        show_to_warpgroups();
+        __syncthreads();
+        multiply(stage);
+      });
+      end();
+      if (turn + 1 < turns) {
+        begin(turn + 1);
+#pragma unroll
+        for (int s = 0; s < AHEAD; s++) send(s, true);
+      }
+      finish(sums, turn);
+    }
   } else {
+    clear();
     int stage = 0, next = AHEAD;
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
@@ -200,16 +238,16 @@ template <class A, class Bring> DEVICE void sums_by_warpgroups(float (&sums)[A::
       send(next, step + AHEAD < steps);
       stage = stage + 1 == A::STAGES ? 0 : stage + 1, next = next + 1 == A::STAGES ? 0 : next + 1;
     }
+    end();
+    finish(sums, 0);
   }
-  wait_for_copies<0>();
-  wait_for_products<0>();
-  hold(sums);
-  __syncthreads();
 }
 
-// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands. At the end, shared memory is
-// free.
-template <class A, class Bring> DEVICE void pipelined_sums(float (&sums)[A::MT][A::NT][4], int steps, Bring bring) {
-  if constexpr (A::P::WARPGROUPS) sums_by_warpgroups<A>(sums, steps, bring);
-  else sums_by_warps<A>(sums, steps, bring);
+// The sums of `steps` steps; bring(a, b, share, shares) sends for a share of the next step's operands. Of several turns, each of as
+// many steps, begin(turn) goes to the next one, whose operands are on their way while finish(sums, turn) makes results. That has all
+// the shared memory, or its first PASSED bytes if there are several turns.
+template <class A, class Begin, class Bring, class Finish>
+DEVICE void pipelined_sums(int steps, int turns, Begin begin, Bring bring, Finish finish) {
+  if constexpr (A::P::WARPGROUPS) sums_by_warpgroups<A>(steps, turns, begin, bring, finish);
+  else sums_by_warps<A>(steps, bring, finish);
 }

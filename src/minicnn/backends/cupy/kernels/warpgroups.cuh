@@ -13,13 +13,15 @@ template <class P> struct Warpgroups : P {
 };
 
 // The descriptor of what is so many elements, a multiple of 8, behind: shared memory ends before the address does.
-DEVICE uint64 behind(uint64 descriptor, int elements) {
+DEVICE uint64 behind(uint64 descriptor, uint32 elements) {
   return (descriptor & 0xffffffff00000000ull) | uint32(uint32(descriptor) + elements / 8);
 }
 
 #ifndef MINICNN_EMULATED
 // Where something is in shared memory, in bytes.
 DEVICE uint32 shared_offset(const void* p) { return shared_address(p); }
+// A number that all threads of a warp have: what is computed of it is computed once for all of them, as descriptors have to be.
+DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define ON_SM90A(...) __VA_ARGS__
