@@ -55,8 +55,8 @@ class Plan(Inlining):
         self._carried = self._in_place()
         self.launches = launches(self)
         self.replaced_by: dict[int, set[int]] = {}
-        for name, value in program.updates.items():
-            self.replaced_by.setdefault(id(self.root(value)), set()).add(id(program.value(name)))
+        for name, value in self.program.updates.items():
+            self.replaced_by.setdefault(id(self.root(value)), set()).add(id(self.program.value(name)))
         self.written_in = {
             id(v): k
             for k, launch in enumerate(self.launches)
