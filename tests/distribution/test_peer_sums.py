@@ -13,8 +13,12 @@ import pytest
 from backends.cupy.emulated import EmulatedBackend, SharedMemory
 from backends.cupy.emulator import needs_gxx
 from minicnn.backends._gpu.device import H200, KNOWN
+from minicnn.backends._gpu.peer_nodes import ROUND, ROUNDS, places_name
 from minicnn.backends._gpu.peer_sums import PeerSums, window
+from minicnn.backends._gpu.rank_joining import Joined, SumBetween
 from minicnn.backends._gpu.rank_sums import addition, in_peers
+from minicnn.distribution.schedule import updated
+from minicnn.kernels.peers import addresses
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec
 from support.campaign import size
@@ -39,15 +43,39 @@ def test_sums_in_the_memory_of_emulated_gpus(ranks: int) -> None:
 def test_sums_of_emulated_gpus_by_messages_and_in_shares() -> None:
     """Where the GPUs' memory is not reached, or is not asked for, and of gradients that lie in it: the same bits."""
     assert results(mpiexec(2, "sums", "emulated-messages", "1", **EMULATED), 2) == {"in peers' memory": 0, "wrong": 0}
-    one, two, shares = (results(mpiexec(n, "train", name, "1", "dense", **EMULATED), n) for n, name in
-                        ((1, "emulated"), (2, "emulated-messages"), (2, "emulated-shares")))  # fmt: skip
+    one, two, four, shares = (results(mpiexec(n, "train", f"emulated{how}", "1", "dense", **EMULATED), n) for n, how in
+                              ((1, ""), (2, "-messages"), (4, ""), (2, "-shares")))  # fmt: skip
     assert two == one
+    assert four == one, (
+        "of ranks with a shard each, whose kernels take sums themselves; the last batch has fewer shards"
+    )
     assert shares == one
 
 
 @needs_gxx
+@needs_mpi
+def test_sums_within_kernels_of_emulated_gpus() -> None:
+    """Between normalisations and what comes of them, over several steps: the bits of sums by launches."""
+    two = EMULATED | {"SHARDS": "2"}
+    within, apart = (results(mpiexec(2, "train", name, "1", "single", **two), 2) for name in
+                     ("emulated", "emulated-apart"))  # fmt: skip
+    assert within == apart
+
+
+def within_a_kernel(backend: EmulatedBackend, spec: Spec) -> Any:
+    """A step of a kernel that takes a sum of two ranks."""
+    program = Joined("sum")
+    inputs = {"x": spec, places_name(0): Spec((addresses(2),), "uint64"), ROUND: ROUNDS}
+    program.given = {name: program.input(name, s.shape, s.dtype, kind="statistic") for name, s in inputs.items()}
+    program.pieces = [SumBetween("x", "total", spec, 0)]
+    program.outputs, program.updates = {"total": program.given["x"]}, {ROUND: program.given[ROUND]}
+    program.made = {"total": "total", ROUND: updated(ROUND)}
+    return backend.compile(program)
+
+
+@needs_gxx
 def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
-    """Kernels that have been told so end without the others, at once and in shares."""
+    """Kernels that have been told so end without the others, at once and in shares, and within other kernels."""
     backend, host = EmulatedBackend(), cast("Any", SimpleNamespace(rank=0, size=2, share=lambda data: [data, data]))
     runtime = backend.runtime
     memory = SharedMemory(runtime.do)
@@ -56,12 +84,14 @@ def test_sums_in_peers_memory_wait_for_nobody_when_they_are_told_so() -> None:
     sums = PeerSums(runtime, memory, H200, host, [address, address + window(H200, 2)])
     shared = sums.share(64)
     source, target = (runtime.view(shared, start, (8,), "float32") for start in (0, 32))
+    step, arrays = within_a_kernel(backend, Spec((300,), "float64")), sums.within_kernels([Spec((300,), "float64")])
+    within = step.bind(arrays | {"x": backend.asarray(np.ones(300))}, {"total": runtime.empty((300,), "float64")})
     sums.end()
     at_once = sums.launch(backend.asarray(np.ones(3, "float32")), runtime.empty((3,), "float32"), beside=False)
     taken = runtime.empty((8,), "float32")
     shares = [*sums.bring_shares(source, taken, beside=False), *sums.give_share(target, beside=False)]
     assert at_once is not None
-    for launch in (at_once, *shares):
+    for launch in (at_once, *shares, *within):
         launch()
         runtime.synchronize()
     with pytest.raises(ValueError, match="memory of `share`"):

@@ -13,6 +13,7 @@ from minicnn import layers as nn
 from minicnn.backends.numpy import NumpyBackend
 from minicnn.data import Loader, augment
 from minicnn.distribution import DataParallel
+from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD, Adam
 from support.ranks import ThreadRanks
 
@@ -88,6 +89,15 @@ def dense(backend: str, distribution: Any, **extra: Any) -> Model:
     return chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
 
 
+def single(backend: str, distribution: Any, **extra: Any) -> Model:
+    """One convolution with batch normalisation, whose images are stored in 16 bits."""
+    layers = [nn.Conv2D(8, 3, use_bias=False), nn.BatchNormalization(), nn.ReLU(), nn.Flatten(), nn.Dense(CLASSES)]
+    return chain(
+        layers, SGD(0.05, momentum=0.9), backend, distribution, loss=SparseCategoricalCrossentropy(from_logits=True),
+        precision="mixed_bfloat16", **extra,
+    )  # fmt: skip
+
+
 def layered(backend: str, distribution: Any, **extra: Any) -> Model:
     """Samples normalised by themselves."""
     layers = [nn.LayerNormalization(), nn.GroupNormalization(3), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
@@ -124,7 +134,10 @@ MODELS: dict[str, Callable[..., Model]] = {f.__name__: f for f in _MODELS}
 
 def trained_by(name: str) -> Callable[..., Model]:
     """The model of a name, among those for a certain distribution, too."""
-    others = {"split": split, "hybrid": split, "staged": split, "fast": dense, "loaded": dense, "mixed": normalized}
+    others = {
+        "split": split, "hybrid": split, "staged": split, "fast": dense, "loaded": dense, "mixed": normalized,
+        "single": single,
+    }  # fmt: skip
     return others.get(name) or MODELS[name]
 
 
