@@ -43,8 +43,9 @@ def runs(plan: Plan, group: FusionGroup, threads: int) -> int:
     """Runs of neighbours that a thread makes, all of the same channels, whose numbers it loads once for all of them."""
     if group.width == 1 or group.tile is not None:
         return 1
-    span, of_channels = threads * group.width, [v.size for v in plan.reads(group) if v.size < group.size]
-    if max(of_channels, default=1) == 1 or any(span % size for size in of_channels):
+    # Where windows are read, which are larger, there are no registers for several runs.
+    span, others = threads * group.width, [v.size for v in plan.reads(group) if v.size != group.size]
+    if max(others, default=1) == 1 or any(size > group.size or span % size for size in others):
         return 1
     return min(_RUNS, max(1, group.size // span // max(1, plan.tiles.gpu.multiprocessors * _BLOCKS)))
 
