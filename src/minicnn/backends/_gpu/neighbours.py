@@ -41,9 +41,9 @@ def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
 
 def runs(plan: Plan, group: FusionGroup, threads: int) -> int:
     """Runs of neighbours that a thread makes, all of the same channels, whose numbers it loads once for all of them."""
-    if group.width == 1 or group.tile is not None:
+    # Where windows are read, there are no registers for several runs.
+    if group.width == 1 or not all(node.op.elementwise for node in group.nodes):
         return 1
-    # Where windows are read, which are larger, there are no registers for several runs.
     span, others = threads * group.width, [v.size for v in plan.reads(group) if v.size != group.size]
     if max(others, default=1) == 1 or any(size > group.size or span % size for size in others):
         return 1
