@@ -299,7 +299,6 @@ def test_planner_takes_them_on_capability_9_0_alone() -> None:
 @pytest.mark.parametrize(
     ("sizes", "turns"),
     [
-        ((128, 256, 32, 1, 32, 3), 1),
         ((256, 32, 32, 2, 4, 4), 1),
         ((64, 64, 64, 1, 8, 3), 5),  # 14 tiles of three blocks
         ((64, 128, 64, 1, 16, 3), 7),  # whose warps pass their columns one half after the other

@@ -41,10 +41,11 @@ def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
 
 def runs(plan: Plan, group: FusionGroup, threads: int) -> int:
     """Runs of neighbours that a thread makes, all of the same channels, whose numbers it loads once for all of them."""
-    if group.width == 1 or group.tile is not None:
+    # Where windows are read, there are no registers for several runs.
+    if group.width == 1 or not all(node.op.elementwise for node in group.nodes):
         return 1
-    span, of_channels = threads * group.width, [v.size for v in plan.reads(group) if v.size < group.size]
-    if max(of_channels, default=1) == 1 or any(span % size for size in of_channels):
+    span, others = threads * group.width, [v.size for v in plan.reads(group) if v.size != group.size]
+    if max(others, default=1) == 1 or any(size > group.size or span % size for size in others):
         return 1
     return min(_RUNS, max(1, group.size // span // max(1, plan.tiles.gpu.multiprocessors * _BLOCKS)))
 
