@@ -136,6 +136,17 @@ def test_sums_in_the_memory_of_several_gpus(name: str, ranks: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_sums_within_kernels_of_several_gpus(ranks: int) -> None:
+    """The bits of sums by launches, of ranks with a shard each."""
+    several("cupy", ranks)
+    about = {"SHARDS": str(ranks), "TIMEOUT": PATIENT}
+    within, apart = (results(torchrun(ranks, "train", name, "3", "normalized", "mixed", "single", **about), ranks)
+                     for name in ("cupy", "cupy-apart"))  # fmt: skip
+    assert within == apart
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(("name", "how"), [("cupy", "at once"), ("cupy", "shares"), ("numba_cuda", "at once")])
 def test_a_kernel_that_waits_for_a_rank_ends_within_the_deadline(name: str, how: str) -> None:
     """Of seconds; what is compiled and connected before has another."""
