@@ -24,7 +24,9 @@ from minicnn.kernels.expressions import (
     Number,
     R,
     changed,
+    parts_of,
 )  # fmt: skip
+from minicnn.kernels.peers import PAIR, pair
 from minicnn.kernels.printing import Printer
 from minicnn.kernels.statements import If, Let, Loop, Statement, Store
 from minicnn.program.graph import Node, Value
@@ -252,12 +254,15 @@ class Writer:
             tap: The result of the pooling's index node, likewise.
             known: Results of other nodes that are, by the node's id.
         """
-        statements, kept = list[Statement](), []
+        statements, kept, known = list[Statement](), [], dict(known)
         stored = {id(v) for v in group.stored}
         for k, node in enumerate(nodes):
             names = {}
+            if node.op.name == "sum_over_ranks" and id(node) not in known:
+                statements += self._waiting(nodes[k:], known)
             for j, value in enumerate(node.outputs):
-                result = start if k == 0 else tap if node.op.name == "max_pool2d_index" else known.get(id(node))
+                first = k == 0 and start is not None
+                result = start if first else tap if node.op.name == "max_pool2d_index" else known.get(id(node))
                 lines, name = self.let(value, result or self.expression(node, j))
                 statements += lines
                 names[id(value)] = name
@@ -265,6 +270,29 @@ class Writer:
                     kept.append((value, name))
             self.locals |= names  # not before all results are written down: none reads another
         return statements, kept
+
+    def _waiting(self, nodes: Sequence[Node], known: dict[int, Expr]) -> list[Statement]:
+        """Statements ahead of a node that waits for other ranks; the first two that do may wait together."""
+        statements, inside = list[Statement](), {id(v) for n in nodes for v in n.outputs}
+        places: dict[int, set[Expr]] = {}  # at which roots are read
+        roots: dict[int, Value] = {}
+        for node, result in ((n, j) for n in nodes for j in range(len(n.outputs))):
+            for one in parts_of(element(node, result), Element):
+                root = self.plan.root(node.inputs[one.k])
+                roots[id(root)] = root
+                places.setdefault(id(root), set()).add(one.place)
+        for key in [key for key in roots if key not in inside and key not in self.locals]:
+            # What comes from memory at the thread's own place is on its way meanwhile.
+            if places[key] == {I} and self.inlined(roots[key]) is None and self.number(roots[key]) is None:
+                lines, self.locals[key] = self.let(roots[key], self.load(roots[key], I))
+                statements += lines
+        if len(nodes) > 1 and nodes[1].op is nodes[0].op:
+            both = pair(*map(self.expression, nodes[:2]))
+            if both is not None:
+                name = self.new("v")
+                statements.append(Let(Name(name, PAIR), both))
+                known |= {id(n): Name(f"{name}.v[{j}]", both.dtype) for j, n in enumerate(nodes[:2])}
+        return statements
 
 
 class NodeOperands:

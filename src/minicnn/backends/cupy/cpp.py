@@ -20,6 +20,7 @@ from minicnn.kernels.expressions import (
     Number,
     Select,
 )  # fmt: skip
+from minicnn.kernels.peers import PAIR
 from minicnn.kernels.printing import Printer, type_name
 from minicnn.kernels.scalars import FUNCTIONS, T
 from minicnn.kernels.statements import (
@@ -41,13 +42,13 @@ from minicnn.kernels.windows import Image, Window, images, window
 from minicnn.program.graph import ITEMSIZE, Node, Value
 
 C_TYPES = {
-    "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool",
+    "float32": "float", "float64": "double", "int32": "int", T: T, "bool": "bool", PAIR: "auto",
     **{name: name for name in ("bfloat16", "float16", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64")},
 }  # fmt: skip
 _WHOLE = {INDEX: "int", PLACE: "uint32", WIDE_PLACE: "uint64"}
 
 # Functions that are told the type in which they compute.
-_TYPED = frozenset((*FUNCTIONS, "random_uniform", "sum_over_ranks"))
+_TYPED = frozenset((*FUNCTIONS, "random_uniform", "sum_over_ranks", "two_sums_over_ranks"))
 # Functions whose names in C++ are others.
 _NAMES = {"power": "pow"}
 

@@ -33,19 +33,20 @@ DEVICE uint32 give_to_ranks(T x, uint32 i, uint32 count, uint32 round, uint64 ha
   return round;
 }
 
-// The sum of what all ranks give in a round, in their rows in this rank's window; any number when all waiting is ended.
-template <class T, class... Rows>
-DEVICE T sum_over_ranks(uint32 round, uint32 i, uint32 count, uint64 half, uint64 ended, Rows... rows) {
+// Sums of what all ranks give in a round, in their rows in this rank's window, one after the other; any numbers when all waiting is
+// ended. All words are looked at together: each look takes as long as memory does.
+template <int SUMS, class T, class... Rows>
+DEVICE Pack<T, SUMS> taken_from_ranks(uint32 round, uint32 i, uint32 count, uint64 half, uint64 ended, Rows... rows) {
   constexpr uint32 WORDS = sizeof(T) / 4;
-  constexpr int RANKS = sizeof...(Rows);
+  constexpr int ALL = sizeof...(Rows), RANKS = ALL / SUMS;
   const uint64 addresses[] = {rows...};
-  Summand<T> taken[RANKS];
+  Summand<T> taken[ALL];
   bool there;
   int looks = 0;
   do {
     there = true;
 #pragma unroll
-    for (int r = 0; r < RANKS; r++)
+    for (int r = 0; r < ALL; r++)
 #pragma unroll
       for (uint32 w = 0; w < WORDS; w++) {
         const uint64 word = look_at_word(reinterpret_cast<const uint64*>(addresses[r] + (round & 1) * half) + (w * count + i));
@@ -54,5 +55,10 @@ DEVICE T sum_over_ranks(uint32 round, uint32 i, uint32 count, uint64 half, uint6
       }
     if (!there) take_a_breath();
   } while (!there && (++looks % LOOKS || !look_at_host(reinterpret_cast<const uint32*>(ended))));
-  return sum_in_tree<RANKS>(taken);
+  Pack<T, SUMS> sums;
+#pragma unroll
+  for (int s = 0; s < SUMS; s++) sums.v[s] = sum_in_tree<RANKS>(taken + s * RANKS);
+  return sums;
 }
+template <class T, class... A> DEVICE T sum_over_ranks(A... arguments) { return taken_from_ranks<1, T>(arguments...).v[0]; }
+template <class T, class... A> DEVICE Pack<T, 2> two_sums_over_ranks(A... arguments) { return taken_from_ranks<2, T>(arguments...); }
