@@ -215,6 +215,9 @@ TILES = [  # sizes, type, images, channels, filters, taps, strides, dilation, gr
     ((128, 64, 32, 1, 8, 2), "bfloat16", 3, 40, 72, 1, 1, 1, 2, 7, 1),
 ]
 
+SEVERAL = (64, 32, 64, 1, 4, 1), "float16", 5, 40, 40, 1, 1, 1, 1, 11, 1  # tiles of a block,
+FEW: dict[str, Any] = {"multiprocessors": 1, "l2": 0}  # on such a GPU, which has no room for more blocks
+
 
 @pytest.mark.sampled(2)
 @emulator.needs_gxx
@@ -225,26 +228,21 @@ def test_convolutions_by_warpgroups(case: tuple[Any, ...], monkeypatch: pytest.M
 
 @emulator.needs_gxx
 def test_blocks_make_several_tiles_of_a_convolution_and_of_its_input_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = replace(tiles("float16"), gpu=replace(H200, multiprocessors=1, l2=0))
-
-    def compiled(program: Program, _: str) -> Emulated:
-        step = Emulated(program, tiles=few)
-        turns = {u.anchor.op.name: u.tile.turns for u in step.plan.groups if isinstance(u.tile, PipelinedTile)}
-        assert {name for name, count in turns.items() if count > 1} == {"conv2d", "conv2d_input_gradient"}
-        return step
-
-    case = (64, 32, 64, 1, 4, 1), "float16", 5, 40, 40, 1, 1, 1, 1, 11, 1
-    check_convolution(case, compiled, monkeypatch, several=True)
+    few = replace(tiles("float16"), gpu=replace(H200, **FEW))
+    check_convolution(SEVERAL, lambda program, _: Emulated(program, tiles=few), monkeypatch, several=True)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", TILES, ids=str)
-def test_convolutions_by_warpgroups_on_the_gpu(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("case", "gpu"), [*((case, {}) for case in TILES), (SEVERAL, FEW)], ids=str)
+def test_convolutions_by_warpgroups_on_the_gpu(
+    case: tuple[Any, ...], gpu: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cupy")
     from minicnn.backends.cupy.backend import CupyBackend
 
     def compiled(program: Program, dtype: str) -> Any:
         backend = CupyBackend(strict=True)
+        backend.tiles = replace(backend.tiles, gpu=replace(backend.tiles.gpu, **gpu))
         step: Any = backend.compile(program)
 
         def run(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -254,7 +252,7 @@ def test_convolutions_by_warpgroups_on_the_gpu(case: tuple[Any, ...], monkeypatc
         run.plan = step._plan  # type: ignore[attr-defined]
         return run
 
-    check_convolution(case, compiled, monkeypatch)
+    check_convolution(case, compiled, monkeypatch, several=case is SEVERAL)
 
 
 def tiles(dtype: str) -> TensorTiles:
@@ -275,9 +273,10 @@ def check_convolution(
     }
     expected = by_numpy(program, arrays)
     step = compiled(program, dtype)
-    by_warpgroups = [u.tile for u in step.plan.groups if u.tile is not None and u.tile.warpgroups]
+    by_warpgroups = [u.tile for u in step.plan.groups if isinstance(u.tile, PipelinedTile) and u.tile.warpgroups]
     assert len(by_warpgroups) == len(NAMES)
     assert sizes in [block_of(tile) for tile in by_warpgroups]
+    assert sum(tile.turns > 1 for tile in by_warpgroups) == 2 * several  # not of the weight gradient
     found = step(arrays)
     assert distance(found, expected) < 1e-3, {
         name: np.argwhere(np.abs(found[name] - y) > 0.02 * np.abs(y).max())[:8].tolist() for name, y in expected.items()
@@ -311,7 +310,7 @@ def test_sums_of_what_is_stored(sizes: tuple[int, ...], turns: int, monkeypatch:
     x, weight = program.input("x", (7, 11, 11, 136)), program.input("weight", (1, 1, 136, f), kind="parameter")
     attrs: dict[str, Any] = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
     y = ops.relu(ops.conv2d(ops.relu(x), weight, **attrs, data_format="NHWC"))
-    for name, value in (("mean", y), ("squares", ops.square(y))):
+    for name, value in (("mean", y), ("squares", ops.square(y)), ("again", y)):
         program.outputs[name] = ops.sum(value, axes=(0, 1, 2))
     program.outputs["y"] = y * 1.0
     assert shorten_images(program, "bfloat16")
@@ -319,11 +318,11 @@ def test_sums_of_what_is_stored(sizes: tuple[int, ...], turns: int, monkeypatch:
     rng = np.random.default_rng(0)
     arrays = {v.name: rounded(rng.standard_normal(v.shape).astype("float32"), "bfloat16") for v in program.inputs}
     expected = by_numpy(program, arrays)
-    gpu = H200 if turns == 1 else replace(H200, multiprocessors=1, l2=0)  # blocks make several tiles, of any images
+    gpu = H200 if turns == 1 else replace(H200, **FEW)
     step = Emulated(program, tiles=replace(tiles("bfloat16"), gpu=gpu))
     (group,) = (u for u in step.plan.groups if isinstance(u.tile, PipelinedTile))
     assert isinstance(group.tile, PipelinedTile)
-    assert (len(group.sums), block_of(group.tile), group.tile.turns) == (2, sizes, turns)
+    assert (len(group.sums), block_of(group.tile), group.tile.turns) == (3, sizes, turns)
     assert distance(step(arrays), expected) < 1e-3
 
 

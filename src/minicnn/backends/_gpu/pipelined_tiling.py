@@ -91,15 +91,16 @@ class _Pipeline:
 
 
 @cache
-def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> tuple[_Pipeline, ...]:
+def _pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int, several: bool = False) -> tuple[_Pipeline, ...]:
     """Blocks that fit, whose warps multiply by themselves or, where there are such, in warpgroups.
 
     Args:
         gpu: The GPU.
         across: Whether operands are stored with their terms down, as `Pipeline` says.
         copied: How many runs a thread sends for at most.
+        several: Whether there are blocks among them that make several tiles.
     """
-    grouped = _warpgroup_pipelines(gpu, across=across, copied=copied) if gpu.has_warpgroups else ()
+    grouped = _warpgroup_pipelines(gpu, across=across, copied=copied, several=several) if gpu.has_warpgroups else ()
     return (*grouped, *_warp_pipelines(gpu, across=across, copied=copied))
 
 
@@ -135,7 +136,7 @@ def _warp_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iter
                 yield _Pipeline(tile, resident, loads, lines)
 
 
-def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) -> Iterator[_Pipeline]:
+def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int, several: bool) -> Iterator[_Pipeline]:
     """Blocks of one or two warpgroups that fit, each of which makes mt times 64 rows; arguments as for `_pipelines`."""
     # A warpgroup multiplies 64 rows at a time, and reads both operands from shared memory, in layouts of 1,024 bytes.
     # Of equals, the first is taken: in convolutions the one whose warps have fewer results to bring out.
@@ -162,11 +163,11 @@ def _warpgroup_pipelines(gpu: Gpu, *, across: tuple[bool, bool], copied: int) ->
             if resident := gpu.resident(threads, registers, tile.shared):
                 yield _Pipeline(tile, resident, loads, lines)
             # Of several tiles, results of one pass beside the operands of the next. All blocks are there from the
-            # beginning to the end, so that the compiler is told how many have to fit.
+            # beginning to the end, so that the compiler is told how many have to fit; an operation says how many turns.
             needed = 4 * mt * nt + _REGISTERS + _READ_BEHIND * (not across[1])
-            if not across[0] and (resident := gpu.resident(threads, needed, ahead + passed)):
-                several = replace(tile, shared=ahead + passed, resident=resident, turns=2)
-                yield _Pipeline(several, resident, loads, lines)
+            if several and (resident := gpu.resident(threads, needed, ahead + passed)):
+                turning = replace(tile, shared=ahead + passed, resident=resident, turns=2)
+                yield _Pipeline(turning, resident, loads, lines)
 
 
 def _cycles(works: Sequence[tuple[_Pipeline, int, PipelineWork]], gpu: Gpu) -> Numbers:
@@ -213,7 +214,7 @@ class PipelinedTile(Tile):
         positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
         limits = costs_on(gpu).limits
         large = 2 * node.outputs[0].size > (limits.several_back if back else limits.several) * gpu.l2
-        for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0]):
+        for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0], several=large):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
             # More than half of such a block would be idle; a smaller one does the same.
             if bm >= 2 * positions + 64 or (bn > 16 and bn >= 2 * g.f) or (bk > 16 and bk >= 2 * g.c):
@@ -230,7 +231,7 @@ class PipelinedTile(Tile):
                 room = gpu.multiprocessors * block.resident
                 turns = quotient(down, max(1, room // right))
                 blocks = quotient(down, turns) * right
-                if large and whole and turns > 1 and blocks <= room:
+                if whole and turns > 1 and blocks <= room:
                     yield block, 1, block.work(int(back), blocks, steps, longest, 0.0, whole=True, turns=turns)
                 continue
             if whole or not block.tile.warpgroups or _STAGES <= block.tile.stages <= most:

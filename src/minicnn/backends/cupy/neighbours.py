@@ -42,6 +42,7 @@ class NeighbourWriter(Writer):
         self._loads = self._rows = ""  # statements that load runs of such values, and of one row for all of them
         self._beside: dict[int, str] = {}  # what holds element e of such a run, or of a value that nobody stores
         self._fetched: dict[str, int] = {}  # parameters from which such runs are loaded, and bytes of their elements
+        self.totals: dict[str, list[str]] = {}  # terms of sums over positions, and parameters to which these go
         self._channels = 0  # of the image whose runs a function gives; rows of channels are the same for all of them
 
     def late(self, write: Callable[[], _T]) -> _T:
@@ -146,15 +147,17 @@ class NeighbourWriter(Writer):
         """
         node = group.anchor
         self._size, self._width, self._loads, self._rows, self._beside = group.size, width, "", "", {}
-        self._fetched = {}
+        self._fetched, self.totals = {}, {}
         if node.op.name.endswith("_partial_sums") and node.outputs[0].shape[0] > 1:
             self._width, body = 1, f"      store_run({self.parameter(node.outputs[0])} + first, total);\n"
         else:
             self._channels = node.outputs[0].shape[-1]
             results, text = self._computed(group, _TOTAL)
             self._channels = 0
-            sums = [self.locals[id(self.plan.root(n.inputs[0]))].name for n in group.sums]
-            added = "".join(f"      added[{s}].v[e] += {x};\n" for s, x in enumerate(sums))
+            for n in group.sums:
+                terms = self.locals[id(self.plan.root(n.inputs[0]))].name
+                self.totals.setdefault(terms, []).append(self.parameter(n.outputs[0]))
+            added = "".join(f"      added[{s}].v[e] += {terms};\n" for s, terms in enumerate(self.totals))
             body = self._each(text, results, width, added)
         sums_type = f"Pack<{c_type(node.outputs[0])}, {width}>"
         return (

@@ -137,8 +137,8 @@ def _(tile: PipelinedTile, writer: NeighbourWriter, group: FusionGroup) -> str:
     at_once = 4 * tile.blocks * tile.rows * tile.columns
     ahead, fetched = writer.run_fetches(group.size if tile.turns == 1 else at_once)
     return (
-        f"{kind}{ends}{ahead}    pipelined_convolve<A, {len(group.sums)}, {together}, {fetched}>(\n"
-        f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ahead, ends, {_totals(writer, group)});\n"
+        f"{kind}{ends}{ahead}    pipelined_convolve<A, {len(writer.totals)}, {together}, {fetched}>(\n"
+        f"      block % A::BLOCKS, block / A::BLOCKS, {x}, {w}, ahead, ends, {_totals(writer)});\n"
     )
 
 
@@ -167,8 +167,8 @@ def _(tile: DepthwiseTile, writer: NeighbourWriter, group: FusionGroup) -> str:
     weight = writer.function(w)
     (run,), functions = _depthwise_runs(tile, writer, group.anchor, [x])
     ends = writer.run_ends(group, RUN)
-    arguments = f"block, {run}, {weight}, ends, {_totals(writer, group)}"
-    return f"{functions}{ends}    depthwise<A, {len(group.sums)}>({arguments});\n"
+    arguments = f"block, {run}, {weight}, ends, {_totals(writer)}"
+    return f"{functions}{ends}    depthwise<A, {len(writer.totals)}>({arguments});\n"
 
 
 @tile_text.register
@@ -254,12 +254,10 @@ def _finish_and_store(writer: NeighbourWriter, group: FusionGroup) -> str:
     )
 
 
-def _totals(writer: NeighbourWriter, group: FusionGroup) -> str:
-    """The function that stores what a block leaves of sums over positions."""
-    places = [writer.parameter(n.outputs[0]) for n in group.sums]
-    return f"[&](int s, uint32 i, float sum) {{ ({_one_of(places)})[i] = sum; }}" if places else "0"
-
-
-def _one_of(texts: Sequence[str]) -> str:
-    """Text of number s of some."""
-    return " : ".join([*(f"s == {k} ? {text}" for k, text in enumerate(texts[:-1])), *texts[-1:]])
+def _totals(writer: NeighbourWriter) -> str:
+    """The function that stores what a block leaves of sums over positions, of the same terms in several places."""
+    stores = [
+        f"if (s == {k}) {' = '.join(f'{place}[i]' for place in places)} = sum;"
+        for k, places in enumerate(writer.totals.values())
+    ]
+    return f"[&](int s, uint32 i, float sum) {{ {' '.join(stores)} }}" if stores else "0"
