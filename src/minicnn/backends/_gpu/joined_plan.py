@@ -70,7 +70,9 @@ class JoinedPlan(Plan):
         self._values |= {slot: made[name] for name, slot in zip(part.results, part.writes, strict=True)}
 
     def _add(self, group: FusionGroup) -> None:
+        last = max((u.number for u in self.groups), default=-1)
         super()._add(group)
+        group.number = last + 1  # of groups that are taken away the numbers stay theirs
         self._group_of |= {id(v): group for n in group.every for v in n.outputs}
 
     def most_meeting(self, groups: Sequence[FusionGroup]) -> int:
@@ -116,12 +118,11 @@ class JoinedPlan(Plan):
         if last is None or not any(m.waits and m.size == group.size for m in makers.values()):
             return False
         waiting = [v for v in read.values() if v.node is not None and v.node.op is SUM and v.size == group.size]
-        if len({id(self._group_of[id(v)]) for v in waiting}) == 1 and waiting[0] is not None:
-            (alone,) = {id(g): g for g in (self._group_of[id(v)] for v in waiting)}.values()
-            if alone is last and _is_simple(alone) and (nodes := self._following(group, alone.nodes)):
-                alone.nodes = nodes
-                self._group_of |= {id(v): alone for n in nodes for v in n.outputs}
-                return True
+        simple = last.tile is None and last.width == 1 and all(self._group_of[id(v)] is last for v in waiting)
+        if waiting and simple and (nodes := self._following(group, last.nodes)):
+            last.nodes = nodes
+            self._group_of |= {id(v): last for n in nodes for v in n.outputs}
+            return True
         return self._gather(group, [v.node for v in waiting if v.node is not None])
 
     def _gather(self, group: FusionGroup, totals: Sequence[Node]) -> bool:
@@ -158,8 +159,3 @@ def _finishes_once(group: FusionGroup) -> bool:
     """True if a thread has each result of a group: those of tiles may have others, too, which they do not store."""
     reduces = isinstance(group.tile, ReductionTile) and group.anchor.op.name == "reduce_partial_sums"
     return group.reference is None and (group.tile is None or reduces) and (reduces or group.width == 1)
-
-
-def _is_simple(group: FusionGroup) -> bool:
-    """True if further nodes may follow a group's: a tile has what it has."""
-    return group.tile is None and group.width == 1

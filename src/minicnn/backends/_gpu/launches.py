@@ -55,7 +55,7 @@ def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
     if any(u.reference for u in groups) or len(groups) > plan.tiles.most_together:
         return False
     meeting = sum(u.meeting for u in groups)
-    if group.meeting and meeting > plan.most_meeting(groups):
+    if meeting and meeting > plan.most_meeting(groups):
         return False
     # Short groups are dominated by the launch, so that sharing one always pays.
     if all(u.is_plain for u in groups):
