@@ -55,10 +55,10 @@ def test_sums_of_emulated_gpus_by_messages_and_in_shares() -> None:
 @needs_gxx
 @needs_mpi
 def test_sums_within_kernels_of_emulated_gpus() -> None:
-    """Between normalisations and what comes of them, over several steps: the bits of sums by launches."""
+    """Between normalisations and what comes of them, beside gradients in shares: the bits of sums by launches."""
     two = EMULATED | {"SHARDS": "2"}
     within, apart = (results(mpiexec(2, "train", name, "1", "single", **two), 2) for name in
-                     ("emulated", "emulated-apart"))  # fmt: skip
+                     ("emulated-shares", "emulated-apart"))  # fmt: skip
     assert within == apart
 
 
