@@ -66,6 +66,20 @@ def test_what_waits_for_a_sum_goes_on_without_another_launch() -> None:
     assert [plan.program.updates.keys() >= {"round of sums"} for plan in plans(runs)].count(True) == 1
 
 
+def test_products_are_added_as_without_sums() -> None:
+    """Moving averages are launches of their own: of two products the compiler rounds one, by what else there is."""
+    groups = [(plan, u) for plan in plans(planned(mixed, 12, *data(), ranks=2)) for u in plan.groups]
+    averages, products = 0, {"multiply", "square"}
+    for plan, group in groups:
+        inside = plan.virtual | {id(v) for n in group.nodes for v in n.outputs}
+        for node in group.nodes:
+            makers = [v.node.op.name for v in node.inputs if v.node is not None and id(v) in inside]
+            both = node.op.name in ("add", "subtract") and len(makers) == 2 and products.issuperset(makers)
+            averages += both
+            assert not (both and group.waits)
+    assert averages == 4  # means and variances of two layers
+
+
 def test_ranks_whose_shards_differ_take_sums_by_launches() -> None:
     runs = planned(mixed, 11, *data(), ranks=4)
     assert any(isinstance(run, Sum) for run in runs)
