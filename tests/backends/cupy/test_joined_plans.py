@@ -95,8 +95,10 @@ def test_all_is_given_before_any_of_it_is_waited_for() -> None:
         give = program.append(GIVE, [value, places], [token], {})
         return give, program.append(SUM, [give.outputs[0], places], [total], {})
 
-    first, second = summed(x), summed(x)
+    first = summed(x)
+    double, other = x + x, x * x
+    second = summed(double)
     square = program.append(SUM, [first[1].outputs[0], places], [total], {})  # what follows a sum comes after it
     third = summed(square.outputs[0])
     order = late_waits(program.nodes, lambda node: node.inputs)
-    assert order == [first[0], second[0], first[1], second[1], square, *third]
+    assert order == [first[0], double.node, second[0], first[1], second[1], square, *third, other.node]

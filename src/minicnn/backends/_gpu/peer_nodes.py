@@ -57,13 +57,24 @@ def _row(spec: Spec) -> int:
 def late_waits(nodes: Sequence[Node], leaves: Callable[[Node], Sequence[Value]]) -> list[Node]:
     """Nodes in an order in which all is given to others that can be, before any of it is waited for.
 
+    All else comes behind the last wait: what the compiler makes one instruction of is what it is without the waits,
+    which part what comes before them from what follows.
+
     Args:
         nodes: Nodes of a thread, in an order in which they can be computed.
         leaves: Gives what a node reads, perhaps through others.
     """
-    depth: dict[int, tuple[int, bool]] = {}  # by result: waits before it, and whether it is one itself
-    for node in nodes:
-        before = [depth[id(v)] for v in leaves(node) if id(v) in depth]
-        level = max((n + waiting for n, waiting in before), default=0)
-        depth |= {id(v): (level, node.op is SUM) for v in node.outputs}
-    return sorted(nodes, key=lambda node: depth[id(node.outputs[0])])
+    maker = {id(v): node for node in nodes for v in node.outputs}
+    needs: dict[int, set[int]] = {}  # places of what a node waits for, itself included
+    depth: dict[int, int] = {}  # waits before a node
+    for k, node in enumerate(nodes):
+        before = [maker[id(v)] for v in leaves(node) if id(v) in maker]
+        needs[id(node)] = {k}.union(*(needs[id(n)] for n in before))
+        depth[id(node)] = max((depth[id(n)] + (n.op is SUM) for n in before), default=0)
+    order = list[int]()
+    for level in range(1 + max(depth.values(), default=0)):
+        for op in (GIVE, SUM):
+            wanted = [node for node in nodes if node.op is op and depth[id(node)] == level]
+            order += sorted(set().union(*(needs[id(node)] for node in wanted)) - set(order))
+    order += sorted(set(range(len(nodes))) - set(order))
+    return [nodes[k] for k in order]
