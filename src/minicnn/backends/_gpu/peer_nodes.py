@@ -57,8 +57,8 @@ def _row(spec: Spec) -> int:
 def late_waits(nodes: Sequence[Node], leaves: Callable[[Node], Sequence[Value]]) -> list[Node]:
     """Nodes in an order in which all is given to others that can be, before any of it is waited for.
 
-    All else comes behind the last wait: what the compiler makes one instruction of is what it is without the waits,
-    which part what comes before them from what follows.
+    All else comes behind the last wait: the compiler makes one instruction of a product and an addition unless there
+    is a wait between them, and would round otherwise.
 
     Args:
         nodes: Nodes of a thread, in an order in which they can be computed.
