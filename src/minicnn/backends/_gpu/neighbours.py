@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.fusion_groups import FusionGroup
 from minicnn.backends._gpu.tiling import ReductionTile
 from minicnn.kernels.windows import images
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from minicnn.backends._gpu.fusing import Plan
 
 _FEW_SUMS = 32  # partial sums that one thread adds up
-_THREADS = 256  # of a multiprocessor, which a launch has at least before they make several neighbours
-_BLOCKS = 8  # of a multiprocessor, which a launch has at least before its threads make several runs
-_RUNS = 4  # of a thread at most, which has registers for what it loads of them
 
 
 def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
@@ -34,7 +32,8 @@ def width(plan: Plan, group: FusionGroup, launch: Sequence[FusionGroup]) -> int:
     count = _fitting([v for v in (*plan.reads(group), *group.stored) if v.size >= group.size])
     work = sum(u.size for u in launch if u.tile is None)
     # Fewer threads must still fill the GPU, and runs must end with the array.
-    while count > 1 and (group.size % count or work < count * plan.tiles.gpu.multiprocessors * _THREADS):
+    least = plan.tiles.gpu.multiprocessors * costs_on(plan.tiles.gpu).limits.threads
+    while count > 1 and (group.size % count or work < count * least):
         count //= 2
     return count
 
@@ -47,7 +46,8 @@ def runs(plan: Plan, group: FusionGroup, threads: int) -> int:
     span, others = threads * group.width, [v.size for v in plan.reads(group) if v.size != group.size]
     if max(others, default=1) == 1 or any(size > group.size or span % size for size in others):
         return 1
-    return min(_RUNS, max(1, group.size // span // max(1, plan.tiles.gpu.multiprocessors * _BLOCKS)))
+    limits = costs_on(plan.tiles.gpu).limits
+    return min(limits.runs, max(1, group.size // span // max(1, plan.tiles.gpu.multiprocessors * limits.blocks)))
 
 
 def _of_reduction(plan: Plan, group: FusionGroup, tile: ReductionTile) -> int:

@@ -92,7 +92,7 @@ class PeerSums:
         return links.in_shares(nbytes, self._ranks) < links.at_once(nbytes, self._ranks)
 
     def launch(self, source: Any, target: Any, *, beside: bool) -> Launch | None:
-        """A launch that sums contiguous arrays of all ranks; can be captured. None if that takes longer than NCCL.
+        """A launch that sums contiguous arrays of all ranks; can be captured. None of large ones: see `bring_shares`.
 
         Args:
             source: This rank's array.
