@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from backends.cupy.short_storage import by_numpy, distance, residual, rounded, s
 from minicnn import Model, layers, ops
 from minicnn.backends import get_backend
 from minicnn.backends._gpu import neighbours
+from minicnn.backends._gpu.costs import costs_on
 from minicnn.backends._gpu.cubin import resources
 from minicnn.backends._gpu.device import H200, KNOWN
 from minicnn.backends._gpu.options import Options
@@ -33,6 +35,14 @@ from support.tolerances import SUM
 def ahead_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other tiles on tensor cores, so that these are taken where they are slower, too."""
     take_only_these(monkeypatch)
+
+
+@pytest.fixture
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads make neighbours, and several runs of them, however few elements there are."""
+    costs = costs_on(H200)
+    few = replace(costs, limits=replace(costs.limits, threads=0, blocks=0))
+    monkeypatch.setattr(neighbours, "costs_on", lambda gpu: few)
 
 
 @needs_gxx
@@ -144,11 +154,9 @@ def test_a_gpu_without_tensor_cores_for_both_formats_has_no_such_kernels() -> No
 
 @pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")
 @needs_gxx
+@pytest.mark.usefixtures("few_are_enough")
 @pytest.mark.parametrize(("channels", "dtype"), [(8, "bfloat16"), (12, "float16")])
-def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
-    channels: int, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neighbours, "_THREADS", 0)  # which few elements do not keep busy
+def test_threads_make_neighbours_of_what_is_stored_in_16_bits(channels: int, dtype: str) -> None:
     plain, short, arrays = steps(residual(channels, 2, overlapping=True, depthwise=True), 10, dtype)
     expected = by_numpy(short, arrays)
     exact = get_backend("numpy").compile(plain)(arrays)
@@ -160,9 +168,9 @@ def test_threads_make_neighbours_of_what_is_stored_in_16_bits(
 
 @pytest.mark.night("tests/backends/cupy/test_pipelined.py::test_convolutions_and_their_gradients")
 @needs_gxx
+@pytest.mark.usefixtures("few_are_enough")
 @pytest.mark.parametrize("channels", [16, 20])  # eight channels at once, or as many as go into both: four
-def test_windows_slide_over_neighbouring_channels(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_THREADS", 0)
+def test_windows_slide_over_neighbouring_channels(channels: int) -> None:
     x = layers.Input((11, 11, 3), dtype="uint8")
     y = layers.Conv2D(channels, 3, padding="same", use_bias=False)(layers.Rescaling(1 / 255)(x))
     y = layers.ReLU(6.0)(layers.BatchNormalization()(y))
@@ -196,12 +204,9 @@ def test_sums_and_maxima_over_positions(channels: int) -> None:
 
 
 @needs_gxx
+@pytest.mark.usefixtures("few_are_enough")
 @pytest.mark.parametrize(("channels", "blocks"), [(16, 2), (48, 14)])  # of which a block has whole rows, or not
-def test_threads_make_several_runs_of_the_same_channels(
-    channels: int, blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for least in ("_THREADS", "_BLOCKS"):  # which few elements do not keep busy
-        monkeypatch.setattr(neighbours, least, 0)
+def test_threads_make_several_runs_of_the_same_channels(channels: int, blocks: int) -> None:
     program = Program("scaled")
     x, scale = program.input("x", (5, 9, 13, channels)), program.input("scale", (channels,))
     program.outputs["y"] = ops.cast(ops.relu(x * scale - scale), dtype="bfloat16")
