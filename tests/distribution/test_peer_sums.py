@@ -69,7 +69,7 @@ def within_a_kernel(backend: EmulatedBackend, spec: Spec) -> Any:
     program.given = {name: program.input(name, s.shape, s.dtype, kind="statistic") for name, s in inputs.items()}
     program.pieces = [SumBetween("x", "total", spec, 0)]
     program.outputs, program.updates = {"total": program.given["x"]}, {ROUND: program.given[ROUND]}
-    program.made = {"total": "total", ROUND: updated(ROUND)}
+    program.slots = {"total": "total", ROUND: updated(ROUND)}
     return backend.compile(program)
 
 

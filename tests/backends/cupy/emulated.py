@@ -126,13 +126,13 @@ class SharedMemory(PeerMemory):
         self._held[address] = memory, handle.decode()
         return address
 
-    def meet(self, stream: int, theirs: Sequence[int], own: Sequence[int]) -> None:
-        self._do(partial(self._meet, theirs, own))
+    def meet(self, stream: int, theirs: Sequence[int], awaited: Sequence[int]) -> None:
+        self._do(partial(self._meet, theirs, awaited))
 
-    def _meet(self, theirs: Sequence[int], own: Sequence[int]) -> None:
+    def _meet(self, theirs: Sequence[int], awaited: Sequence[int]) -> None:
         for address in theirs:
             ctypes.c_uint32.from_address(address).value = 1
-        for address in own:
+        for address in awaited:
             while not ctypes.c_uint32.from_address(address).value:
                 time.sleep(0)
             ctypes.c_uint32.from_address(address).value = 0

@@ -65,7 +65,7 @@ class PeerMemory:
         _called("cuIpcOpenMemHandle_v2", ctypes.byref(address), _Handle.from_buffer_copy(handle), ctypes.c_uint(1))
         return address.value
 
-    def meet(self, stream: int, theirs: Sequence[int], own: Sequence[int]) -> None:
+    def meet(self, stream: int, theirs: Sequence[int], awaited: Sequence[int]) -> None:
         """Have a stream set flags, wait until others are set, and clear these; can be captured.
 
         No multiprocessor waits. What the stream did before is there for all who see its flags.
@@ -73,10 +73,10 @@ class PeerMemory:
         Args:
             stream: The driver's handle.
             theirs: Addresses of the flags, of four bytes each, that are set.
-            own: Addresses of those that are waited for.
+            awaited: Addresses of the flags that are waited for.
         """
-        operations = [(_WRITE, a, 1, 0) for a in theirs] + [(_WAIT, a, 1, _EQUAL) for a in own]
-        operations += [(_WRITE, a, 0, 0) for a in own]
+        operations = [(_WRITE, a, 1, 0) for a in theirs] + [(_WAIT, a, 1, _EQUAL) for a in awaited]
+        operations += [(_WRITE, a, 0, 0) for a in awaited]
         array = (_MemoryOperation * len(operations))(*(_MemoryOperation(*each) for each in operations))
         _called("cuStreamBatchMemOp_v2", ctypes.c_void_p(stream), len(operations), array, 0)
 

@@ -45,7 +45,7 @@ class JoinedPlan(Plan):
             else:
                 self._add_part(part, plans[id(part)])
         for results in (program.outputs, program.updates):
-            results.update({name: self._values[program.made[name]] for name in results})
+            results.update({name: self._values[program.slots[name]] for name in results})
         self._results = {id(self.root(v)) for v in program.results}
         for group in self.groups:
             if group.waits:
@@ -66,8 +66,8 @@ class JoinedPlan(Plan):
             group.fixed = group.slices
             if not self._follow(group):
                 self._add(group)
-        made = plan.program.outputs | plan.program.updates
-        self._values |= {slot: made[name] for name, slot in zip(part.results, part.writes, strict=True)}
+        results = plan.program.outputs | plan.program.updates
+        self._values |= {slot: results[name] for name, slot in zip(part.results, part.writes, strict=True)}
 
     def _add(self, group: FusionGroup) -> None:
         last = max((u.number for u in self.groups), default=-1)

@@ -27,7 +27,7 @@ from minicnn.program.graph import Spec
 LANES = 2  # what all wait for, and what goes on beside
 THREADS = 256
 _TYPES = {"float32": "float", "float64": "double"}
-PAUSE = 1e-3  # seconds between two looks at the device
+_PAUSE = 1e-3  # seconds between two looks at the device
 _WORD = 16  # bytes of a window for each number of a rank, of up to eight bytes: each four come with their round
 
 
@@ -156,12 +156,12 @@ class PeerSums:
         """
         start = self._flags(beside, number)
         theirs = [self._windows[r] + start + 4 * self._rank for r in self._others()]
-        own = [self._windows[self._rank] + start + 4 * r for r in self._others()]
-        return Between("wait for all ranks", partial(self._meet, theirs, own))
+        awaited = [self._windows[self._rank] + start + 4 * r for r in self._others()]
+        return Between("wait for all ranks", partial(self._meet, theirs, awaited))
 
-    def _meet(self, theirs: Sequence[int], own: Sequence[int]) -> None:
+    def _meet(self, theirs: Sequence[int], awaited: Sequence[int]) -> None:
         if not self._ended[0]:
-            self._memory.meet(self._runtime.current(), theirs, own)
+            self._memory.meet(self._runtime.current(), theirs, awaited)
 
     def _flags(self, lane: int, number: int) -> int:
         """Bytes of a window in front of the flags of a lane's meeting, which lie behind all lanes."""
@@ -176,13 +176,7 @@ class PeerSums:
             MemoryError: If a rank has too little memory; on all ranks.
         """
         if not self._shared or self._shared[-1].array.nbytes < nbytes:
-            addresses = _opened(self._runtime, self._memory, self._host, nbytes)
-            if addresses is None:
-                raise MemoryError(
-                    f"Each GPU has room for a step's gradients, and for their sums. Received: {nbytes:,} bytes, which "
-                    "one of the ranks has not, or does not let others reach. Let go of other models, or leave all sums "
-                    "to NCCL: NcclCommunicator(peers=False)."
-                )
+            addresses = self._reached(nbytes, "a step's gradients, and for their sums")
             array = self._runtime.at(addresses[self._rank], nbytes)
             self._shared.append(SharedMemory(array, addresses))
         return self._shared[-1].array
@@ -197,19 +191,22 @@ class PeerSums:
         """
         size = half(sums, self._ranks)
         if not self._of_steps or self._of_steps[-1][0] < size:
-            addresses = _opened(self._runtime, self._memory, self._host, 2 * size)
-            if addresses is None:
-                raise MemoryError(
-                    f"Each GPU has room for what ranks tell each other in a step. Received: {2 * size:,} bytes, which "
-                    "one of the ranks has not, or does not let others reach. Let go of other models, or leave all sums "
-                    "to NCCL: NcclCommunicator(peers=False)."
-                )
-            self._of_steps.append((size, addresses))
+            self._of_steps.append((size, self._reached(2 * size, "what ranks tell each other in a step")))
         size, addresses = self._of_steps[-1]
         rows = places(sums, addresses, size, self._ended.ctypes.data, self._rank)
         arrays = {places_name(number): self._sent(list(row)) for number, row in enumerate(rows)}
         self._runtime.synchronize()
         return {**arrays, ROUND: self._round}
+
+    def _reached(self, nbytes: int, purpose: str) -> list[int]:
+        """Addresses of so many bytes of every rank, which all reach."""
+        addresses = _opened(self._runtime, self._memory, self._host, nbytes)
+        if addresses is None:
+            raise MemoryError(
+                f"Each GPU has room for {purpose}. Received: {nbytes:,} bytes, for which a rank has no memory, or none "
+                "that others reach. Let go of other models, or leave all sums to NCCL: NcclCommunicator(peers=False)."
+            )
+        return addresses
 
     def end(self) -> None:
         """Have nobody wait any more: neither kernels, nor what the device has been given already."""
@@ -223,7 +220,7 @@ class PeerSums:
         end = time.monotonic() + PART
         while not runtime.done(under_way) and time.monotonic() < end:
             runtime.send(set_all, flags, stream)
-            time.sleep(PAUSE)
+            time.sleep(_PAUSE)
 
     def close(self) -> None:
         """Leave the others' windows; the device has done what it was given."""

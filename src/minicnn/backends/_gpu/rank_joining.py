@@ -36,7 +36,7 @@ class Joined(Program):
     Attributes:
         pieces: Parts and sums, in order.
         given: Its inputs, by their slots.
-        made: Slots of its outputs and updates, by name.
+        slots: Those of its outputs and updates, by name.
         fills: Whether its kernels may fill the device, since other sums never go on beside them.
     """
 
@@ -44,13 +44,13 @@ class Joined(Program):
         super().__init__(name)
         self.pieces: list[Piece | SumBetween] = []
         self.given: dict[Slot, Value] = {}
-        self.made: dict[str, Slot] = {}
+        self.slots: dict[str, Slot] = {}
         self.fills = False
 
     def copy(self) -> Joined:
         """See `Program.copy`; its results are placeholders until it is planned."""
         copied = Joined(self.name)
-        copied.samples, copied.made, copied.fills = self.samples, dict(self.made), self.fills
+        copied.samples, copied.slots, copied.fills = self.samples, dict(self.slots), self.fills
         copied.pieces = [replace(p, program=p.program.copy()) if isinstance(p, Piece) else p for p in self.pieces]
         copied.nodes = [n for p in copied.pieces if isinstance(p, Piece) for n in p.program.nodes]
         for slot, value in self.given.items():
@@ -117,11 +117,11 @@ def _runs(schedule: RankSchedule, taken: Collection[Instruction]) -> list[list[I
 def _joined(run: Sequence[Instruction], read: set[Slot], sums: list[Spec], ranks: int, *, fills: bool) -> Piece:
     """The part that some parts are, with the sums between them, which are counted; it hands on what is read later."""
     pieces = [each for each in run if isinstance(each, Piece)]
-    program, made = Joined(pieces[0].program.name if pieces else "sums"), set[Slot]()
+    program, written = Joined(pieces[0].program.name if pieces else "sums"), set[Slot]()
     program.fills = fills
 
     def give(slot: Slot, name: str, spec: Spec, kind: str) -> None:
-        if slot not in made and slot not in program.given:
+        if slot not in written and slot not in program.given:
             program.given[slot] = program.input(name, spec.shape, spec.dtype, kind=kind)  # type: ignore[arg-type]
 
     for each in run:
@@ -135,23 +135,23 @@ def _joined(run: Sequence[Instruction], read: set[Slot], sums: list[Spec], ranks
             for name, slot in zip(each.results, each.writes, strict=True):
                 if name in each.program.updates:
                     program.updates[name] = each.program.updates[name]
-                    program.made[name] = slot
+                    program.slots[name] = slot
                 elif slot in read:
                     program.outputs[name] = each.program.outputs[name]
-                    program.made[name] = slot
+                    program.slots[name] = slot
         elif isinstance(each, Collective):
             for source, target, spec in zip(each.reads, each.writes, each.specs, strict=True):
                 give(source, source, spec, "activation")
                 give(places_name(len(sums)), places_name(len(sums)), Spec((addresses(ranks),), "uint64"), "counter")
                 give(ROUND, ROUND, ROUNDS, "counter")
                 if not sums:  # the first one of a step begins a round
-                    program.updates[ROUND], program.made[ROUND] = program.value(ROUND), updated(ROUND)
+                    program.updates[ROUND], program.slots[ROUND] = program.value(ROUND), updated(ROUND)
                 program.pieces.append(SumBetween(source, target, spec, len(sums)))
                 sums.append(spec)
                 if target in read:
                     program.outputs[target] = Value(program, target, spec, "activation")
-                    program.made[target] = target
-        made.update(each.writes)
+                    program.slots[target] = target
+        written.update(each.writes)
     results = (*program.outputs, *program.updates)
-    slots = tuple(program.made[name] for name in results)
+    slots = tuple(program.slots[name] for name in results)
     return Piece(tuple(program.given), slots, program, tuple(v.name for v in program.inputs), results)

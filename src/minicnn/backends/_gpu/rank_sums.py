@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -13,7 +13,7 @@ from minicnn.backends._gpu.device import Gpu
 from minicnn.backends._gpu.runtime import Launch, Runtime
 from minicnn.distribution.passes import FINITE
 from minicnn.distribution.prediction.links import known
-from minicnn.distribution.schedule import Arrays, Collective, RankSchedule
+from minicnn.distribution.schedule import Arrays, Collective, Piece, RankSchedule
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Program, Spec, Value
 from minicnn.program.memory import ALIGNMENT
@@ -216,9 +216,8 @@ def tell_finite(schedule: RankSchedule) -> None:
     zeros = [v if name == "loss" else v * 0.0 for name, v in values.items()]
     told = [v if v.size == 1 else ops.sum(v) for v in zeros]  # the usual one is a share of the loss
     program.outputs[FINITE] = ops.concat(*(ops.reshape(v, shape=(1,)) for v in told), axis=0)
-    schedule.piece(program)
-    reads = tuple(slots[v.name] for v in program.inputs)
-    schedule.instructions[-1] = replace(schedule.instructions[-1], reads=reads)
+    inputs = tuple(v.name for v in program.inputs)
+    schedule.append(Piece(tuple(slots[name] for name in inputs), (FINITE,), program, inputs, (FINITE,)))
     schedule.results[FINITE] = FINITE
 
 

@@ -72,8 +72,8 @@ def in_turn(texts: Sequence[str], rank: int, ranks: int) -> list[str]:
     Each begins with its share, and goes on with those of others from their ends; what is there already is read.
     """
     shares = [list(texts[k::ranks]) for k in range(ranks)]
-    own = shares.pop(rank % ranks)
-    return own + [text for share in zip_longest(*map(reversed, shares)) for text in share if text is not None]
+    first = shares.pop(rank % ranks)
+    return first + [text for share in zip_longest(*map(reversed, shares)) for text in share if text is not None]
 
 
 def compile_all(texts: Sequence[str], architecture: str) -> list[bytes]:
