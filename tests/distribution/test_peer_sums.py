@@ -21,7 +21,7 @@ from minicnn.distribution.schedule import updated
 from minicnn.kernels.peers import addresses
 from minicnn.ops.groups import Group
 from minicnn.program.graph import Spec
-from support.campaign import size
+from support.campaign import NIGHT, size
 from support.launchers import MPIEXEC, PATIENT, gpus, mpiexec, patience, results, torchrun
 from support.peer_sums import DEADLINE
 
@@ -57,7 +57,8 @@ def test_sums_of_emulated_gpus_by_messages_and_in_shares() -> None:
 def test_sums_within_kernels_of_emulated_gpus() -> None:
     """Between normalisations and what comes of them, beside gradients in shares: the bits of sums by launches."""
     two = EMULATED | {"SHARDS": "2"}
-    within, apart = (results(mpiexec(2, "train", name, "1", "single", **two), 2) for name in
+    networks = ("single", *["unsynchronized"] * NIGHT)
+    within, apart = (results(mpiexec(2, "train", name, "1", *networks, **two), 2) for name in
                      ("emulated-shares", "emulated-apart"))  # fmt: skip
     assert within == apart
 
@@ -140,8 +141,8 @@ def test_sums_in_the_memory_of_several_gpus(name: str, ranks: int) -> None:
 def test_sums_within_kernels_of_several_gpus(ranks: int) -> None:
     """The bits of sums by launches, of ranks with a shard each."""
     several("cupy", ranks)
-    about = {"SHARDS": str(ranks), "TIMEOUT": PATIENT}
-    within, apart = (results(torchrun(ranks, "train", name, "3", "normalized", "mixed", "single", **about), ranks)
+    about, networks = {"SHARDS": str(ranks), "TIMEOUT": PATIENT}, ("normalized", "unsynchronized", "mixed", "single")
+    within, apart = (results(torchrun(ranks, "train", name, "3", *networks, **about), ranks)
                      for name in ("cupy", "cupy-apart"))  # fmt: skip
     assert within == apart
 

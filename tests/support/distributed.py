@@ -98,6 +98,15 @@ def single(backend: str, distribution: Any, **extra: Any) -> Model:
     )  # fmt: skip
 
 
+def unsynchronized(backend: str, distribution: Any, **extra: Any) -> Model:
+    """Each shard normalised by itself, and nothing else between its images."""
+    layers = [
+        nn.Conv2D(8, 3, use_bias=False), nn.BatchNormalization(synchronized=False), nn.ReLU(), nn.Flatten(),
+        nn.Dense(CLASSES, activation="softmax"),
+    ]  # fmt: skip
+    return chain(layers, SGD(0.05, momentum=0.9), backend, distribution, **extra)
+
+
 def layered(backend: str, distribution: Any, **extra: Any) -> Model:
     """Samples normalised by themselves."""
     layers = [nn.LayerNormalization(), nn.GroupNormalization(3), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
@@ -136,7 +145,7 @@ def trained_by(name: str) -> Callable[..., Model]:
     """The model of a name, among those for a certain distribution, too."""
     others = {
         "split": split, "hybrid": split, "staged": split, "fast": dense, "loaded": dense, "mixed": normalized,
-        "single": single,
+        "single": single, "unsynchronized": unsynchronized,
     }  # fmt: skip
     return others.get(name) or MODELS[name]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import pytest
 
 from minicnn import zoo
 from minicnn.backends._gpu.fusing import Plan
@@ -16,7 +18,7 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.program.graph import Node, Spec
-from support.distributed import data, normalized
+from support.distributed import data, normalized, unsynchronized
 from support.rank_plans import planned
 
 
@@ -78,6 +80,16 @@ def test_products_are_added_as_without_sums() -> None:
             averages += both
             assert not (both and group.waits)
     assert averages == 4  # means and variances of two layers
+
+
+@pytest.mark.parametrize("make", [normalized, unsynchronized, mixed])
+def test_functions_read_no_variables_of_a_thread(make: Any) -> None:
+    """They are defined ahead of these, and are of any place; what a wait loads ahead is such a variable."""
+    runs = [run for run in planned(make, 12, *data(), ranks=2) if not isinstance(run, Sum)]
+    lines = [line for run in runs for source in run._sources for line in source.text.splitlines()]
+    functions = [line for line in lines if re.search(r"auto x\d+ = ", line)]
+    assert len(functions) > 50
+    assert [line for line in functions if re.search(r"\bv\d+\b", line)] == []
 
 
 def test_ranks_whose_shards_differ_take_sums_by_launches() -> None:

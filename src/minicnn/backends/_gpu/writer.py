@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -175,8 +176,16 @@ class Writer:
         root = self.plan.root(value)
         # One function for each value, however many expressions read it.
         if id(root) not in self.functions:
-            self.functions[id(root)] = self.define_elements(root)
+            with self._any_place():
+                self.functions[id(root)] = self.define_elements(root)
         return self.functions[id(root)]
+
+    @contextmanager
+    def _any_place(self) -> Iterator[None]:
+        """Without the thread's variables, ahead of which functions are defined."""
+        variables, self.locals = self.locals, {}
+        yield
+        self.locals = variables
 
     def at(self, value: Value, place: Expr) -> Expr:
         """An element of a value."""
@@ -197,13 +206,14 @@ class Writer:
     def matrix(self, value: Value, columns: int) -> str:
         """Name of a function of row r and column c for a value's elements, which spares gathers a division."""
         node = self.inlined(value)
-        if node is not None and self.gathers(node, columns):
-            expression = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
-        elif node is not None and node.op.elementwise:
-            expression = self.expression(node, operands=MatrixOperands(self, node, columns))
-        else:
-            return self.define_plain_matrix(value, columns)
-        return self._matrix(value, columns, expression)
+        with self._any_place():
+            if node is not None and self.gathers(node, columns):
+                expression = self.resolved(node, Element(0, row_place(node, R) * columns + COLUMN))
+            elif node is not None and node.op.elementwise:
+                expression = self.expression(node, operands=MatrixOperands(self, node, columns))
+            else:
+                return self.define_plain_matrix(value, columns)
+            return self._matrix(value, columns, expression)
 
     # Statements ---------------------------------------------------------------------------------
 
