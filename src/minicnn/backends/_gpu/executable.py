@@ -138,12 +138,11 @@ class StepExecutable:
         runtime.clear(self._cursor)
         for value in self._bound:
             self._checked(value, arrays[value.name])
-        # Kernels take rows of what is queued by a number of their own, and read many bytes at once.
-        # Others are read where they are, which saves a copy.
-        odd = [v for v in self._copied if (runtime.address(arrays[v.name]) or 1) % ALIGNMENT]
-        moved = [*self._queued, *odd]
-        kept = {v.name: self._row(v) for v in moved} | self._static
-        targets = [(arrays[v.name], self._array(v, kept)) for v in (*moved, *self._totals)]
+        # Kernels read many bytes at once: what lies askew is copied, and all else read where it is.
+        odd = [v for v in (*self._queued, *self._copied) if self._lies_askew(v, arrays[v.name])]
+        rows = {v.name: runtime.view(arrays[v.name], 0, (1, *v.shape), stored(v.dtype)) for v in self._queued}
+        kept = rows | {v.name: self._row(v) for v in odd} | self._static
+        targets = [(arrays[v.name], self._array(v, kept)) for v in (*odd, *self._totals)]
         launches: list[Launch] = [
             partial(runtime.copy, source, target)
             for source, target in targets
@@ -159,6 +158,11 @@ class StepExecutable:
             for name, value in self._program.outputs.items()
             if elsewhere.get(roots[name]) is not outputs[name]
         ]
+
+    def _lies_askew(self, value: Value, array: Array) -> bool:
+        """True if an array does not begin where kernels expect: a row of a queue follows others like it."""
+        whole = value.nbytes & -value.nbytes if is_new_each_step(value.name) else ALIGNMENT
+        return (self._runtime.address(array) or 1) % min(whole, ALIGNMENT) > 0
 
     def release(self) -> None:
         """Let graphs go; they are captured again when they are needed."""
@@ -379,7 +383,7 @@ class StepExecutable:
             [self._array(v, arrays, elsewhere) for v in values] for values in (node.inputs, node.outputs)
         )
         queued = {v.name for v in self._queued}
-        queues = {k: self._queue[v.name] for k, v in enumerate(node.inputs) if v.name in queued}
+        queues = {k: arrays[v.name] for k, v in enumerate(node.inputs) if v.name in queued}
         return call(node, inputs, outputs, queues, self._cursor, self._backend)
 
 

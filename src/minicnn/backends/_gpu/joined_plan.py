@@ -38,6 +38,7 @@ class JoinedPlan(Plan):
         Inlining.__init__(self, program, self.tiles, copies_reshapes=False)
         self.fuse, self.tiled, self.reference_only = True, True, False
         self.groups, self._group_of, self._fills = [], {}, program.fills
+        self._last_part = set[int]()  # numbers of the groups that the part added last has
         self._values: dict[Slot, Value] = dict(program.given)
         for part in program.pieces:
             if isinstance(part, SumBetween):
@@ -62,10 +63,12 @@ class JoinedPlan(Plan):
         self.virtual |= plan.virtual
         self._leaves.clear()
         self.program.nodes += plan.program.nodes
+        before = {u.number for u in self.groups}
         for group in plan.groups:
             group.fixed = group.slices
             if not self._follow(group):
                 self._add(group)
+        self._last_part = {u.number for u in self.groups} - before
         results = plan.program.outputs | plan.program.updates
         self._values |= {slot: results[name] for name, slot in zip(part.results, part.writes, strict=True)}
 
@@ -97,9 +100,11 @@ class JoinedPlan(Plan):
             self._add(FusionGroup([give]))
         total = program.append(SUM, [give.outputs[0], places], [one.spec], {})
         group = self._group_of[id(give.outputs[0])]
-        # Where the same threads give what others wait for, all of them are in place at a time.
+        # Where the same threads give what others wait for, all of them are in place at a time. What parts in between
+        # do not read is waited for behind them.
         together = replace(group, nodes=[*group.nodes, total])
-        if together.meeting <= self.most_meeting([together]):
+        awaited = maker is None or maker.number in self._last_part
+        if awaited and together.meeting <= self.most_meeting([together]):
             group.nodes = [*group.nodes, total]
             self._group_of[id(total.outputs[0])] = group
         else:

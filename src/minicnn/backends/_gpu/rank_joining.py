@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from minicnn.backends._gpu.peer_nodes import ROUND, ROUNDS, places_name
 from minicnn.distribution.schedule import Collective, Instruction, Piece, RankSchedule, ShardRows, Slot, updated
@@ -88,17 +89,35 @@ def join(schedule: RankSchedule, taken: Collection[Collective]) -> list[Spec]:
     return sums
 
 
+def _late(instructions: Sequence[Instruction], taken: Collection[Instruction]) -> list[Instruction]:
+    """Instructions with sums that only updates read, or nobody, ahead of these: until then nobody waits for them."""
+    order, waiting = list[Instruction](), list[Instruction]()
+    for at, each in enumerate(instructions):
+        readers = (one for one in instructions[at + 1 :] if not {*one.reads}.isdisjoint(each.writes))
+        if each in taken and all(_updates(one) for one in islice(readers, 1)):
+            waiting.append(each)
+            continue
+        ready = [one for one in waiting if not {*each.reads}.isdisjoint(one.writes)]
+        waiting = [one for one in waiting if one not in ready]
+        order += [*ready, each]
+    return order + waiting
+
+
+def _updates(instruction: Instruction) -> bool:
+    return isinstance(instruction, Piece) and any(n.phase == "update" for n in instruction.program.nodes)
+
+
 def _runs(schedule: RankSchedule, taken: Collection[Instruction]) -> list[list[Instruction]]:
     """Instructions in an order in which some follow each other that become one Program."""
     runs: list[list[Instruction]] = []
     run, later = list[Instruction](), list[Instruction]()
     awaited: set[Slot] = set()  # what other sums make, and what is made of that
-    for each in schedule.instructions:
+    for each in _late(schedule.instructions, taken):
         if isinstance(each, ShardRows):
             runs.append([each])
             continue
         waits = not awaited.isdisjoint(each.reads)
-        if waits and isinstance(each, Piece) and all(n.phase == "update" for n in each.program.nodes):
+        if waits and _updates(each):
             # Nobody waits for an update: what else is to be computed goes on without it.
             later.append(each)
             awaited.update(each.writes)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from minicnn.backends._gpu.backend import GpuBackend
 
 NODES = 512  # of a graph, at most, beyond those of one step: what is between graphs is little beside so many
+_FIRST: Arrays = {}  # of a step whose rows are where one alone has them
 PLUG, PLUGS = 1 << 28, 200  # copies of so many bytes, which take some 40 ms together
 
 
@@ -166,7 +167,7 @@ class GraphStep(DeviceStep):
             first = 0
             while first < steps:
                 count = most if first + most <= steps else 1
-                self._begin(step, first, count, tuple(rows), steps)
+                self._begin(operands, step, first, count, tuple(rows), steps)
                 first += count
                 under_way.append(self._mark())
                 if len(under_way) > max(1, self._ahead // most):
@@ -180,13 +181,15 @@ class GraphStep(DeviceStep):
             self._finish()
         return results
 
-    def _begin(self, step: BoundStep, first: int, count: int, new: tuple[str, ...], steps: int) -> None:
+    def _begin(
+        self, operands: Mapping[str, Any], step: BoundStep, first: int, count: int, new: tuple[str, ...], steps: int
+    ) -> None:
         """Begin so many of all steps from the first one on, of which some names have new rows."""
         copy, told = self._runtime.copy, [FINITE] if FINITE in step.results else []
         for name in told:
             self._queues.make(name, steps, step.results[name])
         if (count, new) not in step.runs:
-            launches = step.launches if count == 1 else self._repeated(step, count, new, told)
+            launches = step.launches if count == 1 else self._repeated(operands, step, count, new)
             step.runs[count, new] = self._runtime.capture(launches) if self._captures else partial(one_by_one, launches)
         for name in new:
             copy(self._queues.some(name, first, count), self._nearest.whole(name) if count > 1 else self._fixed[name])
@@ -195,16 +198,13 @@ class GraphStep(DeviceStep):
             near = self._nearest.whole(name) if count > 1 else step.results[name]
             copy(near, self._queues.some(name, first, count))
 
-    def _repeated(self, step: BoundStep, count: int, new: Sequence[str], told: Sequence[str]) -> list[Launch]:
-        """Launches of so many steps, each on a row of its own, and each telling a row."""
-        copy, launches = self._runtime.copy, list[Launch]()
-        into = {name: self._nearest.make(name, count, self._fixed[name]) for name in new}
-        out = {name: self._nearest.make(name, count, step.results[name]) for name in told}
-        for k in range(count):
-            launches += [partial(copy, rows[k], self._fixed[name]) for name, rows in into.items()]
-            launches += step.launches
-            launches += [partial(copy, step.results[name], rows[k]) for name, rows in out.items()]
-        return launches
+    def _repeated(self, operands: Mapping[str, Any], step: BoundStep, count: int, new: Sequence[str]) -> list[Launch]:
+        """Launches of so many steps, each of which reads rows of its own where they are, and tells one."""
+        like = {name: self._fixed[name] for name in new}
+        like |= {name: array for name, array in step.results.items() if name == FINITE}
+        rows = {name: self._nearest.make(name, count, array) for name, array in like.items()}
+        each = ({name: rows[name][k] for name in like} for k in range(count))
+        return [launch for own in each for launch in self._in_turn(self._launches(operands, own))]
 
     def release(self) -> None:
         """See `Captured`."""
@@ -294,23 +294,37 @@ class GraphStep(DeviceStep):
                 self._places[each] = self._runtime.view(memory, at, spec.shape, stored(spec.dtype))
 
     def _bound(self, arrays: Mapping[str, Any]) -> BoundStep:
-        arrays = {**arrays, **self._of_sums}
+        launches = self._launches(arrays)
+        results = {name: self._where(each, arrays) for name, each in self._returned.items()}
+        return BoundStep(launches, self._in_turn(launches), results)
 
-        def there(recorded: Mapping[str, Any]) -> Arrays:
-            return {
-                name: arrays[each.name]
-                if isinstance(each, Given)
-                else self._places[each]
-                if isinstance(each, Result)
-                else each
-                for name, each in recorded.items()
-            }
-
-        bound = []
+    def _launches(self, arrays: Mapping[str, Any], rows: Arrays = _FIRST) -> list[list[Launch]]:
+        """Launches of each call of a step, which has rows by name of what is new in it, and for what it tells."""
+        launches = []
         for at, call in enumerate(self._tape):
             about = {"beside": self._has_both and at in self._awaited} if isinstance(call.run, Sum) else {}
-            bound.append(call.run.bind(there(call.operands), there(call.results), **about))
-        return BoundStep(bound, self._in_turn(bound), there(self._returned))
+            operands, results = (
+                {name: self._where(each, arrays, rows) for name, each in recorded.items()}
+                for recorded in (call.operands, call.results)
+            )
+            launches.append(call.run.bind(operands, results, **about))
+        return launches
+
+    def _where(self, recorded: Any, arrays: Mapping[str, Any], rows: Arrays = _FIRST) -> Any:
+        """The array of what is recorded; see `_launches`."""
+        if isinstance(recorded, Given):
+            return self._of_sums[recorded.name] if recorded.name in self._of_sums else arrays[recorded.name]
+        if isinstance(recorded, Result):
+            return rows[FINITE] if FINITE in rows and recorded is self._returned[FINITE] else self._places[recorded]
+        for name, row in rows.items():
+            if name in self._fixed and (within := self._offset(recorded, self._fixed[name])) is not None:
+                return self._runtime.view(row, within, recorded.shape, str(recorded.dtype))
+        return recorded
+
+    def _offset(self, array: Any, whole: Any) -> int | None:
+        """Bytes between the beginning of an array and of one of which it may be a part; None if it is none."""
+        offset = (self._runtime.address(array) or 0) - (self._runtime.address(whole) or 0)
+        return offset if 0 <= offset < whole.nbytes else None
 
     def _in_turn(self, bound: Sequence[Sequence[Launch]]) -> list[Launch]:
         """The launches of all calls, those of some sums beside the others."""
