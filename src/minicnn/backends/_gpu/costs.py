@@ -180,7 +180,6 @@ class Limits:
     fetched: float  # bytes that are fetched ahead of a convolution's results at most, in L2 caches
     arrays: int  # of which they come at least
     several: float  # bytes of a convolution's results in 16 bits from which on blocks make several tiles, in L2 caches
-    several_back: float  # the same of an input gradient
     threads: int  # of a multiprocessor, which a launch has at least before they make several neighbours
     blocks: int  # of a multiprocessor, which a launch has at least before its threads make several runs of neighbours
     runs: int  # of a thread at most, which has registers for what it loads of them

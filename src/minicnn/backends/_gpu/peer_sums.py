@@ -21,7 +21,7 @@ from minicnn.backends.base import Array
 from minicnn.distribution.communicators import PART
 from minicnn.distribution.prediction.links import known
 from minicnn.distribution.schedule import Arrays
-from minicnn.ops.groups import Communicator, Group
+from minicnn.ops.groups import Communicator
 from minicnn.program.graph import Spec
 
 LANES = 2  # what all wait for, and what goes on beside
@@ -121,7 +121,7 @@ class PeerSums:
         places = [(shared.addresses[r] + offset, r * nbytes) for r in self._others()]
         rows = [(self._runtime.at(a, nbytes), self._runtime.view(target, b, (nbytes,), "uint8")) for a, b in places]
         # All have made their arrays, and read what lies where the sums go.
-        return [self._meeting(0, beside=beside), *(self._copy(*pair) for pair in rows)]
+        return [self._meeting(0, beside=beside), self._copies(rows)]
 
     def give_share(self, target: Any, *, beside: bool) -> list[Launch]:
         """Launches that copy this rank's share of an array in memory of `share` to all others; see `bring_shares`."""
@@ -131,7 +131,7 @@ class PeerSums:
         share = self._runtime.view(target, start, (nbytes,), "uint8")
         theirs = [self._runtime.at(shared.addresses[r] + offset + start, nbytes) for r in self._others()]
         # All shares have come, and nobody reads this rank's array any more.
-        return [*(self._copy(share, each) for each in theirs), self._meeting(1, beside=beside)]
+        return [self._copies([(share, each) for each in theirs]), self._meeting(1, beside=beside)]
 
     def _within(self, array: Any) -> tuple[SharedMemory, int]:
         """The memory of `share` in which an array lies, and bytes between their beginnings."""
@@ -145,8 +145,10 @@ class PeerSums:
         """The other ranks, from the next one on, so that no two begin with the same."""
         return [(self._rank + k) % self._ranks for k in range(1, self._ranks)]
 
-    def _copy(self, source: Array, target: Array) -> Launch:
-        return Between("copy of a share", partial(self._runtime.copy, source, target))
+    def _copies(self, pairs: Sequence[tuple[Array, Array]]) -> Launch:
+        """A launch that copies from one array to another, of all pairs at once: each GPU has a link of its own."""
+        copies = [partial(self._runtime.copy, source, target) for source, target in pairs]
+        return Between("copies of shares", self._runtime.together(copies))
 
     def _meeting(self, number: int, *, beside: bool) -> Launch:
         """A launch that waits for all ranks, for the first or the second time in a sum.
@@ -253,19 +255,11 @@ class PeerSums:
 extern "C" __global__ void __launch_bounds__({THREADS}) kernel(
     const {name}* own, {name}* total, const uint64* places, uint32* rounds, int rank, int count, int blocks) {{
   wait_for_previous();
-  sum_of_peers<{self._ranks}, {THREADS}>(
-      own, total, places, rounds, rank, count, blocks, [](const Summand<{name}>* x) {{
-    return {self._total()};
-  }});
+  sum_of_peers<{self._ranks}, {THREADS}>(own, total, places, rounds, rank, count, blocks);
 }}
 """
         signature = (f"{dtype}*", f"{dtype}*", "uint64*", "uint32*", "int32", "int32", "int32")
         return KernelText(text, signature, THREADS, title="a sum over ranks", cpp=True)
-
-    def _total(self) -> str:
-        """The sum of what the ranks give."""
-        summands = {(r, r + 1): f"x[{r}].value" for r in range(self._ranks)}
-        return Group(self._ranks).total(summands, lambda a, b: f"({a} + {b})")
 
 
 def open_windows(runtime: Runtime, memory: PeerMemory, host: Communicator) -> PeerSums | None:

@@ -212,8 +212,8 @@ class PipelinedTile(Tile):
             return
         rows, columns = phases(node)
         positions, launches = g.n * quotient(g.oh, rows) * quotient(g.ow, columns), costs_on(gpu).launches
-        limits = costs_on(gpu).limits
-        large = 2 * node.outputs[0].size > (limits.several_back if back else limits.several) * gpu.l2
+        # Behind input gradients too much is read for several tiles to gain anything.
+        large = not back and 2 * node.outputs[0].size > costs_on(gpu).limits.several * gpu.l2
         for block in _pipelines(gpu, across=(False, not back), copied=_COPIED[0], several=large):
             bm, bn, bk = block.tile.rows, block.tile.columns, block.tile.terms
             # More than half of such a block would be idle; a smaller one does the same.
