@@ -243,32 +243,14 @@ class EmulatedRuntime:
         def begin() -> None:
             self.record(before)
             self.wait(before, stream)
-            self._on(stream, launches)
+            self._now = stream
+            try:
+                one_by_one(launches)
+            finally:
+                self._now = MAIN
             self.record(after, stream)
 
         return begin, partial(self.wait, after)
-
-    def together(self, launches: Sequence[Launch]) -> Launch:
-        streams, before = [Stream() for _ in launches], self.event()
-        ends = [self.event() for _ in launches]
-
-        def begin() -> None:
-            self.record(before)
-            for launch, stream, end in zip(launches, streams, ends, strict=True):
-                self.wait(before, stream)
-                self._on(stream, [launch])
-                self.record(end, stream)
-            for end in ends:
-                self.wait(end)
-
-        return begin
-
-    def _on(self, stream: Stream, launches: Sequence[Launch]) -> None:
-        before, self._now = self._now, stream
-        try:
-            one_by_one(launches)
-        finally:
-            self._now = before
 
     def reach(self, host: Any) -> PeerSums | None:
         return open_windows(self, SharedMemory(self.do), host)

@@ -121,7 +121,7 @@ class PeerSums:
         places = [(shared.addresses[r] + offset, r * nbytes) for r in self._others()]
         rows = [(self._runtime.at(a, nbytes), self._runtime.view(target, b, (nbytes,), "uint8")) for a, b in places]
         # All have made their arrays, and read what lies where the sums go.
-        return [self._meeting(0, beside=beside), self._copies(rows)]
+        return [self._meeting(0, beside=beside), *(self._copy(*pair) for pair in rows)]
 
     def give_share(self, target: Any, *, beside: bool) -> list[Launch]:
         """Launches that copy this rank's share of an array in memory of `share` to all others; see `bring_shares`."""
@@ -131,7 +131,7 @@ class PeerSums:
         share = self._runtime.view(target, start, (nbytes,), "uint8")
         theirs = [self._runtime.at(shared.addresses[r] + offset + start, nbytes) for r in self._others()]
         # All shares have come, and nobody reads this rank's array any more.
-        return [self._copies([(share, each) for each in theirs]), self._meeting(1, beside=beside)]
+        return [*(self._copy(share, each) for each in theirs), self._meeting(1, beside=beside)]
 
     def _within(self, array: Any) -> tuple[SharedMemory, int]:
         """The memory of `share` in which an array lies, and bytes between their beginnings."""
@@ -145,10 +145,8 @@ class PeerSums:
         """The other ranks, from the next one on, so that no two begin with the same."""
         return [(self._rank + k) % self._ranks for k in range(1, self._ranks)]
 
-    def _copies(self, pairs: Sequence[tuple[Array, Array]]) -> Launch:
-        """A launch that copies from one array to another, of all pairs at once: each GPU has a link of its own."""
-        copies = [partial(self._runtime.copy, source, target) for source, target in pairs]
-        return Between("copies of shares", self._runtime.together(copies))
+    def _copy(self, source: Array, target: Array) -> Launch:
+        return Between("copy of a share", partial(self._runtime.copy, source, target))
 
     def _meeting(self, number: int, *, beside: bool) -> Launch:
         """A launch that waits for all ranks, for the first or the second time in a sum.

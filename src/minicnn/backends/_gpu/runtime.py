@@ -138,9 +138,6 @@ class Runtime(Protocol):
         whoever is `first` comes before all else where the device has a choice.
         """
 
-    def together(self, launches: Sequence[Launch]) -> Launch:
-        """A launch that begins some at once, which may be captured; what comes next waits for all of them."""
-
     def current(self) -> int:
         """The driver's handle of the stream that work goes to now: while a graph is captured, of its own."""
 
@@ -200,10 +197,6 @@ class OneQueue:
     def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
         """See `Runtime.beside`."""
         return in_order(launches)
-
-    def together(self, launches: Sequence[Launch]) -> Launch:
-        """See `Runtime.together`."""
-        return partial(one_by_one, launches)
 
     def current(self) -> int:
         """See `Runtime.current`."""

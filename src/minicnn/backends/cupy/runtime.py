@@ -48,7 +48,6 @@ class CupyRuntime:
             memory = int(properties["totalGlobalMem"])
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
         self._beside: dict[bool, Stream] = {}  # which are made when they are needed
-        self._together: dict[int, list[Stream]] = {}  # likewise, for each of those and for all others
 
     @property
     def bus(self) -> str:
@@ -146,26 +145,6 @@ class CupyRuntime:
             self.record(after, stream)
 
         return begin, partial(self.wait, after)
-
-    def together(self, launches: Sequence[Launch]) -> Launch:
-        first, *others = launches
-        before, ends = self.event(), [self.event() for _ in others]
-
-        def begin() -> None:
-            lane = self.current() if self.current() in {s.ptr for s in self._beside.values()} else 0
-            streams = self._together.setdefault(lane, [])
-            streams += [self.stream() for _ in range(len(others) - len(streams))]
-            self.record(before)
-            for launch, stream, end in zip(others, streams, ends, strict=False):
-                self.wait(before, stream)
-                with stream:
-                    launch()
-                self.record(end, stream)
-            first()
-            for end in ends:
-                self.wait(end)
-
-        return begin
 
     def current(self) -> int:
         return int(cupy.cuda.get_current_stream().ptr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
-from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order, one_by_one
+from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, Memory, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
@@ -132,9 +131,6 @@ class NumbaCudaRuntime:
 
     def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
         return in_order(launches)  # a graph is built of one stream
-
-    def together(self, launches: Sequence[Launch]) -> Launch:
-        return partial(one_by_one, launches)
 
     def current(self) -> int:
         return 0 if SIMULATED else int(self.device.stream)
