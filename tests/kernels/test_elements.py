@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from minicnn import ops
+from minicnn.backends._gpu.device import KNOWN
+from minicnn.backends._gpu.planning import planned
+from minicnn.backends.cupy.generation import generate
 from minicnn.conformance.cases import Case
 from minicnn.kernels.elements import ELEMENTS
 from minicnn.program import Program
@@ -34,6 +37,18 @@ def test_kernel(case: Case) -> None:
     program, arrays = case_program(case, "float32")
     results = interpreted(program, arrays)
     check_results(case, arrays.values(), lambda k: results[f"y{k}"])
+
+
+@pytest.mark.parametrize("count", [2, 5, 600])
+def test_as_many_arrays_are_joined_as_there_are(count: int) -> None:
+    """As in the step of a rank, which tells of each of its sums whether it is finite."""
+    program = Program()
+    arrays = {f"x{k}": np.full((1, 1 + k % 3), k, "float32") for k in range(3, 3 + count)}
+    values = [program.input(name, array.shape) for name, array in arrays.items()]
+    program.outputs["y"] = ops.concat(*values, axis=1)
+    text = planned(program.copy(), KNOWN["h200"], generate).launches[0].source.text
+    assert max(line.count("?") for line in text.splitlines()) == count - 1
+    np.testing.assert_array_equal(interpreted(program, arrays)["y"], np.concatenate([*arrays.values()], axis=1))
 
 
 @pytest.mark.parametrize(

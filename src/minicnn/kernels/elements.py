@@ -245,10 +245,15 @@ def _concat(node: Node, result: int) -> Expr:
         at = I // (inner * n) * (inner * m) + (place - start) * inner + I % inner
         start += m
         parts.append((start, Element(k, at)))
-    _, selected = parts.pop()
-    for end, one in reversed(parts):
-        selected = Select(place < end, one, selected)
-    return selected
+    return _selected(place, parts)
+
+
+def _selected(place: Expr, parts: Sequence[tuple[int, Expr]]) -> Expr:
+    """What a place selects of parts with their ends; in halves, since compilers take no deep expression of many."""
+    if len(parts) == 1:
+        return parts[0][1]
+    half = len(parts) // 2
+    return Select(place < parts[half - 1][0], _selected(place, parts[:half]), _selected(place, parts[half:]))
 
 
 def _repeat(node: Node, result: int) -> Expr:
