@@ -97,12 +97,12 @@ def _sum(schedule: RankSchedule, first: Segments, level: int, bucket: Sequence[N
     NaN of one rank reaches all, by batch normalisations even before the loss: the shares tell which one it comes from.
     """
     group, outputs = schedule.group, tuple(v for node in bucket for v in node.outputs)
-    names = tuple(first.names[id(v)] for v in outputs)
+    names, loss = tuple(first.names[id(v)] for v in outputs), summed_loss(first.program)
+    before = loss is None or first.names[id(loss)] not in schedule.written
     schedule.append(Collective(tuple(sums.arrays), names, outputs, group))
-    if group.ranks > 1 and group.held():
-        loss = [v for v in outputs if v is summed_loss(first.program)]
+    if group.ranks > 1 and group.held() and before:
         few = sum(v.nbytes for v in outputs) < passes.BUCKET
-        for value in loss or (outputs if few else ()):
+        for value in [v for v in outputs if v is loss] or (outputs if few else ()):
             for i, (_, slots) in enumerate(sums.partial_sums):
                 slot = slots[next(k for k, v in enumerate(outputs) if v is value)]
                 schedule.watched[f"{ADDED}{level}.{i}.{first.names[id(value)]}"] = slot
