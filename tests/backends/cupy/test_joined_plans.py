@@ -13,7 +13,8 @@ from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.joined_plan import JoinedPlan
 from minicnn.backends._gpu.peer_nodes import GIVE, SUM, late_waits
 from minicnn.backends._gpu.rank_sums import Sum
-from minicnn.distribution import DataParallel
+from minicnn.distribution import DataParallel, passes
+from minicnn.distribution.passes import FINITE
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
@@ -80,6 +81,18 @@ def test_products_are_added_as_without_sums() -> None:
             averages += both
             assert not (both and group.waits)
     assert averages == 4  # means and variances of two layers
+
+
+def test_a_step_tells_of_sums_up_to_that_of_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in gradients alone is no reason of a loss that is none, and they are many bytes to read."""
+    monkeypatch.setattr(passes, "BUCKET", 100)  # bytes, so that the loss does not wait for all gradients
+    told = [
+        plan.program.outputs[FINITE]
+        for plan in plans(planned(mixed, 12, *data(), ranks=2))
+        if FINITE in plan.program.outputs
+    ]
+    # The loss; what this rank adds to means and mean squares of two normalisations, and to three sums of its level.
+    assert [value.size for value in told] == [8]
 
 
 @pytest.mark.parametrize("make", [normalized, unsynchronized, mixed])
