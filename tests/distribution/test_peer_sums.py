@@ -63,6 +63,16 @@ def test_sums_within_kernels_of_emulated_gpus() -> None:
     assert within == apart
 
 
+@needs_gxx
+@needs_mpi
+@pytest.mark.night("tests/distribution/test_peer_sums.py::test_sums_within_kernels_of_emulated_gpus")
+def test_random_networks_of_emulated_gpus() -> None:
+    """With sums within kernels and with launches of their own; the first begins with a normalisation."""
+    within, apart = (results(mpiexec(2, "random", name, "21", "3", **EMULATED), 2) for name in
+                     ("emulated", "emulated-apart"))  # fmt: skip
+    assert within == apart
+
+
 def within_a_kernel(backend: EmulatedBackend, spec: Spec) -> Any:
     """A step of a kernel that takes a sum of two ranks."""
     program = Joined("sum")
@@ -143,6 +153,16 @@ def test_sums_within_kernels_of_several_gpus(ranks: int) -> None:
     several("cupy", ranks)
     about, networks = {"SHARDS": str(ranks), "TIMEOUT": PATIENT}, ("normalized", "unsynchronized", "mixed", "single")
     within, apart = (results(torchrun(ranks, "train", name, "3", *networks, **about), ranks)
+                     for name in ("cupy", "cupy-apart"))  # fmt: skip
+    assert within == apart
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_random_networks_on_several_gpus(ranks: int) -> None:
+    """With sums within kernels and with launches of their own."""
+    several("cupy", ranks)
+    within, apart = (results(torchrun(ranks, "random", name, str(20 * ranks), str(size(20, 6)), TIMEOUT=PATIENT), ranks)
                      for name in ("cupy", "cupy-apart"))  # fmt: skip
     assert within == apart
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from minicnn import Model, get_backend, layers, losses, ops, optimizers
+from minicnn.distribution import DataParallel
 from minicnn.layers import Input
 from minicnn.tolerance import EPSILON, tolerance
 
 Array = np.ndarray[Any, Any]
 STEPS = 5
-BETWEEN = 28  # seed of the augmentation layers within networks
+BETWEEN, RANKS = 28, 5  # seeds of the augmentation layers within networks, and of what several ranks do
 ACTIVATIONS = [None, "relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "tanh"]
 MERGING = [layers.Add, layers.Average, layers.Maximum, layers.Minimum, layers.Multiply, layers.Subtract]
 
@@ -245,6 +247,39 @@ def train(seed: int, backend: Any, precision: str, nudge: float = 0.0, nudged: i
     found = {"loss": np.asarray(history.history["loss"]), "predictions": np.asarray(model.predict(x, batch))}
     terms = max(n.cost.flops // (2 * max(n.outputs[0].size, 1)) for n in model.program(batch_size=batch).nodes)
     return found | {k: np.asarray(a) for k, a in model.get_state()["arrays"].items()}, max(terms, 1)
+
+
+def on_ranks(seed: int, backend: Any, communicator: Any, deterministic: bool | None = None) -> Callable[[], Model]:
+    """What trains the network of a seed for some steps of as many samples each, on ranks with a shard each.
+
+    Args:
+        seed: What all follows from.
+        backend: A backend.
+        communicator: What connects the ranks.
+        deterministic: Whether sums are those of the tree; by the seed if None.
+    """
+    (model, draw), also = network(seed, backend), Draw([seed, RANKS])
+    apart = also.one((True,), (False,), (True, False))  # which batches are normalised together
+    for layer in model._with_sublayers():
+        if isinstance(layer, layers.BatchNormalization):
+            layer.synchronized = also.one(*apart)
+    head = model.layers[-1].get_config()
+    loss = _loss(draw, None if head["activation"] in (None, "linear") else head["activation"])
+    tree = also.one(True, False)
+    about = {"communicator": communicator, "deterministic": tree if deterministic is None else deterministic}
+    distribution = DataParallel(communicator.size, **about)
+    precision, metrics = also.one("float32", "mixed_bfloat16"), also.one(None, ["accuracy"])
+    model.compile(_optimizer(draw), loss, metrics, precision=precision, distribution=distribution)
+    batch = communicator.size * also.number(1, 3)
+    x = draw.rng.standard_normal((STEPS * batch, *model.input_shape[1:])).astype("float32")
+    labels = draw.rng.integers(0, head["units"], len(x))
+    y: Any = labels if isinstance(loss, losses.SparseCategoricalCrossentropy) else np.eye(head["units"])[labels]
+
+    def run() -> Model:
+        model.fit(x, y, batch, 1, 0)
+        return model
+
+    return run
 
 
 def worst(found: dict[str, Array], wanted: dict[str, Array], rtol: float) -> tuple[float, str]:

@@ -11,6 +11,7 @@ from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from minicnn import Model
 from minicnn.backends._gpu import ranks as gpu_ranks
 from minicnn.backends._gpu.device import KNOWN
+from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.peer_nodes import ROUND, ROUNDS, places_name
 from minicnn.backends._gpu.peer_sums import PeerSums
 from minicnn.backends._gpu.planning import tiles_on
@@ -25,7 +26,7 @@ from minicnn.program.graph import Spec
 GPU = KNOWN["h100"]
 
 
-class _Nobody(NcclCommunicator):
+class Nobody(NcclCommunicator):
     """Communicator of ranks that are not there, whose memory GPUs reach."""
 
     def __init__(self, ranks: int) -> None:
@@ -63,7 +64,7 @@ class _Runtime(EmulatedRuntime):
         return list(texts)
 
 
-class _Planner(EmulatedBackend):
+class Planner(EmulatedBackend):
     step: GraphStep
 
     def open(self, number: int) -> tuple[EmulatedRuntime, Tiles]:
@@ -74,6 +75,19 @@ class _Planner(EmulatedBackend):
         assert isinstance(step, GraphStep)
         self.step = step
         raise _PlannedError
+
+
+def planned_by(backend: Planner, train: Callable[[], Any]) -> list[Any]:
+    """Executables of rank 0's training step, in order, of a model that is trained on a `Planner`."""
+    try:
+        train()
+    except _PlannedError:
+        step = backend.step
+        for name, spec in step._moved.items():
+            step._fix(name, spec.shape, spec.dtype)
+        step._record()
+        return [call.run for call in step._tape]
+    raise AssertionError("a model of several ranks takes its steps through the backend")
 
 
 def planned(
@@ -89,15 +103,18 @@ def planned(
         ranks: How many ranks there are, each with a shard.
         exchanges: Whether kernels may take sums.
     """
-    backend = _Planner()
+    backend = Planner()
     backend.exchanges = exchanges
-    model = make(backend, DataParallel(ranks, communicator=_Nobody(ranks)))
-    try:
-        model.train_on_batch(x[:samples], y[:samples])
-    except _PlannedError:
-        step = backend.step
-        for name, spec in step._moved.items():
-            step._fix(name, spec.shape, spec.dtype)
-        step._record()
-        return [call.run for call in step._tape]
-    raise AssertionError("a model of several ranks takes its steps through the backend")
+    model = make(backend, DataParallel(ranks, communicator=Nobody(ranks)))
+    return planned_by(backend, lambda: model.train_on_batch(x[:samples], y[:samples]))
+
+
+def made_too_late(plan: Plan) -> list[str]:
+    """Names of values that a launch reads, and that itself or a later one writes."""
+    return [
+        value.name
+        for at, launch in enumerate(plan.launches)
+        for group in launch
+        for value in plan.reads(group)
+        if value.node is not None and plan.written_in[id(value)] >= at
+    ]

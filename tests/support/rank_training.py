@@ -21,6 +21,7 @@ from minicnn.distribution.launchers import launched
 from minicnn.machine import local_rank
 from support import peer_sums
 from support.distributed import STAGES, data, digest, normalized, trained
+from support.random_networks import on_ranks
 
 
 def without_graphs(name: str) -> Any:
@@ -61,6 +62,7 @@ def connected(name: str, communicator: Any) -> tuple[Any, NcclCommunicator]:
 
 def main(how: str, *arguments: str) -> None:
     shards, timeout = int(os.environ.get("SHARDS", "8")), float(os.environ.get("TIMEOUT", "60"))
+    passes.BUCKET = int(os.environ.get("BUCKET", passes.BUCKET))
     if how == "absent" and launched()[1] == 1:
         time.sleep(30)
     distribution = DataParallel(shards, timeout=timeout)
@@ -87,7 +89,6 @@ def main(how: str, *arguments: str) -> None:
             "hybrid": lambda: ModelParallel(4, layout_map={"kernel": (None, "model")}),
             "fast": lambda: DataParallel(distribution.ranks, deterministic=False),
         }  # fmt: skip
-        passes.BUCKET = int(os.environ.get("BUCKET", passes.BUCKET))
         if backend.endswith(("-messages", "-shares", "-apart")):
             backend, communicator = connected(backend, distribution.communicator)
             distribution = DataParallel(shards, communicator=communicator)
@@ -98,6 +99,13 @@ def main(how: str, *arguments: str) -> None:
         elif backend.endswith("-numbered"):  # which makes no device current
             backend = f"{backend.removesuffix('-numbered')}:cuda:{local_rank()}"
         made = {name: trained(name, backend, given.get(name, lambda: distribution)(), int(epochs)) for name in names}
+        if distribution.rank == 0:
+            print(json.dumps([distribution.ranks, made]))
+        return
+    if how == "random":  # networks of so many seeds
+        backend, communicator = connected(arguments[0], distribution.communicator)
+        seeds = range(int(arguments[1]), int(arguments[1]) + int(arguments[2]))
+        made = {seed: digest(on_ranks(seed, backend, communicator, deterministic=True)()) for seed in seeds}
         if distribution.rank == 0:
             print(json.dumps([distribution.ranks, made]))
         return

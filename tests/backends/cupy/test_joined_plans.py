@@ -19,8 +19,8 @@ from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.program.graph import Node, Spec
-from support.distributed import data, normalized, unsynchronized
-from support.rank_plans import planned
+from support.distributed import CLASSES, chain, data, nn, normalized, unsynchronized
+from support.rank_plans import made_too_late, planned
 
 
 def lenet(backend: Any, distribution: DataParallel) -> Any:
@@ -103,6 +103,18 @@ def test_functions_read_no_variables_of_a_thread(make: Any) -> None:
     functions = [line for line in lines if re.search(r"auto x\d+ = ", line)]
     assert len(functions) > 50
     assert [line for line in functions if re.search(r"\bv\d+\b", line)] == []
+
+
+def test_rounds_are_counted_before_anything_is_given() -> None:
+    """Also where the first launch has a sum: its images are normalised as they come."""
+
+    def make(backend: Any, distribution: DataParallel) -> Any:
+        layers = [nn.BatchNormalization(synchronized=False), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
+        return chain(layers, SGD(0.1), backend, distribution)
+
+    made = plans(planned(make, 12, *data(), ranks=2))
+    assert "give_to_ranks" in {n.op.name for plan in made for u in plan.launches[1] for n in u.nodes}
+    assert [name for plan in made for name in made_too_late(plan)] == []
 
 
 def test_ranks_whose_shards_differ_take_sums_by_launches() -> None:

@@ -48,6 +48,7 @@ class JoinedPlan(Plan):
         for results in (program.outputs, program.updates):
             results.update({name: self._values[program.slots[name]] for name in results})
         self._results = {id(self.root(v)) for v in program.results}
+        self._count_first()
         for group in self.groups:
             if group.waits:
                 group.nodes = late_waits(group.nodes, self.leaves)
@@ -91,8 +92,8 @@ class JoinedPlan(Plan):
         program, x = self.program, self._values[one.source]
         if ROUND in program.updates and self._values[ROUND] is program.value(ROUND):
             self._values[ROUND] = self._values[updated(ROUND)] = program.value(ROUND) + 1
-            self._add(count := FusionGroup([program.nodes[-1]]))
-            count.number = -1  # it waits for nobody
+            self._add(counts := FusionGroup([program.nodes[-1]]))
+            counts.number = -1  # it waits for nobody
         places = self._values[places_name(one.number)]
         give = program.append(GIVE, [x, places, self._values[ROUND]], [Spec(one.spec.shape, "uint32")], {})
         maker = self._group_of.get(id(self.root(x)))
@@ -110,6 +111,14 @@ class JoinedPlan(Plan):
         else:
             self._add(FusionGroup([total]))
         self._values[one.target] = total.outputs[0]
+
+    def _count_first(self) -> None:
+        """Have the group that counts the rounds come before all that give, some of which were there before it."""
+        counts = self._group_of.get(id(self._values.get(ROUND)))
+        if counts is not None:
+            self.groups.remove(counts)
+            first = next(k for k, group in enumerate(self.groups) if any(n.op is GIVE for n in group.nodes))
+            self.groups.insert(first, counts)
 
     def _follow(self, group: FusionGroup) -> bool:
         """Have a group's nodes follow, element by element, those that wait for other ranks, if that can be."""
