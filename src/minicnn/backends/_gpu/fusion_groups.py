@@ -41,6 +41,7 @@ class FusionGroup:
         stored: Values that go to memory.
         number: Its place among the groups of its plan, of which some are taken away later.
         width: Neighbouring results that a thread makes, which is known once its launch is.
+        late: Whether it is launched no earlier than the groups before it, though it waits for none of them.
         fixed: `slices` that it has, with its tile and its width, whatever follows it and shares its launch.
     """
 
@@ -53,6 +54,7 @@ class FusionGroup:
     stored: list[Value] = field(default_factory=list)
     number: int = 0
     width: int = 1
+    late: bool = False
     fixed: int = 0
 
     @property

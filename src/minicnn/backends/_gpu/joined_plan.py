@@ -38,7 +38,6 @@ class JoinedPlan(Plan):
         Inlining.__init__(self, program, self.tiles, copies_reshapes=False)
         self.fuse, self.tiled, self.reference_only = True, True, False
         self.groups, self._group_of, self._fills = [], {}, program.fills
-        self._last_part = set[int]()  # numbers of the groups that the part added last has
         self._values: dict[Slot, Value] = dict(program.given)
         for part in program.pieces:
             if isinstance(part, SumBetween):
@@ -64,12 +63,10 @@ class JoinedPlan(Plan):
         self.virtual |= plan.virtual
         self._leaves.clear()
         self.program.nodes += plan.program.nodes
-        before = {u.number for u in self.groups}
         for group in plan.groups:
             group.fixed = group.slices
             if not self._follow(group):
                 self._add(group)
-        self._last_part = {u.number for u in self.groups} - before
         results = plan.program.outputs | plan.program.updates
         self._values |= {slot: results[name] for name, slot in zip(part.results, part.writes, strict=True)}
 
@@ -101,15 +98,16 @@ class JoinedPlan(Plan):
             self._add(FusionGroup([give]))
         total = program.append(SUM, [give.outputs[0], places], [one.spec], {})
         group = self._group_of[id(give.outputs[0])]
-        # Where the same threads give what others wait for, all of them are in place at a time. What parts in between
-        # do not read is waited for behind them.
+        # Where the same threads give what others wait for, all of them are in place at a time.
         together = replace(group, nodes=[*group.nodes, total])
-        awaited = maker is None or maker.number in self._last_part
-        if awaited and together.meeting <= self.most_meeting([together]):
+        goes_on = one.late and any(not u.is_plain for u in self.groups[self.groups.index(group) :])
+        if not goes_on and together.meeting <= self.most_meeting([together]):
             group.nodes = [*group.nodes, total]
             self._group_of[id(total.outputs[0])] = group
         else:
-            self._add(FusionGroup([total]))
+            self._add(group := FusionGroup([total]))
+        # Other ranks have given it sooner the later it is waited for.
+        group.late = one.late
         self._values[one.target] = total.outputs[0]
 
     def _count_first(self) -> None:

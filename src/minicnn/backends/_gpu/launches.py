@@ -27,6 +27,8 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         last = group.is_plain and not any(id(v) in read for v in group.stored)
         if last:  # all of them together, at the end
             first = max(first, len(shared) - (1 if shared and all(u.is_plain for u in shared[-1]) else 0))
+        elif group.late:
+            first = max(first, len(shared) - 1)
         # The earliest launch that it may join: a launch costs microseconds, which many groups take less than.
         at = next((j for j in range(first, len(shared)) if plan.fuse and _beside(plan, group, shared[j])), len(shared))
         if at == len(shared):

@@ -21,12 +21,14 @@ class SumBetween:
         target: Slot of the sum.
         spec: Shape and dtype.
         number: Which of the step's sums it is.
+        late: Whether only updates read it, or nobody.
     """
 
     source: Slot
     target: Slot
     spec: Spec
     number: int
+    late: bool = False
 
 
 class Joined(Program):
@@ -73,7 +75,8 @@ def join(schedule: RankSchedule, taken: Collection[Collective]) -> list[Spec]:
     sums = list[Spec]()
     read = {*schedule.results.values(), *schedule.watched.values()}
     read |= {slot for slots, _ in schedule.kept.values() for slot in slots}
-    runs = _runs(schedule, taken)
+    late = _read_late(schedule.instructions, taken)
+    runs = _runs(_waited_for_late(schedule.instructions, late), taken)
     wanted: list[set[Slot]] = []  # what is read behind each run
     for run in reversed(runs):
         wanted.append(set(read))
@@ -82,19 +85,28 @@ def join(schedule: RankSchedule, taken: Collection[Collective]) -> list[Spec]:
     fills = all(each in taken for each in schedule.instructions if isinstance(each, Collective))
     for run, slots in zip(runs, reversed(wanted), strict=True):
         if len(run) > 1 or run[0] in taken:
-            instructions.append(_joined(run, slots, sums, schedule.group.ranks, fills=fills))
+            instructions.append(_joined(run, slots, sums, schedule.group.ranks, late, fills=fills))
         else:
             instructions += run
     schedule.instructions = instructions
     return sums
 
 
-def _late(instructions: Sequence[Instruction], taken: Collection[Instruction]) -> list[Instruction]:
-    """Instructions with sums that only updates read, or nobody, ahead of these: until then nobody waits for them."""
-    order, waiting = list[Instruction](), list[Instruction]()
+def _read_late(instructions: Sequence[Instruction], taken: Collection[Instruction]) -> set[Instruction]:
+    """Sums that kernels take and only updates read, or nobody."""
+    late = set[Instruction]()
     for at, each in enumerate(instructions):
         readers = (one for one in instructions[at + 1 :] if not {*one.reads}.isdisjoint(each.writes))
         if each in taken and all(_updates(one) for one in islice(readers, 1)):
+            late.add(each)
+    return late
+
+
+def _waited_for_late(instructions: Sequence[Instruction], late: Collection[Instruction]) -> list[Instruction]:
+    """Instructions with some sums ahead of what reads them: until then nobody waits for these."""
+    order, waiting = list[Instruction](), list[Instruction]()
+    for each in instructions:
+        if each in late:
             waiting.append(each)
             continue
         ready = [one for one in waiting if not {*each.reads}.isdisjoint(one.writes)]
@@ -107,12 +119,12 @@ def _updates(instruction: Instruction) -> bool:
     return isinstance(instruction, Piece) and any(n.phase == "update" for n in instruction.program.nodes)
 
 
-def _runs(schedule: RankSchedule, taken: Collection[Instruction]) -> list[list[Instruction]]:
+def _runs(instructions: Sequence[Instruction], taken: Collection[Instruction]) -> list[list[Instruction]]:
     """Instructions in an order in which some follow each other that become one Program."""
     runs: list[list[Instruction]] = []
     run, later = list[Instruction](), list[Instruction]()
     awaited: set[Slot] = set()  # what other sums make, and what is made of that
-    for each in _late(schedule.instructions, taken):
+    for each in instructions:
         if isinstance(each, ShardRows):
             runs.append([each])
             continue
@@ -133,7 +145,10 @@ def _runs(schedule: RankSchedule, taken: Collection[Instruction]) -> list[list[I
     return [each for each in (*runs, run, *([one] for one in later)) if each]
 
 
-def _joined(run: Sequence[Instruction], read: set[Slot], sums: list[Spec], ranks: int, *, fills: bool) -> Piece:
+def _joined(
+    run: Sequence[Instruction], read: set[Slot], sums: list[Spec], ranks: int, late: Collection[Instruction], *,
+    fills: bool,
+) -> Piece:  # fmt: skip
     """The part that some parts are, with the sums between them, which are counted; it hands on what is read later."""
     pieces = [each for each in run if isinstance(each, Piece)]
     program, written = Joined(pieces[0].program.name if pieces else "sums"), set[Slot]()
@@ -165,7 +180,7 @@ def _joined(run: Sequence[Instruction], read: set[Slot], sums: list[Spec], ranks
                 give(ROUND, ROUND, ROUNDS, "counter")
                 if not sums:  # the first one of a step begins a round
                     program.updates[ROUND], program.slots[ROUND] = program.value(ROUND), updated(ROUND)
-                program.pieces.append(SumBetween(source, target, spec, len(sums)))
+                program.pieces.append(SumBetween(source, target, spec, len(sums), each in late))
                 sums.append(spec)
                 if target in read:
                     program.outputs[target] = Value(program, target, spec, "activation")
