@@ -249,7 +249,7 @@ def _concat(node: Node, result: int) -> Expr:
 
 
 def _selected(place: Expr, parts: Sequence[tuple[int, Expr]]) -> Expr:
-    """What a place selects of parts with their ends; in halves, since compilers take no deep expression of many."""
+    """Element at a place of parts with these ends; in halves, as no compiler takes deep expressions."""
     if len(parts) == 1:
         return parts[0][1]
     half = len(parts) // 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn.backends._gpu.calls import call, collective
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.inputs import Inputs
+from minicnn.backends._gpu.inputs import Inputs, lies_askew
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one, stored
 from minicnn.backends._gpu.source import Source
@@ -139,7 +139,7 @@ class StepExecutable:
         for value in self._bound:
             self._checked(value, arrays[value.name])
         # Kernels read many bytes at once: what lies askew is copied, and all else read where it is.
-        odd = [v for v in (*self._queued, *self._copied) if self._lies_askew(v, arrays[v.name])]
+        odd = [v for v in (*self._queued, *self._copied) if lies_askew(v, runtime.address(arrays[v.name]))]
         rows = {v.name: runtime.view(arrays[v.name], 0, (1, *v.shape), stored(v.dtype)) for v in self._queued}
         kept = rows | {v.name: self._row(v) for v in odd} | self._static
         targets = [(arrays[v.name], self._array(v, kept)) for v in (*odd, *self._totals)]
@@ -158,11 +158,6 @@ class StepExecutable:
             for name, value in self._program.outputs.items()
             if elsewhere.get(roots[name]) is not outputs[name]
         ]
-
-    def _lies_askew(self, value: Value, array: Array) -> bool:
-        """True if an array does not begin where kernels expect: a row of a queue follows others like it."""
-        whole = value.nbytes & -value.nbytes if is_new_each_step(value.name) else ALIGNMENT
-        return (self._runtime.address(array) or 1) % min(whole, ALIGNMENT) > 0
 
     def release(self) -> None:
         """Let graphs go; they are captured again when they are needed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minicnn.backends._gpu.runtime import ALIGNMENT
 from minicnn.backends.base import is_new_each_step
 from minicnn.program.graph import Program, Value
 
@@ -46,3 +47,12 @@ class Inputs:
             totals=totals,
             bound=[v for v in program.inputs if id(v) not in others],
         )
+
+
+def lies_askew(value: Value, address: int | None) -> bool:
+    """True if an array is not where kernels can read an input; None is the address of one that is not contiguous.
+
+    They read many bytes at once, but of a row of a queue, which follows others like it, no more than such rows allow.
+    """
+    whole = value.nbytes & -value.nbytes if is_new_each_step(value.name) else ALIGNMENT
+    return address is None or address % min(whole or ALIGNMENT, ALIGNMENT) > 0

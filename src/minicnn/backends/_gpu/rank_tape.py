@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -79,6 +79,23 @@ class Copy:
     def bind(self, arrays: Arrays, outputs: Arrays) -> list[Launch]:
         """See `StepExecutable.bind`."""
         return [partial(self.runtime.copy, arrays["x"], outputs["x"])]
+
+
+@dataclass(frozen=True)
+class BoundStep:
+    """A step on arrays that begin where some do.
+
+    Attributes:
+        calls: Launches of each call.
+        launches: All of these, in turn.
+        results: The arrays in which it leaves results.
+        runs: What runs so many steps, by their number and the names of what is new in each.
+    """
+
+    calls: list[list[Launch]]
+    launches: list[Launch]
+    results: Arrays
+    runs: dict[tuple[int, tuple[str, ...]], Launch] = field(default_factory=dict)
 
 
 def updates_early(tape: Sequence[Call]) -> list[Call]:

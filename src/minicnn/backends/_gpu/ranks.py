@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from minicnn.backends._gpu.rank_sums import (
     taken_at_once,
     tell_finite,
 )
-from minicnn.backends._gpu.rank_tape import Call, Copy, Given, Result, beside_others, lives_of, updates_early
+from minicnn.backends._gpu.rank_tape import BoundStep, Call, Copy, Given, Result, beside_others, lives_of, updates_early
 from minicnn.backends._gpu.runtime import Launch, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
@@ -71,23 +70,6 @@ def rank_step(schedule: RankSchedule, backend: GpuBackend) -> Executable:
 def fits(group: Group) -> bool:
     """True if each rank makes one sum by itself, so that all give arrays of one size."""
     return all(len(group.spans(r)) == 1 for r in range(group.ranks))
-
-
-@dataclass(frozen=True)
-class BoundStep:
-    """A step on arrays that begin where some do.
-
-    Attributes:
-        calls: Launches of each call.
-        launches: All of these, in turn.
-        results: The arrays in which it leaves results.
-        runs: What runs so many steps, by their number and the names of what is new in each.
-    """
-
-    calls: list[list[Launch]]
-    launches: list[Launch]
-    results: Arrays
-    runs: dict[tuple[int, tuple[str, ...]], Launch] = field(default_factory=dict)
 
 
 class GraphStep(DeviceStep):
