@@ -11,6 +11,8 @@ from minicnn.backends._gpu.planning import planned
 from minicnn.backends.cupy.generation import generate
 from minicnn.conformance.cases import Case
 from minicnn.kernels.elements import ELEMENTS
+from minicnn.kernels.expressions import Binary, parts_of
+from minicnn.kernels.scalars import FUNCTIONS
 from minicnn.program import Program
 from support.interpreted import interpreted
 from support.kernel_check import CASES, case_program, check_results
@@ -73,3 +75,11 @@ def test_a_label_that_is_no_class_adds_nothing(label: int) -> None:
     real = 0 <= label < 3
     np.testing.assert_allclose(results["loss"], [-np.log(share[label]) if real else 0], rtol=SUM)
     np.testing.assert_allclose(results["dx"], [share - (np.arange(3) == label) if real else 0 * share], rtol=SUM)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_of_two_products_that_are_added_one_is_rounded_before(name: str) -> None:
+    """A compiler would choose, by what else a kernel has: steps of one GPU and of several had other last bits."""
+    results = (FUNCTIONS[name].result, *FUNCTIONS[name].first.values())
+    for one in (one for result in results for one in parts_of(result, Binary) if one.symbol in "+-"):
+        assert [isinstance(x, Binary) and x.symbol == "*" for x in (one.left, one.right)] != [True, True]

@@ -37,6 +37,8 @@ _X, _N, _HALF, _LEAST = Name("x"), Name("n"), Number(0.5), Number(-FAR)
 
 FUNCTIONS: dict[str, ScalarFunction] = {
     "square": _function(lambda x: x * x, "x"),
+    # Where two products are added, compilers round one of them before, by what else a kernel has: this one.
+    "rounded_product": _function(lambda x, y: x * y, "x", "y"),
     "relu": _function(lambda x: _call("maximum", x, ZERO), "x"),
     "relu_gradient": _function(lambda dy, y: Select(y > ZERO, dy, ZERO), "dy", "y"),
     "relu6": _function(lambda x: _call("minimum", _call("maximum", x, ZERO), Number(6)), "x"),
@@ -61,8 +63,12 @@ FUNCTIONS: dict[str, ScalarFunction] = {
     ),
     "decayed": _function(lambda p, rate, decay: p - p * (rate * decay), "p", "rate", "decay"),
     "sgd": _function(lambda p, g, rate: p - rate * g, "p", "g", "rate"),
-    "velocity": _function(lambda v, g, rate, momentum: momentum * v - rate * g, "v", "g", "rate", "momentum"),
-    "moving": _function(lambda beta, old, now: beta * old + (ONE - beta) * now, "beta", "old", "now"),
+    "velocity": _function(
+        lambda v, g, rate, momentum: momentum * v - _call("rounded_product", rate, g), "v", "g", "rate", "momentum"
+    ),
+    "moving": _function(
+        lambda beta, old, now: beta * old + _call("rounded_product", ONE - beta, now), "beta", "old", "now"
+    ),
     # 1 - beta^(step + 1)
     "correction": _function(lambda step, log_beta: -_call("expm1", (step + ONE) * log_beta), "step", "log_beta"),
     "adam": _function(

@@ -153,10 +153,16 @@ class JoinedPlan(Plan):
 
     def _following(self, group: FusionGroup, before: Sequence[Node]) -> list[Node]:
         """Some nodes, and those of a group behind them; none if one of these needs other elements of what they make."""
-        values, nodes = {id(v) for n in before for v in n.outputs}, list(before)
+        made = {id(v) for n in before for v in n.outputs}
+        values, nodes = set(made), list(before)
         inside = {id(v) for n in group.nodes for v in n.outputs}
         for node in group.nodes:
-            if _adds_products(node, lambda v: id(v) in inside or id(v) in self.virtual):
+            products = [v for v in node.inputs if v.node is not None and v.node.op.name in ("multiply", "square")]
+            computed = [v for v in products if id(v) in inside or id(v) in self.virtual]
+            stored = [v for v in products if id(self.root(v)) in made]
+            # The compiler makes one instruction of a product and an addition, which rounds once: of two products that
+            # are added it does so with one, by what else there is; and with none that another launch has stored.
+            if node.op.name in ("add", "subtract") and (len(computed) > 1 or stored):
                 return []
             for value in node.inputs:
                 terms = self._terms(value, values)
@@ -174,14 +180,3 @@ def _finishes_once(group: FusionGroup) -> bool:
     """True if a thread has each result of a group: those of tiles may have others, too, which they do not store."""
     reduces = isinstance(group.tile, ReductionTile) and group.anchor.op.name == "reduce_partial_sums"
     return group.reference is None and (group.tile is None or reduces) and (reduces or group.width == 1)
-
-
-def _adds_products(node: Node, computed: Callable[[Value], bool]) -> bool:
-    """True if a node adds products that the same thread computes.
-
-    The compiler makes one instruction of one product and the addition, which rounds once; of which one depends on what
-    else the thread computes.
-    """
-    makers = [value.node for value in node.inputs if computed(value) and value.node is not None]
-    products = sum(maker.op.name in ("multiply", "square") for maker in makers)
-    return node.op.name in ("add", "subtract") and products > 1

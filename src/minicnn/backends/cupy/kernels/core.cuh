@@ -272,6 +272,10 @@ template <class T> DEVICE T minimum(T a, T b) { return (a < b || a != a) ? a : b
 template <class T> DEVICE T sign(T x) { return x != x ? x : T(x > T(0)) - T(x < T(0)); }
 
 #include "scalars.cuh"
+#ifndef MINICNN_EMULATED
+template <> DEVICE float rounded_product<float>(float x, float y) { return __fmul_rn(x, y); }
+template <> DEVICE double rounded_product<double>(double x, double y) { return __dmul_rn(x, y); }
+#endif
 
 // Sum of f(0) .. f(n - 1), in that order.
 template <class T, uint32 n, class F> DEVICE T sum_of(F f) {
