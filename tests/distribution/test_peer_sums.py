@@ -67,10 +67,10 @@ def test_sums_within_kernels_of_emulated_gpus() -> None:
 @needs_mpi
 @pytest.mark.night("tests/distribution/test_peer_sums.py::test_sums_within_kernels_of_emulated_gpus")
 def test_random_networks_of_emulated_gpus() -> None:
-    """With sums within kernels and with launches of their own; the first begins with a normalisation."""
-    within, apart = (results(mpiexec(2, "random", name, "21", "3", **EMULATED), 2) for name in
-                     ("emulated", "emulated-apart"))  # fmt: skip
-    assert within == apart
+    """With sums within kernels, and of all shards on one; the first network begins with a normalisation."""
+    about = EMULATED | {"SHARDS": "2"}
+    two, one = (results(mpiexec(ranks, "random", "emulated", "21", "3", **about), ranks) for ranks in (2, 1))
+    assert two == one
 
 
 def within_a_kernel(backend: EmulatedBackend, spec: Spec) -> Any:
@@ -160,11 +160,14 @@ def test_sums_within_kernels_of_several_gpus(ranks: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_random_networks_on_several_gpus(ranks: int) -> None:
-    """With sums within kernels and with launches of their own."""
+    """With sums within kernels, with launches of their own, and of all shards on one."""
     several("cupy", ranks)
-    within, apart = (results(torchrun(ranks, "random", name, str(20 * ranks), str(size(20, 6)), TIMEOUT=PATIENT), ranks)
-                     for name in ("cupy", "cupy-apart"))  # fmt: skip
+    about = {"SHARDS": str(ranks), "TIMEOUT": PATIENT}
+    ways = (ranks, "cupy"), (ranks, "cupy-apart"), (1, "cupy")
+    within, apart, one = (results(torchrun(count, "random", name, str(20 * ranks), str(size(20, 3)), **about), count)
+                          for count, name in ways)  # fmt: skip
     assert within == apart
+    assert within == one
 
 
 @pytest.mark.gpu

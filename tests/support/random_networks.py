@@ -249,14 +249,17 @@ def train(seed: int, backend: Any, precision: str, nudge: float = 0.0, nudged: i
     return found | {k: np.asarray(a) for k, a in model.get_state()["arrays"].items()}, max(terms, 1)
 
 
-def on_ranks(seed: int, backend: Any, communicator: Any, deterministic: bool | None = None) -> Callable[[], Model]:
-    """What trains the network of a seed for some steps of as many samples each, on ranks with a shard each.
+def on_ranks(
+    seed: int, backend: Any, communicator: Any, deterministic: bool | None = None, shards: int = 0
+) -> Callable[[], Model]:
+    """What trains the network of a seed for some steps of as many samples each, on several ranks.
 
     Args:
         seed: What all follows from.
         backend: A backend.
         communicator: What connects the ranks.
         deterministic: Whether sums are those of the tree; by the seed if None.
+        shards: Shards of each batch; one of each rank if 0.
     """
     (model, draw), also = network(seed, backend), Draw([seed, RANKS])
     apart = also.one((True,), (False,), (True, False))  # which batches are normalised together
@@ -267,10 +270,11 @@ def on_ranks(seed: int, backend: Any, communicator: Any, deterministic: bool | N
     loss = _loss(draw, None if head["activation"] in (None, "linear") else head["activation"])
     tree = also.one(True, False)
     about = {"communicator": communicator, "deterministic": tree if deterministic is None else deterministic}
-    distribution = DataParallel(communicator.size, **about)
+    shards = shards or communicator.size
+    distribution = DataParallel(shards, **about)
     precision, metrics = also.one("float32", "mixed_bfloat16"), also.one(None, ["accuracy"])
     model.compile(_optimizer(draw), loss, metrics, precision=precision, distribution=distribution)
-    batch = communicator.size * also.number(1, 3)
+    batch = shards * also.number(1, 3)
     x = draw.rng.standard_normal((STEPS * batch, *model.input_shape[1:])).astype("float32")
     labels = draw.rng.integers(0, head["units"], len(x))
     y: Any = labels if isinstance(loss, losses.SparseCategoricalCrossentropy) else np.eye(head["units"])[labels]
