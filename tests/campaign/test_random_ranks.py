@@ -10,7 +10,7 @@ from support.campaign import size
 from support.random_networks import on_ranks
 from support.rank_plans import Nobody, Planner, made_too_late, planned_by
 
-NETWORKS = size(600, 40)
+NETWORKS = size(600, 20)
 PARTS = size(10, 1)
 _NAMES = re.compile(r"\b[vx]\d+\b")
 _DECLARED = re.compile(r"[\w>\]][*&]? (?<!return )$")  # behind a type, perhaps a pointer or a reference
