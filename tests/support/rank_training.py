@@ -105,9 +105,9 @@ def main(how: str, *arguments: str) -> None:
     if how == "random":  # networks of so many seeds
         backend, communicator = connected(arguments[0], distribution.communicator)
         seeds = range(int(arguments[1]), int(arguments[1]) + int(arguments[2]))
-        made = {seed: digest(on_ranks(seed, backend, communicator, True, shards)()) for seed in seeds}
+        digests = {seed: digest(on_ranks(seed, backend, communicator, True, shards)()) for seed in seeds}
         if distribution.rank == 0:
-            print(json.dumps([distribution.ranks, made]))
+            print(json.dumps([distribution.ranks, digests]))
         return
     if how == "part":  # each rank takes what it gives, of another length
         own = np.zeros(1 + distribution.rank)

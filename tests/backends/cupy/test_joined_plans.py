@@ -112,9 +112,9 @@ def test_rounds_are_counted_before_anything_is_given() -> None:
         layers = [nn.BatchNormalization(synchronized=False), nn.Flatten(), nn.Dense(CLASSES, activation="softmax")]
         return chain(layers, SGD(0.1), backend, distribution)
 
-    made = plans(planned(make, 12, *data(), ranks=2))
-    assert "give_to_ranks" in {n.op.name for plan in made for u in plan.launches[1] for n in u.nodes}
-    assert [name for plan in made for name in made_too_late(plan)] == []
+    joined = plans(planned(make, 12, *data(), ranks=2))
+    assert "give_to_ranks" in {n.op.name for plan in joined for u in plan.launches[1] for n in u.nodes}
+    assert [name for plan in joined for name in made_too_late(plan)] == []
 
 
 def test_ranks_whose_shards_differ_take_sums_by_launches() -> None:

@@ -112,7 +112,7 @@ class JoinedPlan(Plan):
 
     def _count_first(self) -> None:
         """Have the group that counts the rounds come before all that give, some of which were there before it."""
-        counts = self._group_of.get(id(self._values.get(ROUND)))
+        counts = self._group_of.get(id(self._values[ROUND])) if ROUND in self._values else None
         if counts is not None:
             self.groups.remove(counts)
             first = next(k for k, group in enumerate(self.groups) if any(n.op is GIVE for n in group.nodes))
@@ -153,13 +153,13 @@ class JoinedPlan(Plan):
 
     def _following(self, group: FusionGroup, before: Sequence[Node]) -> list[Node]:
         """Some nodes, and those of a group behind them; none if one of these needs other elements of what they make."""
-        made = {id(v) for n in before for v in n.outputs}
-        values, nodes = set(made), list(before)
+        earlier = {id(v) for n in before for v in n.outputs}
+        values, nodes = set(earlier), list(before)
         inside = {id(v) for n in group.nodes for v in n.outputs}
         for node in group.nodes:
             products = [v for v in node.inputs if v.node is not None and v.node.op.name in ("multiply", "square")]
             computed = [v for v in products if id(v) in inside or id(v) in self.virtual]
-            stored = [v for v in products if id(self.root(v)) in made]
+            stored = [v for v in products if id(self.root(v)) in earlier]
             # The compiler makes one instruction of a product and an addition, which rounds once: of two products that
             # are added it does so with one, by what else there is; and with none that another launch has stored.
             if node.op.name in ("add", "subtract") and (len(computed) > 1 or stored):

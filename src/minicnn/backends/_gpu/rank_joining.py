@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from minicnn.backends._gpu.peer_nodes import ROUND, ROUNDS, places_name
 from minicnn.distribution.schedule import Collective, Instruction, Piece, RankSchedule, ShardRows, Slot, updated
@@ -97,7 +96,7 @@ def _read_late(instructions: Sequence[Instruction], taken: Collection[Instructio
     late = set[Instruction]()
     for at, each in enumerate(instructions):
         readers = (one for one in instructions[at + 1 :] if not {*one.reads}.isdisjoint(each.writes))
-        if each in taken and all(_updates(one) for one in islice(readers, 1)):
+        if each in taken and ((first := next(readers, None)) is None or _updates(first)):
             late.add(each)
     return late
 

@@ -185,8 +185,8 @@ class GraphStep(DeviceStep):
         like = {name: self._fixed[name] for name in new}
         like |= {name: array for name, array in step.results.items() if name == FINITE}
         rows = {name: self._nearest.make(name, count, array) for name, array in like.items()}
-        each = ({name: rows[name][k] for name in like} for k in range(count))
-        return [launch for own in each for launch in self._in_turn(self._launches(operands, own))]
+        of_steps = ({name: rows[name][k] for name in like} for k in range(count))
+        return [launch for step_rows in of_steps for launch in self._in_turn(self._launches(operands, step_rows))]
 
     def release(self) -> None:
         """See `Captured`."""

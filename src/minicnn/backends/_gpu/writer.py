@@ -184,8 +184,10 @@ class Writer:
     def _any_place(self) -> Iterator[None]:
         """Without the thread's variables, ahead of which functions are defined."""
         variables, self.locals = self.locals, {}
-        yield
-        self.locals = variables
+        try:
+            yield
+        finally:
+            self.locals = variables
 
     def at(self, value: Value, place: Expr) -> Expr:
         """An element of a value."""
