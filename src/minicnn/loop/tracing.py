@@ -190,9 +190,11 @@ def loss_scale(program: Program) -> Value:
 
 def unscaled(program: Program, scaled: Sequence[Value], scale: Value) -> tuple[list[Value], Value]:
     """The gradients of the loss itself, and whether all of them are finite."""
-    with program.scope("loss_scale", "update"):
+    # A part of the gradients' making: what is of the update is stored, and each of these products would be.
+    with program.scope("loss_scale", "backward"):
         # Zero times infinity or NaN is NaN, anything else zero.
-        zero = reduce(operator.add, (ops.sum(g * 0.0) for g in scaled))
+        zero = ops.total([ops.sum(g * 0.0) for g in scaled])
+    with program.scope("loss_scale", "update"):
         inverse = 1.0 / scale
         return [g * inverse for g in scaled], ops.equal(zero, 0.0)
 

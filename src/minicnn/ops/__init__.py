@@ -58,7 +58,7 @@ from minicnn.ops.fused import Body, FusedOperation, fused
 from minicnn.ops.groups import Group
 from minicnn.ops.linalg import matmul
 from minicnn.ops.losses import softmax_cross_entropy, softmax_cross_entropy_gradient
-from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, slice_, take, take_gradient
+from minicnn.ops.manipulation import concat, getitem, one_hot, pad, permute, repeat, slice_, take, take_gradient, total
 from minicnn.ops.normalization import normalize, normalize_gradient
 from minicnn.ops.pooling import average_pool2d, average_pool2d_gradient, max_pool2d, max_pool2d_gradient
 from minicnn.ops.primitive import REGISTRY, Cost, Primitive, primitive
@@ -165,6 +165,7 @@ __all__ = [
     "take",
     "take_gradient",
     "tanh",
+    "total",
     "where",
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from minicnn.arguments import plain
@@ -65,6 +66,13 @@ def _(node: Node, dy: Value) -> list[Value]:
         gradients.append(slice_(dy, bounds=bounds))
         start = stop
     return gradients
+
+
+def total(scalars: Sequence[Value]) -> Value:
+    """Sum of scalars in one addition: in a chain of them, each of which may be a launch, one would wait for another."""
+    if len(scalars) == 1:
+        return scalars[0]
+    return sum(concat(*(reshape(x, shape=(1,)) for x in scalars), axis=0))
 
 
 @primitive

@@ -16,7 +16,8 @@ from typing import Any
 
 from minicnn.ops.arrays import copy_of
 from minicnn.ops.checks import broadcast_shape, normalize_axes, require_float, same_dtype
-from minicnn.ops.elementwise import abs, add, greater, maximum, sqrt, square, where
+from minicnn.ops.elementwise import abs, greater, maximum, sqrt, square, where
+from minicnn.ops.manipulation import total
 from minicnn.ops.primitive import Array, Namespace, primitive
 from minicnn.ops.reduction import Axes, broadcast_to, sum, sum_to_shape
 from minicnn.ops.reduction import mean as ops_mean
@@ -52,7 +53,7 @@ def factor_for_squares(*arrays: Value, axes: Axes = None) -> Value:
     Along axes of one array it has length 1. It is no function of them in derivatives, as what it is a factor of is
     divided by it again. Sizes are added, as shards can do with sums what they cannot with a maximum.
     """
-    size = reduce(add, (sum(abs(x), axes=axes, keepdims=axes is not None) for x in arrays))
+    size = total([sum(abs(x), axes=axes, keepdims=axes is not None) for x in arrays])
     # Scaled only where squares could overflow: everywhere else bits stay as they are.
     return where(greater(size, 2.0**50), size.program.constant(2.0**-80, size.dtype), 1.0)
 
@@ -192,8 +193,8 @@ def _(node: Node, ddx: Value | None, ddscale: Value | None, ddoffset: Value | No
         of_dy.append(broadcast_to(ddoffset, shape=dy.shape))
     gradients: list[Value | None] = [reduce(operator.add, of_dy), None, of_scale, None, None]
     if of_u:
-        total = reduce(operator.add, of_u)
-        of_inverse.append(sum_of(total * (x - mean)))
-        gradients[1], gradients[3] = total * inverse, -sum_of(total * inverse)
+        gradient_of_u = reduce(operator.add, of_u)
+        of_inverse.append(sum_of(gradient_of_u * (x - mean)))
+        gradients[1], gradients[3] = gradient_of_u * inverse, -sum_of(gradient_of_u * inverse)
         gradients[4] = reduce(operator.add, of_inverse) * inverse / shifted * -0.5
     return gradients

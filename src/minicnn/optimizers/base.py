@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from numbers import Real
 from typing import TypedDict
 
@@ -165,7 +164,7 @@ def _scaled(gradients: Sequence[Value], limit: float) -> list[Value]:
     """Gradients scaled down so that their norm, of all together, is at most the limit."""
     factor = factor_for_squares(*gradients)
     gradients = [g * factor for g in gradients]
-    length = ops.sqrt(reduce(lambda a, b: a + b, [ops.sum(ops.square(g)) for g in gradients]))
+    length = ops.sqrt(ops.total([ops.sum(ops.square(g)) for g in gradients]))
     # The least length keeps the quotient finite where gradients are 0; it is above 1 / factor all the same.
     share = ops.minimum(limit / ops.maximum(length, limit * 2.0**-100), 1.0 / factor)
     return [g * share for g in gradients]
