@@ -114,7 +114,7 @@ def graphs(executable: Any, arrays: dict[str, Any], repeats: int) -> Iterator[Ca
     runtime.clear(executable._cursor)
     for launch in executable._launches(arrays, 0)[: executable.launched if repeats else 0]:
         yield runtime.capture([launch] * repeats)
-    yield runtime.capture([launch for k in range(16) for launch in executable._launches(arrays, k)])
+    yield runtime.capture([launch for k in range(16) for launch in executable.step(arrays, k)])
 
 
 def orders(rng: np.random.Generator, samples: int, batch: int, steps: int) -> np.ndarray[Any, Any]:

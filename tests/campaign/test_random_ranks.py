@@ -7,8 +7,9 @@ import re
 import pytest
 
 from support.campaign import size
+from support.lanes import conflicts, read_before_it_is_there
 from support.random_networks import on_ranks
-from support.rank_plans import Nobody, Planner, made_too_late, planned_by
+from support.rank_plans import Nobody, Planner, planned_by
 
 NETWORKS = size(600, 20)
 PARTS = size(10, 1)
@@ -38,6 +39,6 @@ def test_kernels_of_ranks(part: int) -> None:
         backend.exchanges = seed % 5 > 0
         runs = planned_by(backend, on_ranks(seed, backend, Nobody(ranks)))
         plans = [run._plan for run in runs if hasattr(run, "_plan")]
-        assert [(seed, made) for plan in plans for made in made_too_late(plan)] == []
+        assert [(seed, pair) for plan in plans for pair in (*read_before_it_is_there(plan), *conflicts(plan))] == []
         texts = [getattr(source, "text", "") for run in runs for source in getattr(run, "_sources", ())]
         assert [(seed, read_too_early(text), text) for text in texts if read_too_early(text)] == []

@@ -58,7 +58,7 @@ def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[s
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             beside = number % 3 == 2
             one = _sum(backend, communicator, source, target, beside=beside, shares=number >= at_once)
-            launches += runtime.beside(one) if beside else one
+            launches += runtime.beside(one, lane="sums") if beside else one
         run = runtime.capture(launches) if backend.captures else partial(one_by_one, launches)
         wrong = 0
         for number in range(rounds):

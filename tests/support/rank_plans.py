@@ -11,7 +11,6 @@ from backends.cupy.emulated import EmulatedBackend, EmulatedRuntime
 from minicnn import Model
 from minicnn.backends._gpu import ranks as gpu_ranks
 from minicnn.backends._gpu.device import KNOWN
-from minicnn.backends._gpu.fusing import Plan
 from minicnn.backends._gpu.peer_nodes import ROUND, ROUNDS, places_name
 from minicnn.backends._gpu.peer_sums import PeerSums
 from minicnn.backends._gpu.planning import tiles_on
@@ -107,14 +106,3 @@ def planned(
     backend.exchanges = exchanges
     model = make(backend, DataParallel(ranks, communicator=Nobody(ranks)))
     return planned_by(backend, lambda: model.train_on_batch(x[:samples], y[:samples]))
-
-
-def made_too_late(plan: Plan) -> list[str]:
-    """Names of values that a launch reads, and that itself or a later one writes."""
-    return [
-        value.name
-        for at, launch in enumerate(plan.launches)
-        for group in launch
-        for value in plan.reads(group)
-        if value.node is not None and plan.written_in[id(value)] >= at
-    ]

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -29,7 +29,7 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.planning import tiles_on
-from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one
+from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Lane, Launch, one_by_one
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
@@ -154,7 +154,7 @@ class EmulatedRuntime:
     advance, collect = ADVANCE, COLLECT
 
     def __init__(self) -> None:
-        self._now, self._beside = MAIN, (Stream(), Stream())
+        self._now, self._lanes = MAIN, defaultdict[str, Stream](Stream)
         self._graph: list[Callable[[], None]] | None = None  # what is captured
         self.early = False
 
@@ -237,17 +237,17 @@ class EmulatedRuntime:
     def _wait(self, event: Event, stream: Stream) -> None:
         stream.waiting.append(partial(event.reach, event.recorded))
 
-    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
-        stream, before, after = self._beside[first], self.event(), self.event()
+    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
+        stream, before, after = self._lanes[lane], self.event(), self.event()
 
         def begin() -> None:
             self.record(before)
             self.wait(before, stream)
-            self._now = stream
+            now, self._now = self._now, stream
             try:
                 one_by_one(launches)
             finally:
-                self._now = MAIN
+                self._now = now
             self.record(after, stream)
 
         return begin, partial(self.wait, after)
@@ -272,7 +272,17 @@ class EmulatedRuntime:
     def prepare(self, kernel: KernelText, blocks: int, arguments: Sequence[Any]) -> Launch:
         given = [a.queue if isinstance(a, DeviceArray) and a.queue is not None else a for a in arguments]
         launch = emulator.prepared(kernel, given, blocks)
-        return lambda: self._in_turn(partial(self._now.waiting.append, partial(launch, self._now.ahead)))
+
+        def give() -> None:
+            stream = self._now
+            works = (
+                [partial(launch, stream.ahead)]
+                if kernel.overlaps
+                else [stream.ahead.end, partial(launch, stream.ahead)]
+            )
+            self._in_turn(partial(stream.waiting.extend, works))
+
+        return give
 
     def capture(self, launches: Sequence[Launch]) -> Launch:
         self._graph = graph = []

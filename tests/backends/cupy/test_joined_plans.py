@@ -20,7 +20,8 @@ from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.program.graph import Node, Spec
 from support.distributed import CLASSES, chain, data, nn, normalized, unsynchronized
-from support.rank_plans import made_too_late, planned
+from support.lanes import read_before_it_is_there
+from support.rank_plans import planned
 
 
 def lenet(backend: Any, distribution: DataParallel) -> Any:
@@ -114,7 +115,7 @@ def test_rounds_are_counted_before_anything_is_given() -> None:
 
     joined = plans(planned(make, 12, *data(), ranks=2))
     assert "give_to_ranks" in {n.op.name for plan in joined for u in plan.launches[1] for n in u.nodes}
-    assert [name for plan in joined for name in made_too_late(plan)] == []
+    assert [pair for plan in joined for pair in read_before_it_is_there(plan)] == []
 
 
 def test_ranks_whose_shards_differ_take_sums_by_launches() -> None:

@@ -88,12 +88,17 @@ def test_values_that_live_together_have_memory_apart() -> None:
             assert all(a[1] <= b[0] for a, b in pairwise(ranges))
 
 
+def _written_since_the_launch_ahead(plan: Plan, launch: int) -> set[int]:
+    """Ids of what is written by the launch ahead of one, and by those that go on beside what follows it."""
+    return {id(v) for each in plan.launches[max(0, plan.ahead_of(launch)) : launch] for u in each for v in u.stored}
+
+
 def test_what_the_launch_ahead_writes_is_not_read_early() -> None:
     for network in NETWORKS:
         plan = _plan(network)
         early = []
         for k, launch in enumerate(plan.launches):
-            ahead = {id(v) for u in plan.launches[k - 1] for v in u.stored} if k else set()
+            ahead = _written_since_the_launch_ahead(plan, k)
             for group in launch:
                 for value in plan.reads(group):
                     early.append(plan.is_early(value, k))
@@ -107,7 +112,7 @@ def test_loads_that_may_move_ahead_of_waiting_are_of_what_the_launch_ahead_does_
         plan = _plan(network)
         moving = []
         for k, launch in enumerate(plan.launches):
-            ahead = {id(v) for u in plan.launches[k - 1] for v in u.stored}
+            ahead = _written_since_the_launch_ahead(plan, k)
             source = generate(plan, launch, set())
             parameters = re.findall(r"(__restrict__ )?p\d+[,)]", source.text.split("{")[0])
             for value, restricted in zip(source.arguments, parameters, strict=True):

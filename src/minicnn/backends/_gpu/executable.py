@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from minicnn.backends._gpu.calls import call, collective
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
-from minicnn.backends._gpu.inputs import Inputs, lies_askew
+from minicnn.backends._gpu.inputs import Inputs, Known, lies_askew
+from minicnn.backends._gpu.lanes import with_lanes
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one, stored
 from minicnn.backends._gpu.source import Source
@@ -58,7 +58,7 @@ class StepExecutable:
         ]
         collect = () if program.updates else runtime.collect
         texts = [
-            KernelText(s.text, s.signature, s.threads, s.shared, s.title)
+            KernelText(s.text, s.signature, s.threads, s.shared, s.title, overlaps=s.overlaps)
             for s in self._sources
             if isinstance(s, Source)
         ]
@@ -79,7 +79,7 @@ class StepExecutable:
         self._queue: dict[str, Array] = {}
         self._collected: dict[str, Array] = {}  # outputs of many steps
         self._graphs: dict[Addresses, dict[int, Launch]] = {}
-        self._state = _Known(weakref.ref(State()), (), self._bound, list(program.updates))
+        self._state = Known(weakref.ref(State()), (), self._bound, list(program.updates))
         self._uploads = [Upload(runtime), Upload(runtime)]  # one is filled while the device copies from the other
         self._grow(1)  # a queue of one row: single steps and many then run the same kernels
 
@@ -152,7 +152,7 @@ class StepExecutable:
         roots = {name: id(self._plan.root(value)) for name, value in self._program.outputs.items()}
         elsewhere = {key: outputs[name] for name, key in reversed(roots.items()) if key in self._placement.offsets}
         everything = {**arrays, **kept}
-        launches += self._launches(everything, 0, elsewhere)
+        launches += self.step(everything, 0, elsewhere)
         return launches + [
             partial(runtime.copy, self._array(value, everything, elsewhere), outputs[name])
             for name, value in self._program.outputs.items()
@@ -218,7 +218,7 @@ class StepExecutable:
             kept, passed = ([v for v in self._bound if (v.name in state) == there] for there in (True, False))
             returned = [n for n in self._program.updates if n not in state]
             addresses = tuple(self._checked(v, state[v.name]) for v in kept)
-            self._state = _Known(weakref.ref(state), addresses, passed, returned)
+            self._state = Known(weakref.ref(state), addresses, passed, returned)
         for value in self._totals:
             if arrays[value.name] is not self._static[value.name]:
                 self._static[value.name][...] = arrays[value.name]
@@ -336,12 +336,15 @@ class StepExecutable:
 
     def _steps(self, arrays: Mapping[str, Array], size: int) -> Launch:
         """Launch that runs so many steps on the given arrays: a graph, or its launches one by one."""
-        launches = [
-            launch for n in range(size) for launch in (*self._launches(arrays, n), *self._collecting(arrays, n))
-        ]
+        launches = [launch for n in range(size) for launch in (*self.step(arrays, n), *self._collecting(arrays, n))]
         # The device counts its own steps, so that a graph that was captured once reads other rows each time.
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
+
+    def step(self, arrays: Mapping[str, Array], offset: int, elsewhere: Mapping[int, Array] = _NOWHERE) -> list[Launch]:
+        """Launches of a step as `_launches` has them, in lanes where they are captured."""
+        launches = self._launches(arrays, offset, elsewhere)
+        return with_lanes(launches, self._plan.beside, self._runtime) if self.captures else launches
 
     def _launches(
         self, arrays: Mapping[str, Array], offset: int, elsewhere: Mapping[int, Array] = _NOWHERE
@@ -380,20 +383,3 @@ class StepExecutable:
         queued = {v.name for v in self._queued}
         queues = {k: arrays[v.name] for k, v in enumerate(node.inputs) if v.name in queued}
         return call(node, inputs, outputs, queues, self._cursor, self._backend)
-
-
-@dataclass(frozen=True)
-class _Known:
-    """Memory of a State that steps have run on, so that it is checked and bound once.
-
-    Attributes:
-        known: The State.
-        addresses: Where its arrays begin that steps read, or overwrite.
-        passed: Those of such inputs that it does not have.
-        returned: Updates of what it does not have.
-    """
-
-    known: weakref.ref[State]
-    addresses: tuple[int, ...]
-    passed: list[Value]
-    returned: list[str]

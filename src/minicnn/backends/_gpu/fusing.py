@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS, DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.inlining import TILED, Inlining
+from minicnn.backends._gpu.lanes import in_lanes, set_aside
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
 from minicnn.backends._gpu.tiles import Tiles
@@ -20,6 +21,7 @@ class Plan(Inlining):
     Attributes:
         groups: Groups in order.
         launches: Groups that run side by side, in order.
+        beside: By the number of a launch that goes on beside those behind it, the first of these that waits for it.
         written_in: Number of the launch that writes a value, by its id.
         replaced_by: Ids of the inputs that a value in memory replaces at the end of a step, by its id.
     """
@@ -52,8 +54,13 @@ class Plan(Inlining):
         """Settle where values are and what is launched: groups do not change any more."""
         self._reads: dict[int, list[Value]] = {}  # by group
         self._store()
+        self.in_lanes = self.fuse and self.tiles.lanes
+        if self.in_lanes:
+            set_aside(self)
         self._carried = self._in_place()
-        self.launches = launches(self)
+        self.launches, self.beside = launches(self), dict[int, int]()
+        if self.in_lanes:
+            self.launches, self.beside = in_lanes(self, self.launches)
         self.replaced_by: dict[int, set[int]] = {}
         for name, value in self.program.updates.items():
             self.replaced_by.setdefault(id(self.root(value)), set()).add(id(self.program.value(name)))
@@ -344,12 +351,27 @@ class Plan(Inlining):
         """Threads of a launch that may wait for what the same launch of others gives, as all of them are in place."""
         return 0
 
+    def ahead_of(self, launch: int) -> int:
+        """Number of the launch that is ahead of one in the order of all that do not go on beside others; -1 if none."""
+        return next((k for k in reversed(range(launch)) if k not in self.beside), -1)
+
+    def overlaps(self, launch: int) -> bool:
+        """True if a launch may be in place before the one ahead of it has ended: where that is all it waits for."""
+        return launch not in self.beside and launch not in self.beside.values()
+
+    def lets_begin(self, launch: int) -> int | None:
+        """Number of the launch that may be in place before one has ended, of the next step behind the last; or None."""
+        count = len(self.launches)
+        after = next(k % count for k in range(launch + 1, launch + 1 + count) if k % count not in self.beside)
+        return after if launch not in self.beside and self.overlaps(after) else None
+
     def follows_kernel(self, launch: int) -> bool:
         """True if a kernel of the same step is ahead of a launch, all of whose blocks have waited for what came before.
 
         A reference of empty arrays, or a collective of one rank, may do nothing that would be waited for.
         """
-        return launch > 0 and self.launches[launch - 1][0].reference is None
+        ahead = self.ahead_of(launch)
+        return ahead >= 0 and self.launches[ahead][0].reference is None
 
     def is_early(self, value: Value, launch: int) -> bool:
         """True if a value is there before the launch ahead of one has ended.
@@ -359,12 +381,12 @@ class Plan(Inlining):
         root = self.root(value)
         if id(root) in self.virtual and root.node is not None:
             return all(self.is_early(v, launch) for v in root.node.inputs)
-        written = self.written_in.get(id(root))
+        written, ahead = self.written_in.get(id(root)), self.ahead_of(launch)
         if not self.follows_kernel(launch):
             return False
         if root.node is not None:
-            return written is not None and written < launch - 1
-        return written != launch - 1
+            return written is not None and written < ahead
+        return written is None or not ahead <= written < launch
 
 
 def _only_adds(group: FusionGroup) -> bool:

@@ -42,6 +42,9 @@ class FusionGroup:
         number: Its place among the groups of its plan, of which some are taken away later.
         width: Neighbouring results that a thread makes, which is known once its launch is.
         late: Whether it is launched no earlier than the groups before it, though it waits for none of them.
+        aside: Whether nothing but updates, and what is closing, waits for it: see `lanes`.
+        closing: Whether it is short, for updates alone, and waits for longer ones aside: it comes when all that is not
+            closing has begun.
         fixed: `slices` that it has, with its tile and its width, whatever follows it and shares its launch.
     """
 
@@ -55,6 +58,8 @@ class FusionGroup:
     number: int = 0
     width: int = 1
     late: bool = False
+    aside: bool = False
+    closing: bool = False
     fixed: int = 0
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 from minicnn.backends._gpu.runtime import ALIGNMENT
-from minicnn.backends.base import is_new_each_step
+from minicnn.backends.base import State, is_new_each_step
 from minicnn.program.graph import Program, Value
 
 
@@ -56,3 +57,20 @@ def lies_askew(value: Value, address: int | None) -> bool:
     """
     whole = value.nbytes & -value.nbytes if is_new_each_step(value.name) else ALIGNMENT
     return address is None or address % min(whole or ALIGNMENT, ALIGNMENT) > 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Memory of a State that steps have run on, so that it is checked and bound once.
+
+    Attributes:
+        known: The State.
+        addresses: Where its arrays begin that steps read, or overwrite.
+        passed: Those of such inputs that it does not have.
+        returned: Updates of what it does not have.
+    """
+
+    known: weakref.ref[State]
+    addresses: tuple[int, ...]
+    passed: list[Value]
+    returned: list[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.lanes import is_aside
 from minicnn.backends._gpu.neighbours import width
 from minicnn.backends._gpu.tiling import ReductionTile
 
@@ -18,22 +19,35 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
     shared: list[list[FusionGroup]] = []
     written: dict[int, int] = {}  # by value, the launch that writes it, or overwrites it
     looked_at: dict[int, int] = {}  # the last launch so far that reads it
-    for group in plan.groups:
+    begins: list[int] = []  # by launch, the last that it waits for
+    begun = 0  # launches of all groups that are not closing
+    # What is short and nobody reads, at the end.
+    ends = len(plan.groups)
+    while ends and plan.groups[ends - 1].is_plain and not any(id(v) in read for v in plan.groups[ends - 1].stored):
+        ends -= 1
+    for number, group in enumerate(plan.groups):
+        begun = begun if group.closing else len(shared)
         overwritten = [id(plan.program.value(name)) for name in plan.carried(group)]
         # A group waits for what it reads, and for whoever still reads what it overwrites.
         before = [written.get(id(v), -1) for v in plan.reads(group)]
         before += [looked_at.get(value, -1) for value in overwritten]
-        first = max(before, default=-1) + 1
-        last = group.is_plain and not any(id(v) in read for v in group.stored)
-        if last:  # all of them together, at the end
+        begin = max(before, default=-1)
+        first = begin + 1
+        if number >= ends:  # all of them together
             first = max(first, len(shared) - (1 if shared and all(u.is_plain for u in shared[-1]) else 0))
+        elif group.closing:
+            first = max(first, begun)
         elif group.late:
             first = max(first, len(shared) - 1)
+        # A launch aside begins as soon as it can, which a group that joins it may not put off.
+        open_to = (j for j in range(first, len(shared)) if begin <= begins[j] or not is_aside(shared[j]))
         # The earliest launch that it may join: a launch costs microseconds, which many groups take less than.
-        at = next((j for j in range(first, len(shared)) if plan.fuse and _beside(plan, group, shared[j])), len(shared))
+        at = next((j for j in open_to if plan.fuse and _beside(plan, group, shared[j])), len(shared))
         if at == len(shared):
             shared.append([])
+            begins.append(begin)
         shared[at].append(group)
+        begins[at] = max(begin, begins[at])
         for value in plan.reads(group):
             looked_at[id(value)] = max(at, looked_at.get(id(value), -1))
         for value_id in [*map(id, group.stored), *overwritten]:
@@ -53,6 +67,11 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
 def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:
     """True if a group may join a launch: where neither of them fills the device, or all are small."""
     groups = [*launch, group]
+    # What is aside goes on beside the others, unless it is half of a launch of products.
+    others = [u for u in groups if not u.aside]
+    apart = is_aside(launch) or all(u.is_plain for u in others)
+    if others and (any(u.closing for u in groups) or (apart and any(u.aside and not u.is_plain for u in groups))):
+        return False
     # A reference launches kernels of its own; and arguments of a kernel have limited room.
     if any(u.reference for u in groups) or len(groups) > plan.tiles.most_together:
         return False

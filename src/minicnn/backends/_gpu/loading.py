@@ -68,10 +68,10 @@ def load_all(
     """
     kernels: dict[Hashable, T] = {}
     for text, code in zip(texts, codes, strict=True):
-        if (key := (text.text, text.threads, text.shared)) not in kernels:
+        if (key := (text.text, text.threads, text.shared, text.overlaps)) not in kernels:
             check(gpu, text.title, text.threads, text.shared, code)
             kernels[key] = load_one(text, code)
-    return [kernels[text.text, text.threads, text.shared] for text in texts]
+    return [kernels[text.text, text.threads, text.shared, text.overlaps] for text in texts]
 
 
 def check(gpu: Gpu, title: str, threads: int, shared: int, code: bytes) -> None:

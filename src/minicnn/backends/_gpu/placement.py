@@ -42,15 +42,16 @@ def place(plan: Plan, piece: int | None = None) -> Placement:
     last: dict[int, int] = {}
     stored: dict[int, Value] = {}
     for at, launch in enumerate(plan.launches):
+        until = plan.beside.get(at, at + 1) - 1  # the last launch that it may go on beside
         for group in launch:
             in_place |= {id(value): program.value(name) for name, value in plan.carried(group).items()}
             for value in group.stored:
                 stored[id(value)], first[id(value)] = value, at
-                last[id(value)] = at
+                last[id(value)] = until
             # A value lives from the launch that makes it to the last that reads it: launches are the time here, since
             # groups of one launch run side by side.
             for value in plan.reads(group):
-                last[id(value)] = max(at, last.get(id(value), 0))
+                last[id(value)] = max(until, last.get(id(value), 0))
     # Results are read after the step.
     last |= {id(plan.root(v)): end for v in program.results}
     names = {key: str(k) for k, key in enumerate(stored) if key not in in_place}

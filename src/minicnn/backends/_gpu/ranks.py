@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn.backends._gpu.device_step import DeviceStep, connect
 from minicnn.backends._gpu.executable import BINDINGS
+from minicnn.backends._gpu.lanes import Aside, with_events
 from minicnn.backends._gpu.rank_joining import join
 from minicnn.backends._gpu.rank_pooling import remember_maxima
 from minicnn.backends._gpu.rank_rows import RowQueues
@@ -22,7 +23,7 @@ from minicnn.backends._gpu.rank_sums import (
     tell_finite,
 )
 from minicnn.backends._gpu.rank_tape import BoundStep, Call, Copy, Given, Result, beside_others, lives_of, updates_early
-from minicnn.backends._gpu.runtime import Launch, one_by_one, stored
+from minicnn.backends._gpu.runtime import Lane, Launch, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
@@ -319,7 +320,8 @@ class GraphStep(DeviceStep):
                 call = self._tape[at]
                 # An update waits for its sum, and the next sum for neither.
                 ahead = [wait for k, wait in begun.items() if call.waits_for(self._tape[k])]
-                begin, begun[at] = self._runtime.beside([*ahead, *own], first=isinstance(call.run, Sum))
+                lane: Lane = "sums" if isinstance(call.run, Sum) else "updates"
+                begin, begun[at] = self._runtime.beside([*ahead, *own], lane=lane)
                 launches.append(begin)
                 waits[self._awaited[at]].append(begun[at])
             else:
@@ -352,13 +354,13 @@ class GraphStep(DeviceStep):
     ) -> Iterator[Launch]:
         """A call's launches with events around each, which are noted with its name and lane."""
         titles, lane = iter(self._tape[at].run.titles), self._lane(at)
-        for launch in launches:
-            first, last = (self._runtime.event(timed=True) for _ in range(2))
+        for timed, launch, first, last in with_events(launches, self._runtime):
             is_copy = isinstance(launch, partial) and launch.func == self._runtime.copy
-            between = isinstance(launch, Between)
-            name = launch.name if isinstance(launch, Between) else "copy" if is_copy else next(titles)
-            named.append((name, lane, between, first, last))
-            yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
+            between, beside = isinstance(launch, Between), isinstance(launch, Aside)
+            if launch is not None:
+                name = launch.name if isinstance(launch, Between) else "copy" if is_copy else next(titles)
+                named.append((name, "gradients" if beside else lane, between, first, last))
+            yield timed
 
     def _lane(self, at: int) -> str:
         if at not in self._awaited:

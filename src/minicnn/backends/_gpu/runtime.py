@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ HostArray = np.ndarray[Any, Any]
 Launch = Callable[[], None]
 Event = Any
 Stream = Any
+Lane: TypeAlias = Literal["sums", "updates", "gradients"]  # beside that of all other launches
 ALIGNMENT = 16  # bytes, of which the most one load takes
 
 
@@ -36,6 +37,7 @@ class KernelText:
         shared: Bytes of shared memory of a block that the text does not declare.
         title: What it does, for errors.
         cpp: Whether the text is CUDA C++, whatever the language of the runtime.
+        overlaps: Whether it may be in place before the launch ahead of it has ended, where the device can do so.
     """
 
     text: str
@@ -44,6 +46,7 @@ class KernelText:
     shared: int = 0
     title: str = ""
     cpp: bool = False
+    overlaps: bool = True
 
 
 class Runtime(Protocol):
@@ -131,11 +134,11 @@ class Runtime(Protocol):
     def done(self, event: Event) -> bool:
         """True if an event has come."""
 
-    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
         """Two launches: one begins the given ones beside what comes next, and the other waits for them.
 
-        They may be captured, and launched one by one. What is begun in this way stays in order, in one of two lanes:
-        whoever is `first` comes before all else where the device has a choice.
+        They may be captured, and launched one by one. What is begun in this way stays in order within its lane. Sums
+        come before all else where the device has a choice.
         """
 
     def current(self) -> int:
@@ -194,7 +197,7 @@ class OneQueue:
     def reach(self, host: Communicator) -> None:
         """See `Runtime.reach`."""
 
-    def beside(self, launches: Sequence[Launch], *, first: bool = True) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
         """See `Runtime.beside`."""
         return in_order(launches)
 

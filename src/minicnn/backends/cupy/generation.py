@@ -33,7 +33,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     threads = max(group_threads for _, group_threads in sizes)
     # Pipelined tiles bring what they need to the cache before they wait, so they are put in place as soon as there is
     # room; blocks of other launches would wait where these could run.
-    following = plan.launches[(writer.launch + 1) % len(plan.launches)]
+    after = plan.lets_begin(writer.launch)
+    following = [] if after is None else plan.launches[after]
     waiting = any(group.waits for group in launch)  # for other ranks, in places that the next launch would take
     pipelined = any(isinstance(group.tile, PipelinedTile) for group in following)
     begin = "    let_next_begin();\n" * (pipelined and not waiting)
@@ -61,7 +62,8 @@ def generate(plan: Plan, launch: Sequence[FusionGroup], queued: set[int], thread
     )
     shared = max(writer.shared, *(group.tile.shared if group.tile else 0 for group in launch))
     values, settled = tuple(writer.values), writer.settled
-    return Source(text, values, writer.reads_queue, blocks, threads, named(launch), shared, settled)
+    overlaps = plan.overlaps(writer.launch)
+    return Source(text, values, writer.reads_queue, blocks, threads, named(launch), shared, settled, overlaps)
 
 
 def _dispatch(bodies: Sequence[str], starts: Sequence[int]) -> str:

@@ -44,7 +44,7 @@ class Kernel:
         threads: Threads of a block.
         shared: Bytes of dynamic shared memory that it is launched with.
         title: What it does, for errors.
-        overlaps: Its blocks may be placed while the kernel before it ends: compute capability 9.0 and later.
+        overlaps: Its blocks may be placed while the kernel ahead of it ends: compute capability 9.0 and later.
     """
 
     def __init__(self, code: bytes, threads: int, shared: int = 0, title: str = "", *, overlaps: bool = False) -> None:

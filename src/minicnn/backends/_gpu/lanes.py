@@ -1,0 +1,203 @@
+"""Lanes of a step: weight gradients, which only updates wait for, run beside the gradients of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from minicnn.backends._gpu.fusion_groups import FusionGroup
+from minicnn.backends._gpu.runtime import Event, Launch, Runtime, one_by_one
+
+if TYPE_CHECKING:
+    from minicnn.backends._gpu.fusing import Plan
+    from minicnn.program.graph import Value
+
+# Launches aside that are waited for at a time, when as many have begun behind them: what they read, such as images and
+# their gradients, is kept until then.
+TOGETHER = 4
+
+
+def set_aside(plan: Plan) -> None:
+    """Mark the groups that only updates wait for, and order them: see `FusionGroup.aside` and `FusionGroup.closing`."""
+    readers: dict[int, list[FusionGroup]] = {}
+    for group in plan.groups:
+        for value in plan.reads(group):
+            readers.setdefault(id(value), []).append(group)
+    behind = {id(group): [u for value in group.stored for u in readers.get(id(value), [])] for group in plan.groups}
+    updating: set[int] = set()  # groups that only short ones read, which such groups alone read again
+    for group in reversed(plan.groups):
+        # One that other ranks wait for, or that waits for them, may not be held up by what is beside it.
+        held_up = group.reference is not None or group.exchanges
+        if not held_up and all(id(u) in updating and u.is_plain for u in behind[id(group)]):
+            updating.add(id(group))
+    rounds: dict[int, int] = {}  # of values that longer groups aside make, and of all that is made of them
+    longer = 0
+    for group in plan.groups:
+        read = [rounds[id(v)] for v in plan.reads(group) if id(v) in rounds]
+        group.aside = id(group) in updating and not group.is_plain
+        group.closing = id(group) in updating and group.is_plain and bool(read)
+        if group.aside or group.closing:
+            rounds |= dict.fromkeys(map(id, group.stored), longer // TOGETHER if group.aside else max(read))
+            longer += group.aside
+    for group in plan.groups:
+        group.aside = id(group) in updating and (
+            group.aside or all(u.closing or not behind[id(u)] for u in behind[id(group)])
+        )
+    plan.groups = _in_order(plan, rounds, readers)
+
+
+def _in_order(plan: Plan, rounds: Mapping[int, int], readers: Mapping[int, Sequence[FusionGroup]]) -> list[FusionGroup]:
+    """The groups, with those that close a round of longer ones aside ahead of the next round but one at the latest.
+
+    They wait until all that read the weights which they overwrite are ahead. What closes later, and what is short and
+    nobody reads, is last.
+
+    Args:
+        plan: The plan.
+        rounds: By value the round of longer groups aside that it is of, or the last of the rounds that it is made of.
+        readers: By value the groups that read it.
+    """
+    replaced: dict[int, list[Value]] = {}
+    for name, value in plan.program.updates.items():
+        replaced.setdefault(id(plan.root(value)), []).append(plan.program.value(name))
+    waits = {
+        id(group): [id(u) for v in group.stored for old in replaced.get(id(v), ()) for u in readers.get(id(old), ())]
+        for group in plan.groups
+    }
+    makers = {id(v): id(group) for group in plan.groups for v in group.stored}
+    for group in plan.groups:
+        waits[id(group)] += [makers[id(v)] for v in plan.reads(group) if id(v) in makers]
+    closing = [group for group in plan.groups if group.closing]
+    result: list[FusionGroup] = []
+    placed: set[int] = set()
+    longer = 0
+
+    def take(group: FusionGroup) -> None:
+        result.append(group)
+        placed.add(id(group))
+
+    def is_last(group: FusionGroup) -> bool:
+        return group.is_plain and not any(id(v) in readers for v in group.stored)
+
+    for group in plan.groups:
+        if group.aside and not group.is_plain:
+            for one in list(closing) if longer % TOGETHER == 0 else ():
+                early = max(rounds[id(v)] for v in one.stored) < longer // TOGETHER
+                if early and placed.issuperset(k for k in waits[id(one)] if k != id(one)):
+                    closing.remove(one)
+                    take(one)
+            longer += 1
+        if not group.closing and not is_last(group):
+            take(group)
+    rest = [group for group in plan.groups if id(group) not in placed]
+    return [*result, *sorted(rest, key=is_last)]
+
+
+def is_aside(launch: Sequence[FusionGroup]) -> bool:
+    """True if a launch is long enough to be worth a lane of its own, and nothing but updates waits for it."""
+    return all(group.aside for group in launch) and not all(group.is_plain for group in launch)
+
+
+def in_lanes(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[list[FusionGroup]], dict[int, int]]:
+    """Launches in another order, and which of them run beside others.
+
+    Returns:
+        The launches, each of those aside right behind the last that it waits for; and by the number of each that runs
+        beside others the number of the first that waits for it.
+    """
+    before = _waited_for(plan, launches)
+    start: dict[int, int] = {}  # by launch aside, the one in order behind which it begins
+    # The last of all waits for those aside that nobody else waits for.
+    for at in [k for k, launch in enumerate(launches[:-1]) if all(group.aside for group in launch)]:
+        first = next((k for k in range(at + 1, len(launches)) if at in before[k]), len(launches))
+        last = max((start.get(k, k) for k in before[at]), default=-1)
+        # A lane pays where something goes on in the other one.
+        if last >= 0 and any(k != at and k not in start for k in range(last + 1, first)):
+            start[at] = last
+    order = sorted(range(len(launches)), key=lambda k: (start.get(k, k), k in start, k))
+    number = {k: n for n, k in enumerate(order)}
+    waiting = {at: [number[k] for k in range(len(launches)) if at in before[k] and k not in start] for at in start}
+    beside = {number[at]: min(waiting[at], default=len(order) - 1) for at in start}
+    begun = sorted(beside)
+    for n, at in enumerate(begun):
+        later = (n // TOGETHER + 2) * TOGETHER
+        if later < len(begun):
+            behind = next(k for k in range(begun[later], len(order)) if k not in beside)
+            beside[at] = min(beside[at], behind)
+    return [launches[k] for k in order], beside
+
+
+@dataclass(frozen=True, eq=False)
+class Aside:
+    """A launch that goes on beside those behind it: to call it is to begin it."""
+
+    launch: Launch
+    begin: Launch
+
+    def __call__(self) -> None:
+        """Begin it."""
+        self.begin()
+
+
+@dataclass(frozen=True, eq=False)
+class Wait:
+    """A launch that waits for one aside, and for those that were begun before that."""
+
+    aside: Aside
+    wait: Launch
+
+    def __call__(self) -> None:
+        """Wait for it."""
+        self.wait()
+
+
+def with_lanes(launches: Sequence[Launch], beside: Mapping[int, int], runtime: Runtime) -> list[Launch]:
+    """Launches of a plan, and what follows them, of which some go on beside others: see `in_lanes`."""
+    result: list[Launch] = []
+    waits: dict[int, Wait] = {}  # by the launch that comes behind
+    for at, launch in enumerate(launches):
+        if at in beside:
+            begin, wait = runtime.beside([launch], lane="gradients")
+            result.append(aside := Aside(launch, begin))
+            waits[beside[at]] = Wait(aside, wait)
+        else:
+            result += [waits[at], launch] if at in waits else [launch]
+    return result
+
+
+def with_events(launches: Iterable[Launch], runtime: Runtime) -> Iterator[tuple[Launch, Launch | None, Event, Event]]:
+    """The same launches with timed events around each.
+
+    Yields:
+        What is launched in its place; the launch itself, None if it only waits for one aside; its two events.
+    """
+    waits: dict[int, Launch] = {}  # by launch aside
+    for launch in launches:
+        first, last = (runtime.event(timed=True) for _ in range(2))
+        before, after = partial(runtime.record, first), partial(runtime.record, last)
+        if isinstance(launch, Wait):
+            yield waits[id(launch.aside)], None, first, last
+        elif isinstance(launch, Aside):
+            begin, waits[id(launch)] = runtime.beside([before, launch.launch, after], lane="gradients")
+            yield begin, launch, first, last
+        else:
+            yield partial(one_by_one, (before, launch, after)), launch, first, last
+
+
+def _waited_for(plan: Plan, launches: Sequence[Sequence[FusionGroup]]) -> list[set[int]]:
+    """Numbers of the launches that each waits for: those that write what it reads, or use what it overwrites."""
+    written: dict[int, int] = {}  # by value, the launch that writes it
+    read: dict[int, set[int]] = {}  # and those that have read it
+    waited_for = []
+    for at, launch in enumerate(launches):
+        reads = {id(v) for group in launch for v in plan.reads(group)}
+        writes = {id(v) for group in launch for v in group.stored}
+        writes |= {id(plan.program.value(name)) for group in launch for name in plan.carried(group)}
+        before = {written[v] for v in reads | writes if v in written}.union(*(read.get(v, ()) for v in writes))
+        waited_for.append(before - {at})
+        for value in reads:
+            read.setdefault(value, set()).add(at)
+        written |= dict.fromkeys(writes, at)
+    return waited_for
