@@ -17,10 +17,14 @@ cupy = pytest.importorskip("cupy")
 
 from backends.cupy.networks import NETWORKS, data  # noqa: E402
 from minicnn import Sequential, layers, ops  # noqa: E402
+from minicnn.backends._gpu import executable  # noqa: E402
 from minicnn.backends._gpu.options import Options  # noqa: E402
 from minicnn.backends.cupy.backend import CupyBackend  # noqa: E402
+from minicnn.losses import SparseCategoricalCrossentropy  # noqa: E402
 from minicnn.measure.operations import apart, step_inputs  # noqa: E402
+from minicnn.optimizers import SGD  # noqa: E402
 from minicnn.program import Program  # noqa: E402
+from minicnn.zoo import get_model  # noqa: E402
 from support.engine import EngineSteps, assert_same  # noqa: E402
 
 
@@ -42,6 +46,30 @@ class TestSteps(EngineSteps):
         backend = CupyBackend(options=options)
         backend.steps_at_once = backend.predictions_at_once = 256
         return backend
+
+
+# Lanes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("network", ["resnet18", "mobilenet_v2"])
+def test_launches_beside_others_give_the_bits_of_the_same_ones_in_turn(
+    network: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (96, 64, 64, 3)).astype("uint8"), rng.integers(0, 10, 96).astype("int32")
+
+    def weights() -> dict[str, Any]:
+        model = get_model(network, num_classes=10, input_shape=x.shape[1:], backend=CupyBackend(), input_dtype="uint8")
+        model.compile(SGD(1e-3, momentum=0.9), SparseCategoricalCrossentropy(from_logits=True), precision=precision)
+        model.fit(x, y, batch_size=32, epochs=12, verbose=0)
+        return model.get_weights()
+
+    beside = [weights() for _ in range(3)]
+    monkeypatch.setattr(executable, "with_lanes", lambda launches, *_: list(launches))
+    in_turn = weights()
+    for each in beside:
+        assert {name: (w != in_turn[name]).sum() for name, w in each.items() if (w != in_turn[name]).any()} == {}
 
 
 # Data from the host ---------------------------------------------------------------------------------
