@@ -165,7 +165,7 @@ def _compiled(step: PlannedStep) -> tuple[list[Resources | None], str | None]:
 
 def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], why: str | None) -> dict[str, Any]:
     gpu, rows = step.gpu, []
-    for launch, usage in zip(step.launches, compiled, strict=True):
+    for number, (launch, usage) in enumerate(zip(step.launches, compiled, strict=True)):
         source = launch.source
         largest = max(launch.nodes, key=lambda node: node.cost.flops)
         declared, dynamic = usage.shared if usage else launch.declared, source.shared if source else 0
@@ -182,6 +182,7 @@ def _facts(title: str, step: PlannedStep, compiled: Sequence[Resources | None], 
                 "dynamic_shared_bytes": dynamic,
                 "registers": usage.registers if usage else None,
                 "fits": launch.misfit(gpu, usage) is None,
+                "goes_on_beside": number in launch.plan.beside,
                 "bytes": launch.nbytes,
                 "flops": launch.flops,
                 "modelled_s": launch.seconds,

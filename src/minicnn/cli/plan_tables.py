@@ -158,5 +158,6 @@ def _cell(column: str, launches: Sequence[Launch], whole: float) -> str:
 def _operations(launch: Launch) -> str:
     names = list(dict.fromkeys(launch["nodes"]))
     text = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    text = f"beside: {text}" if launch["goes_on_beside"] else text
     text += "" if launch["fits"] else " (does not fit)"
     return text if launch["reference"] is None else f"{text} (reference: {launch['reference']})"

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from minicnn.backends._gpu.arena import Arena
@@ -165,11 +167,17 @@ class GpuBackend(Backend, ABC):
         tiles = tiles_of(program, self.tiles)
         return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiles)
 
-    def plan(self, program: Program) -> Plan:
-        """The kernels of a Program, which is rewritten in place."""
+    def plan(self, program: Program, *, lanes: bool = True) -> Plan:
+        """The kernels of a Program, which is rewritten in place.
+
+        Args:
+            program: The Program.
+            lanes: Whether launches may go on beside others: see `lanes`.
+        """
+        tiles = replace(self.tiles, lanes=lanes and self.tiles.lanes)
         if isinstance(program, Joined):
-            return JoinedPlan(program, self.plan, self.tiles)
-        options, tiles = self.options, tiles_of(program, self.tiles)
+            return JoinedPlan(program, partial(self.plan, lanes=lanes), tiles)
+        options, tiles = self.options, tiles_of(program, tiles)
         plan = Plan(
             self.rewrite(program),
             fuse=options.fused,
@@ -198,21 +206,24 @@ class GpuBackend(Backend, ABC):
                 place |= {id(node): text for node in covered([group])}
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program.nodes)]
 
-    def compile(self, program: Program) -> Executable:
-        """See `Backend.compile`. The Program is changed."""
+    def compile(self, program: Program, *, lanes: bool = True) -> Executable:
+        """See `Backend.compile`, and `plan` for lanes. The Program is changed."""
         if self.reference_only:
             return self._on_the_device(super().compile(program))
 
         def make(program: Program) -> Executable:
             with self.active():
-                return StepExecutable(self, program)
+                return StepExecutable(self, program, lanes=lanes)
 
         return load(self, program, make)
 
     def compile_each(self, programs: Sequence[Program]) -> list[Executable]:
-        """See `Backend.compile_each`: compilers work outside of Python, and each Program has few kernels."""
+        """See `Backend.compile_each`: compilers work outside of Python, and each Program has few kernels.
+
+        They have one lane, as parts of a step: what waits for other ranks would find its places taken by others.
+        """
         with ThreadPoolExecutor(min(COMPILED_AT_ONCE, cores())) as pool:
-            return list(pool.map(self.compile, programs))
+            return list(pool.map(partial(self.compile, lanes=False), programs))
 
     def connected(self, communicator: Communicator) -> Communicator:
         """See `Backend.connected`: NCCL connects GPUs, the other communicator the processes."""

@@ -41,14 +41,14 @@ class StepExecutable:
         captures: Whether its launches can be captured into graphs.
     """
 
-    def __init__(self, backend: GpuBackend, program: Program) -> None:
+    def __init__(self, backend: GpuBackend, program: Program, *, lanes: bool = True) -> None:
         self._backend, self._program, self._runtime = backend, program, backend.runtime
         self.inputs = inputs = Inputs.of(program)  # before its plan rewrites it
         runtime = self._runtime
         self._queued, self._copied = inputs.queued, inputs.copied
         self._totals, self._bound = inputs.totals, inputs.bound
         # Planning rewrites the Program in place.
-        self._plan = backend.plan(program)
+        self._plan = backend.plan(program, lanes=lanes)
         self._placement = place(self._plan, runtime.piece)
 
         queued = {id(v) for v in self._queued}
@@ -152,7 +152,7 @@ class StepExecutable:
         roots = {name: id(self._plan.root(value)) for name, value in self._program.outputs.items()}
         elsewhere = {key: outputs[name] for name, key in reversed(roots.items()) if key in self._placement.offsets}
         everything = {**arrays, **kept}
-        launches += self.step(everything, 0, elsewhere)
+        launches += self._launches(everything, 0, elsewhere)
         return launches + [
             partial(runtime.copy, self._array(value, everything, elsewhere), outputs[name])
             for name, value in self._program.outputs.items()
@@ -341,9 +341,9 @@ class StepExecutable:
         launches.append(self._runtime.prepare(self._advance, 1, (self._cursor, size)))
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
-    def step(self, arrays: Mapping[str, Array], offset: int, elsewhere: Mapping[int, Array] = _NOWHERE) -> list[Launch]:
+    def step(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
         """Launches of a step as `_launches` has them, in lanes where they are captured."""
-        launches = self._launches(arrays, offset, elsewhere)
+        launches = self._launches(arrays, offset)
         return with_lanes(launches, self._plan.beside, self._runtime) if self.captures else launches
 
     def _launches(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.runtime import Event, Launch, Runtime, one_by_one
+from minicnn.backends._gpu.runtime import Launch, Runtime
 
 if TYPE_CHECKING:
     from minicnn.backends._gpu.fusing import Plan
@@ -129,61 +127,17 @@ def in_lanes(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[li
     return [launches[k] for k in order], beside
 
 
-@dataclass(frozen=True, eq=False)
-class Aside:
-    """A launch that goes on beside those behind it: to call it is to begin it."""
-
-    launch: Launch
-    begin: Launch
-
-    def __call__(self) -> None:
-        """Begin it."""
-        self.begin()
-
-
-@dataclass(frozen=True, eq=False)
-class Wait:
-    """A launch that waits for one aside, and for those that were begun before that."""
-
-    aside: Aside
-    wait: Launch
-
-    def __call__(self) -> None:
-        """Wait for it."""
-        self.wait()
-
-
 def with_lanes(launches: Sequence[Launch], beside: Mapping[int, int], runtime: Runtime) -> list[Launch]:
     """Launches of a plan, and what follows them, of which some go on beside others: see `in_lanes`."""
     result: list[Launch] = []
-    waits: dict[int, Wait] = {}  # by the launch that comes behind
+    waits: dict[int, Launch] = {}  # by the launch that comes behind; who waits for one waits for those before it, too
     for at, launch in enumerate(launches):
         if at in beside:
-            begin, wait = runtime.beside([launch], lane="gradients")
-            result.append(aside := Aside(launch, begin))
-            waits[beside[at]] = Wait(aside, wait)
+            begin, waits[beside[at]] = runtime.beside([launch], lane="gradients")
+            result.append(begin)
         else:
             result += [waits[at], launch] if at in waits else [launch]
     return result
-
-
-def with_events(launches: Iterable[Launch], runtime: Runtime) -> Iterator[tuple[Launch, Launch | None, Event, Event]]:
-    """The same launches with timed events around each.
-
-    Yields:
-        What is launched in its place; the launch itself, None if it only waits for one aside; its two events.
-    """
-    waits: dict[int, Launch] = {}  # by launch aside
-    for launch in launches:
-        first, last = (runtime.event(timed=True) for _ in range(2))
-        before, after = partial(runtime.record, first), partial(runtime.record, last)
-        if isinstance(launch, Wait):
-            yield waits[id(launch.aside)], None, first, last
-        elif isinstance(launch, Aside):
-            begin, waits[id(launch)] = runtime.beside([before, launch.launch, after], lane="gradients")
-            yield begin, launch, first, last
-        else:
-            yield partial(one_by_one, (before, launch, after)), launch, first, last
 
 
 def _waited_for(plan: Plan, launches: Sequence[Sequence[FusionGroup]]) -> list[set[int]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from minicnn.backends._gpu.device_step import DeviceStep, connect
 from minicnn.backends._gpu.executable import BINDINGS
-from minicnn.backends._gpu.lanes import Aside, with_events
 from minicnn.backends._gpu.rank_joining import join
 from minicnn.backends._gpu.rank_pooling import remember_maxima
 from minicnn.backends._gpu.rank_rows import RowQueues
@@ -354,13 +353,13 @@ class GraphStep(DeviceStep):
     ) -> Iterator[Launch]:
         """A call's launches with events around each, which are noted with its name and lane."""
         titles, lane = iter(self._tape[at].run.titles), self._lane(at)
-        for timed, launch, first, last in with_events(launches, self._runtime):
+        for launch in launches:
+            first, last = (self._runtime.event(timed=True) for _ in range(2))
             is_copy = isinstance(launch, partial) and launch.func == self._runtime.copy
-            between, beside = isinstance(launch, Between), isinstance(launch, Aside)
-            if launch is not None:
-                name = launch.name if isinstance(launch, Between) else "copy" if is_copy else next(titles)
-                named.append((name, "gradients" if beside else lane, between, first, last))
-            yield timed
+            between = isinstance(launch, Between)
+            name = launch.name if isinstance(launch, Between) else "copy" if is_copy else next(titles)
+            named.append((name, lane, between, first, last))
+            yield from (partial(self._runtime.record, first), launch, partial(self._runtime.record, last))
 
     def _lane(self, at: int) -> str:
         if at not in self._awaited:

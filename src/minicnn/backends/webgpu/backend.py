@@ -82,9 +82,9 @@ class WebGpuBackend(GpuBackend):
     def owns(self, array: Any) -> bool:
         return isinstance(array, Array)
 
-    def compile(self, program: Program) -> Executable:
+    def compile(self, program: Program, *, lanes: bool = True) -> Executable:
         """See `Backend.compile`; references run on the host, and what they give goes to the adapter."""
-        run = super().compile(program)
+        run = super().compile(program, lanes=lanes)
         if not self.reference_only:
             return run
 

@@ -98,14 +98,16 @@ class PlannedGpu:
     def __call__(self, program: Program) -> list[Timed]:
         """See `Clock`."""
         from minicnn.backends._gpu.costs import costs_on
+        from minicnn.backends._gpu.options import Options
         from minicnn.backends._gpu.planning import planned
         from minicnn.backends.cupy.generation import generate
 
         # A launch's own time does not shrink with the batch.
         least = costs_on(self.gpu).launches.launch / self.gpu.clock
+        one_after_the_other = Options(lanes=False)  # as those of a rank's parts are
         return [
             Timed(node, share * launch.seconds, share * min(least, launch.seconds))
-            for launch in planned(program, self.gpu, generate).launches
+            for launch in planned(program, self.gpu, generate, one_after_the_other).launches
             for node, share in zip(launch.nodes, shares(launch.nodes), strict=True)
         ]
 
