@@ -94,6 +94,8 @@ def draw(found: dict[str, Any]) -> str:
         height = LINE * len(lines)
         body.append(f'<line x1="10" x2="{WIDTH - 10}" y1="{y}" y2="{y}" class="grid"/>')
         body.append(text(LEFT - 24, y + 15, str(number), "number"))
+        if launch["goes_on_beside"]:
+            body.append(text(BARS - 45, y + 15, "beside", "soft"))
         for k, line in enumerate(lines):
             for left, word, colour in line:
                 top, wide = y + 2 + k * LINE, width(word)

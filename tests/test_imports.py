@@ -42,6 +42,7 @@ LEVELS = (
 UPWARDS = {
     ("models.storage", "interop.onnx.exporting"), ("saving", "interop.onnx.graph"), ("zoo", "interop"),
     ("distribution.running", "backends.base"), ("distribution.prediction.devices", "backends._gpu.costs"),
+    ("distribution.prediction.devices", "backends._gpu.options"),
     ("distribution.prediction.devices", "backends._gpu.planning"),
     ("distribution.prediction.devices", "backends.cupy.generation"),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ def test_concat(shape: tuple[int, ...], seed: int, data: st.DataObject) -> None:
         arrays.append(normal(tuple(part), seed, i))
     np.testing.assert_array_equal(run_primitive(ops.concat, *arrays, axis=axis), np.concatenate(arrays, axis))
     check_gradients(ops.concat, *arrays, seed=seed, axis=axis)
+
+
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=9), seeds)
+def test_total(numbers: list[float], seed: int) -> None:
+    scalars = [np.asarray(x) for x in numbers]
+    np.testing.assert_allclose(run_primitive(lambda *x: ops.total(x), *scalars), math.fsum(numbers), atol=1e-12)
+    check_gradients(lambda *x: ops.total(x), *scalars, seed=seed)
 
 
 @given(shape=shapes(), seed=seeds, data=st.data())

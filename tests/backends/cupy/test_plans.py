@@ -244,3 +244,22 @@ def test_terms_of_a_sum_are_not_stored_where_a_part_of_a_step_is_given_what_they
     launches = planned(program, H200, generate).launches
     stored = [v for launch in launches for group in launch.groups for v in group.stored]
     assert [v.name for v in stored if v.size == dy.size] == [dy.name]
+
+
+def test_whether_gradients_are_finite_and_their_norm_take_no_chain_of_launches() -> None:
+    """One sum for each weight, which waits for nobody else's: launches are as many however deep the network is."""
+
+    def more(layers: int, precision: str, **clipped: float) -> int:
+        """Launches beyond those of a step without."""
+        image = y = Input((8, 8, 16))
+        for _ in range(layers):
+            y = ReLU()(Conv2D(16, 3, padding="same")(y))
+        model = Model(image, Dense(5)(Flatten()(y)))
+        counts = []
+        for optimizer, policy in ((SGD(0.1), "mixed_bfloat16"), (SGD(0.1, **clipped), precision)):
+            model.compile(optimizer, SparseCategoricalCrossentropy(from_logits=True), precision=policy)
+            counts.append(len(planned(model.program("train", batch_size=8), H200, generate).launches))
+        return counts[1] - counts[0]
+
+    for asked in ({"precision": "mixed_float16"}, {"precision": "mixed_bfloat16", "global_clipnorm": 1.0}):
+        assert more(8, **asked) <= more(4, **asked) + 2  # type: ignore[arg-type]
