@@ -54,12 +54,12 @@ class Plan(Inlining):
         """Settle where values are and what is launched: groups do not change any more."""
         self._reads: dict[int, list[Value]] = {}  # by group
         self._store()
-        self.in_lanes = self.fuse and self.tiles.lanes
-        if self.in_lanes:
+        lanes = self.fuse and self.tiles.lanes
+        if lanes:
             set_aside(self)
         self._carried = self._in_place()
         self.launches, self.beside = launches(self), dict[int, int]()
-        if self.in_lanes:
+        if lanes:
             self.launches, self.beside = in_lanes(self, self.launches)
         self.replaced_by: dict[int, set[int]] = {}
         for name, value in self.program.updates.items():

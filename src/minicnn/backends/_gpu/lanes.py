@@ -24,33 +24,33 @@ def set_aside(plan: Plan) -> None:
         for value in plan.reads(group):
             readers.setdefault(id(value), []).append(group)
     behind = {id(group): [u for value in group.stored for u in readers.get(id(value), [])] for group in plan.groups}
-    updating: set[int] = set()  # groups that only short ones read, which such groups alone read again
+    for_updates: set[int] = set()  # groups that only short ones read, which such groups alone read again
     for group in reversed(plan.groups):
         # One that other ranks wait for, or that waits for them, may not be held up by what is beside it.
         held_up = group.reference is not None or group.exchanges
-        if not held_up and all(id(u) in updating and u.is_plain for u in behind[id(group)]):
-            updating.add(id(group))
+        if not held_up and all(id(u) in for_updates and u.is_plain for u in behind[id(group)]):
+            for_updates.add(id(group))
     rounds: dict[int, int] = {}  # of values that longer groups aside make, and of all that is made of them
     longer = 0
     for group in plan.groups:
         read = [rounds[id(v)] for v in plan.reads(group) if id(v) in rounds]
-        group.aside = id(group) in updating and not group.is_plain
-        group.closing = id(group) in updating and group.is_plain and bool(read)
+        group.aside = id(group) in for_updates and not group.is_plain
+        group.closing = id(group) in for_updates and group.is_plain and bool(read)
         if group.aside or group.closing:
             rounds |= dict.fromkeys(map(id, group.stored), longer // TOGETHER if group.aside else max(read))
             longer += group.aside
     for group in plan.groups:
-        group.aside = id(group) in updating and (
+        group.aside = id(group) in for_updates and (
             group.aside or all(u.closing or not behind[id(u)] for u in behind[id(group)])
         )
     plan.groups = _in_order(plan, rounds, readers)
 
 
 def _in_order(plan: Plan, rounds: Mapping[int, int], readers: Mapping[int, Sequence[FusionGroup]]) -> list[FusionGroup]:
-    """The groups, with those that close a round of longer ones aside ahead of the next round but one at the latest.
+    """The groups, with those that close a round of longer ones aside where a later round begins.
 
-    They wait until all that read the weights which they overwrite are ahead. What closes later, and what is short and
-    nobody reads, is last.
+    Each is behind all that it waits for, and behind all that read the weights which it overwrites. What is left then,
+    and what is short and nobody reads, is last.
 
     Args:
         plan: The plan.

@@ -22,8 +22,8 @@ class Source:
         threads: Threads of a block.
         title: The operations in it.
         shared: Bytes of shared memory of a block that the text does not declare.
-        overlaps: Whether it may be in place before the launch ahead of it has ended.
         settled: Of each pointer among its arguments, if it is known: see `Writer.is_settled`.
+        overlaps: Whether it may be in place before the launch ahead of it has ended.
     """
 
     text: str
