@@ -7,9 +7,9 @@ import re
 import pytest
 
 from support.campaign import size
-from support.lanes import conflicts, read_before_it_is_there
 from support.random_networks import on_ranks
 from support.rank_plans import Nobody, Planner, planned_by
+from support.streams import conflicts, read_before_it_is_there
 
 NETWORKS = size(600, 20)
 PARTS = size(10, 1)

@@ -25,8 +25,8 @@ DEADLINE = 3.0  # seconds that a rank waits for one that does not come
 def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[str, Any]:
     """Whether sums of several sizes go through the peers' memory, and how many of all have other bits than the tree.
 
-    Some are of arrays in memory that all ranks reach, which are summed in shares. They are captured, in both lanes, and
-    run so often, each rank now and then late.
+    Some are of arrays in memory that all ranks reach, which are summed in shares. They are captured, in both streams,
+    and run so often, each rank now and then late.
     """
     if backend.name == "emulated":  # slowly: blocks one after the other, the threads of each in turn
         backend.runtime.gpu = replace(backend.runtime.gpu, multiprocessors=2)
@@ -58,7 +58,7 @@ def checked(backend: Any, communicator: NcclCommunicator, rounds: int) -> dict[s
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             beside = number % 3 == 2
             one = _sum(backend, communicator, source, target, beside=beside, shares=number >= at_once)
-            launches += runtime.beside(one, lane="sums") if beside else one
+            launches += runtime.beside(one, kind="sums") if beside else one
         run = runtime.capture(launches) if backend.captures else partial(one_by_one, launches)
         wrong = 0
         for number in range(rounds):

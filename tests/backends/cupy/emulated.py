@@ -29,7 +29,7 @@ from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
 from minicnn.backends._gpu.planning import tiles_on
-from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Lane, Launch, one_by_one
+from minicnn.backends._gpu.runtime import ALIGNMENT, Beside, KernelText, Launch, one_by_one
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.backends.cupy.generation import generate
 from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
@@ -154,7 +154,7 @@ class EmulatedRuntime:
     advance, collect = ADVANCE, COLLECT
 
     def __init__(self) -> None:
-        self._now, self._lanes = MAIN, defaultdict[str, Stream](Stream)
+        self._now, self._beside = MAIN, defaultdict[str, Stream](Stream)
         self._graph: list[Callable[[], None]] | None = None  # what is captured
         self.early = False
 
@@ -237,8 +237,8 @@ class EmulatedRuntime:
     def _wait(self, event: Event, stream: Stream) -> None:
         stream.waiting.append(partial(event.reach, event.recorded))
 
-    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
-        stream, before, after = self._lanes[lane], self.event(), self.event()
+    def beside(self, launches: Sequence[Launch], *, kind: Beside) -> tuple[Launch, Launch]:
+        stream, before, after = self._beside[kind], self.event(), self.event()
 
         def begin() -> None:
             self.record(before)

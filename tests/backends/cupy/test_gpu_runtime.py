@@ -66,7 +66,7 @@ def test_launches_beside_others_give_the_bits_of_the_same_ones_in_turn(
         return model.get_weights()
 
     beside = [weights() for _ in range(3)]
-    monkeypatch.setattr(executable, "with_lanes", lambda launches, *_: list(launches))
+    monkeypatch.setattr(executable, "with_second_stream", lambda launches, *_: list(launches))
     in_turn = weights()
     for each in beside:
         assert {name: (w != in_turn[name]).sum() for name, w in each.items() if (w != in_turn[name]).any()} == {}

@@ -20,8 +20,8 @@ from minicnn.optimizers import SGD
 from minicnn.program import Program
 from minicnn.program.graph import Node, Spec
 from support.distributed import CLASSES, chain, data, nn, normalized, unsynchronized
-from support.lanes import read_before_it_is_there
 from support.rank_plans import planned
+from support.streams import read_before_it_is_there
 
 
 def lenet(backend: Any, distribution: DataParallel) -> Any:

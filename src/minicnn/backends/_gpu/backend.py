@@ -167,16 +167,16 @@ class GpuBackend(Backend, ABC):
         tiles = tiles_of(program, self.tiles)
         return rewrite(program, fuse=self.options.fused, tiled=self.options.tiled, tiles=tiles)
 
-    def plan(self, program: Program, *, lanes: bool = True) -> Plan:
+    def plan(self, program: Program, *, second_stream: bool = True) -> Plan:
         """The kernels of a Program, which is rewritten in place.
 
         Args:
             program: The Program.
-            lanes: Whether launches may go on beside others: see `lanes`.
+            second_stream: Whether launches may go on beside others: see `second_stream`.
         """
-        tiles = replace(self.tiles, lanes=lanes and self.tiles.lanes)
+        tiles = replace(self.tiles, second_stream=second_stream and self.tiles.second_stream)
         if isinstance(program, Joined):
-            return JoinedPlan(program, partial(self.plan, lanes=lanes), tiles)
+            return JoinedPlan(program, partial(self.plan, second_stream=second_stream), tiles)
         options, tiles = self.options, tiles_of(program, tiles)
         plan = Plan(
             self.rewrite(program),
@@ -206,24 +206,24 @@ class GpuBackend(Backend, ABC):
                 place |= {id(node): text for node in covered([group])}
         return [(node, place.get(id(node), "kernel: where its result is read")) for node in every_node(program.nodes)]
 
-    def compile(self, program: Program, *, lanes: bool = True) -> Executable:
-        """See `Backend.compile`, and `plan` for lanes. The Program is changed."""
+    def compile(self, program: Program, *, second_stream: bool = True) -> Executable:
+        """See `Backend.compile`, and `plan` for the second stream. The Program is changed."""
         if self.reference_only:
             return self._on_the_device(super().compile(program))
 
         def make(program: Program) -> Executable:
             with self.active():
-                return StepExecutable(self, program, lanes=lanes)
+                return StepExecutable(self, program, second_stream=second_stream)
 
         return load(self, program, make)
 
     def compile_each(self, programs: Sequence[Program]) -> list[Executable]:
         """See `Backend.compile_each`: compilers work outside of Python, and each Program has few kernels.
 
-        They have one lane, as parts of a step: what waits for other ranks would find its places taken by others.
+        They have one stream, as parts of a step: what waits for other ranks would find its places taken by others.
         """
         with ThreadPoolExecutor(min(COMPILED_AT_ONCE, cores())) as pool:
-            return list(pool.map(partial(self.compile, lanes=False), programs))
+            return list(pool.map(partial(self.compile, second_stream=False), programs))
 
     def connected(self, communicator: Communicator) -> Communicator:
         """See `Backend.connected`: NCCL connects GPUs, the other communicator the processes."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from minicnn.backends._gpu.calls import call, collective
 from minicnn.backends._gpu.fusion_groups import FusionGroup, covered, named
 from minicnn.backends._gpu.inputs import Inputs, Known, lies_askew
-from minicnn.backends._gpu.lanes import with_lanes
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.runtime import ALIGNMENT, KernelText, Launch, one_by_one, stored
+from minicnn.backends._gpu.second_stream import with_second_stream
 from minicnn.backends._gpu.source import Source
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import EACH_STEP, Array, Span, State, is_new_each_step
@@ -41,14 +41,14 @@ class StepExecutable:
         captures: Whether its launches can be captured into graphs.
     """
 
-    def __init__(self, backend: GpuBackend, program: Program, *, lanes: bool = True) -> None:
+    def __init__(self, backend: GpuBackend, program: Program, *, second_stream: bool = True) -> None:
         self._backend, self._program, self._runtime = backend, program, backend.runtime
         self.inputs = inputs = Inputs.of(program)  # before its plan rewrites it
         runtime = self._runtime
         self._queued, self._copied = inputs.queued, inputs.copied
         self._totals, self._bound = inputs.totals, inputs.bound
         # Planning rewrites the Program in place.
-        self._plan = backend.plan(program, lanes=lanes)
+        self._plan = backend.plan(program, second_stream=second_stream)
         self._placement = place(self._plan, runtime.piece)
 
         queued = {id(v) for v in self._queued}
@@ -342,9 +342,9 @@ class StepExecutable:
         return self._runtime.capture(launches) if self.captures else partial(one_by_one, launches)
 
     def step(self, arrays: Mapping[str, Array], offset: int) -> list[Launch]:
-        """Launches of a step as `_launches` has them, in lanes where they are captured."""
+        """Launches of a step as `_launches` has them, in two streams where they are captured."""
         launches = self._launches(arrays, offset)
-        return with_lanes(launches, self._plan.beside, self._runtime) if self.captures else launches
+        return with_second_stream(launches, self._plan.beside, self._runtime) if self.captures else launches
 
     def _launches(
         self, arrays: Mapping[str, Array], offset: int, elsewhere: Mapping[int, Array] = _NOWHERE

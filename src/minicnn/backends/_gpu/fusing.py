@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence, Set
 from minicnn.backends._gpu.depthwise_tiling import DEPTHWISE, MOST_TOTALS, DepthwiseTile
 from minicnn.backends._gpu.fusion_groups import PARTIAL_SUMS, FusionGroup, adds_partial_sums
 from minicnn.backends._gpu.inlining import TILED, Inlining
-from minicnn.backends._gpu.lanes import in_lanes, set_aside
 from minicnn.backends._gpu.launches import launches
 from minicnn.backends._gpu.pipelined_tiling import PipelinedTile
+from minicnn.backends._gpu.second_stream import put_aside, set_aside
 from minicnn.backends._gpu.tiles import Tiles
 from minicnn.kernels.elements import same_index, widens
 from minicnn.program.graph import Node, Program, Spec, Value
@@ -54,13 +54,13 @@ class Plan(Inlining):
         """Settle where values are and what is launched: groups do not change any more."""
         self._reads: dict[int, list[Value]] = {}  # by group
         self._store()
-        lanes = self.fuse and self.tiles.lanes
-        if lanes:
+        second_stream = self.fuse and self.tiles.second_stream
+        if second_stream:
             set_aside(self)
         self._carried = self._in_place()
         self.launches, self.beside = launches(self), dict[int, int]()
-        if lanes:
-            self.launches, self.beside = in_lanes(self, self.launches)
+        if second_stream:
+            self.launches, self.beside = put_aside(self, self.launches)
         self.replaced_by: dict[int, set[int]] = {}
         for name, value in self.program.updates.items():
             self.replaced_by.setdefault(id(self.root(value)), set()).add(id(self.program.value(name)))

@@ -42,8 +42,8 @@ class FusionGroup:
         number: Its place among the groups of its plan, of which some are taken away later.
         width: Neighbouring results that a thread makes, which is known once its launch is.
         late: Whether it is launched no earlier than the groups before it, though it waits for none of them.
-        aside: Whether nothing but updates, and what is closing, waits for it: see `lanes`.
-        closing: Whether it is short, for updates alone, and waits for longer ones aside, as updates do: see `lanes`.
+        aside: Whether nothing but updates, and what is closing, waits for it: see `second_stream`.
+        closing: Whether it is short, for updates alone, and waits for longer ones aside, as updates do.
         fixed: `slices` that it has, with its tile and its width, whatever follows it and shares its launch.
     """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
-from minicnn.backends._gpu.lanes import is_aside
 from minicnn.backends._gpu.neighbours import width
+from minicnn.backends._gpu.second_stream import is_aside
 from minicnn.backends._gpu.tiling import ReductionTile
 
 if TYPE_CHECKING:

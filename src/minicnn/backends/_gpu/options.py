@@ -25,8 +25,8 @@ class Options:
         pipelined: In mixed precision, convolutions of operands that are stored in 16 bits bring them to shared memory
             some steps ahead (cp.async), filters are rounded once a step, and threads of elementwise kernels make up to
             eight neighbours.
-        lanes: Weight gradients, and what else only updates wait for, run beside the gradients of images. On cupy, in
-            graphs.
+        second_stream: Weight gradients, and what else only updates wait for, go on beside the gradients of images, in a
+            stream of their own. On cupy, in graphs.
         graph: Whole steps, and many at once, captured in CUDA graphs.
         block: Threads of a block of the kernels without tiles.
         resident: Data sets stay on the device if they fit; otherwise batches come from the host, copied while earlier
@@ -40,7 +40,7 @@ class Options:
     tensor_cores: bool = True
     products: str = "float32"
     pipelined: bool = True
-    lanes: bool = True
+    second_stream: bool = True
     graph: bool = True
     block: int = 256
     resident: bool = True

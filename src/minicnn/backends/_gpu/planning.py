@@ -30,11 +30,11 @@ from minicnn.program.graph import Node, Program
 
 def tiles_on(gpu: Gpu, options: Options) -> Tiles:
     """Tiles for a GPU: on tensor cores, if it has such and the options do not forbid it."""
-    lanes = options.lanes and options.graph
+    second_stream = options.second_stream and options.graph
     if options.tensor_cores and options.tiled and gpu.has_tensor_cores:
         pipelined = options.pipelined and options.fused
-        return TensorTiles(gpu, options.products, pipelined=pipelined, lanes=lanes)
-    return Tiles(gpu, byte_products=options.tensor_cores, lanes=lanes)
+        return TensorTiles(gpu, options.products, pipelined=pipelined, second_stream=second_stream)
+    return Tiles(gpu, byte_products=options.tensor_cores, second_stream=second_stream)
 
 
 def tiles_of(program: Program, tiles: Tiles) -> Tiles:

@@ -22,7 +22,7 @@ from minicnn.backends._gpu.rank_sums import (
     tell_finite,
 )
 from minicnn.backends._gpu.rank_tape import BoundStep, Call, Copy, Given, Result, beside_others, lives_of, updates_early
-from minicnn.backends._gpu.runtime import Lane, Launch, one_by_one, stored
+from minicnn.backends._gpu.runtime import Beside, Launch, one_by_one, stored
 from minicnn.backends._gpu.staging import Upload
 from minicnn.backends.base import Executable, Span, State
 from minicnn.distribution.nccl import NcclCommunicator
@@ -319,8 +319,8 @@ class GraphStep(DeviceStep):
                 call = self._tape[at]
                 # An update waits for its sum, and the next sum for neither.
                 ahead = [wait for k, wait in begun.items() if call.waits_for(self._tape[k])]
-                lane: Lane = "sums" if isinstance(call.run, Sum) else "updates"
-                begin, begun[at] = self._runtime.beside([*ahead, *own], lane=lane)
+                kind: Beside = "sums" if isinstance(call.run, Sum) else "updates"
+                begin, begun[at] = self._runtime.beside([*ahead, *own], kind=kind)
                 launches.append(begin)
                 waits[self._awaited[at]].append(begun[at])
             else:

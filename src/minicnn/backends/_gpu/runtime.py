@@ -21,7 +21,7 @@ HostArray = np.ndarray[Any, Any]
 Launch = Callable[[], None]
 Event = Any
 Stream = Any
-Lane: TypeAlias = Literal["sums", "updates", "gradients"]  # beside that of all other launches
+Beside: TypeAlias = Literal["sums", "updates", "gradients"]  # what has a stream beside that of all else
 ALIGNMENT = 16  # bytes, of which the most one load takes
 
 
@@ -134,11 +134,11 @@ class Runtime(Protocol):
     def done(self, event: Event) -> bool:
         """True if an event has come."""
 
-    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, kind: Beside) -> tuple[Launch, Launch]:
         """Two launches: one begins the given ones beside what comes next, and the other waits for them.
 
-        They may be captured, and launched one by one. What is begun in this way stays in order within its lane. Sums
-        come before all else where the device has a choice.
+        They may be captured, and launched one by one. What is begun in this way stays in order with others of its kind.
+        Sums come before all else where the device has a choice.
         """
 
     def current(self) -> int:
@@ -197,7 +197,7 @@ class OneQueue:
     def reach(self, host: Communicator) -> None:
         """See `Runtime.reach`."""
 
-    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, kind: Beside) -> tuple[Launch, Launch]:
         """See `Runtime.beside`."""
         return in_order(launches)
 

@@ -35,7 +35,7 @@ class Tiles:
         limits: Sizes to choose from.
         byte_products: Whether a region may begin with a product with rows of bytes.
         pipelined: Whether convolutions of 16-bit operands bring them ahead; these are all in memory then.
-        lanes: Whether launches that only updates wait for run beside others.
+        second_stream: Whether launches that only updates wait for go on beside others.
         layout: Where a region keeps its values.
         reads_scattered: Whether the gradient of a max-pooling is scattered where it is read, however often that is.
         side_by_side: Whether short operations share a launch with others that have larger blocks.
@@ -48,7 +48,7 @@ class Tiles:
     limits: TileLimits = LIMITS
     byte_products: bool = True
     pipelined: bool = False
-    lanes: bool = False
+    second_stream: bool = False
     layout: ClassVar[type[Layout]] = Layout
     reads_scattered: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False

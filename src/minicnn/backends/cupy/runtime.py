@@ -15,7 +15,7 @@ from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.loading import load_all
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
-from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Lane, Launch, Stream, check_number, one_by_one
+from minicnn.backends._gpu.runtime import Beside, Event, HostArray, KernelText, Launch, Stream, check_number, one_by_one
 from minicnn.backends.base import Array
 from minicnn.backends.cupy.compiler import compile_all
 from minicnn.backends.cupy.graphs import Graph
@@ -24,7 +24,7 @@ from minicnn.backends.cupy.queue_text import ADVANCE, COLLECT
 from minicnn.ops.groups import Communicator
 
 # Of streams: few blocks that other ranks wait for would wait for all those of the rest.
-PRIORITIES: dict[Lane, int] = {"sums": -1, "updates": 0, "gradients": 0}
+PRIORITIES: dict[Beside, int] = {"sums": -1, "updates": 0, "gradients": 0}
 
 
 class CupyRuntime:
@@ -47,7 +47,7 @@ class CupyRuntime:
             version = int(capability[:-1]), int(capability[-1])
             memory = int(properties["totalGlobalMem"])
             self.gpu = from_attributes(properties["name"].decode(), version, memory, self._device.attributes)
-        self._lanes: dict[Lane, Stream] = {}  # which are made when they are needed
+        self._beside: dict[Beside, Stream] = {}  # which are made when they are needed
 
     @property
     def bus(self) -> str:
@@ -132,10 +132,10 @@ class CupyRuntime:
     def done(self, event: Event) -> bool:
         return bool(event.done)
 
-    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
-        if lane not in self._lanes:
-            self._lanes[lane] = cupy.cuda.Stream(non_blocking=True, priority=PRIORITIES[lane])
-        stream, before, after = self._lanes[lane], self.event(), self.event()
+    def beside(self, launches: Sequence[Launch], *, kind: Beside) -> tuple[Launch, Launch]:
+        if kind not in self._beside:
+            self._beside[kind] = cupy.cuda.Stream(non_blocking=True, priority=PRIORITIES[kind])
+        stream, before, after = self._beside[kind], self.event(), self.event()
 
         def begin() -> None:
             self.record(before)

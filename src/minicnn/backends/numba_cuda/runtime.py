@@ -12,7 +12,7 @@ import numpy as np
 from minicnn.backends._gpu.driver import PeerMemory
 from minicnn.backends._gpu.errors import explained
 from minicnn.backends._gpu.peer_sums import PeerSums, open_windows
-from minicnn.backends._gpu.runtime import Event, HostArray, KernelText, Lane, Launch, Stream, in_order
+from minicnn.backends._gpu.runtime import Beside, Event, HostArray, KernelText, Launch, Stream, in_order
 from minicnn.backends.numba_cuda.arrays import Array, empty
 from minicnn.backends.numba_cuda.device import THREADS, Device, Kernel, Memory, prepare_all
 from minicnn.backends.numba_cuda.shim import SIMULATED, cuda
@@ -129,7 +129,7 @@ class NumbaCudaRuntime:
     def done(self, event: Event) -> bool:
         return SIMULATED or bool(event.is_done)
 
-    def beside(self, launches: Sequence[Launch], *, lane: Lane) -> tuple[Launch, Launch]:
+    def beside(self, launches: Sequence[Launch], *, kind: Beside) -> tuple[Launch, Launch]:
         return in_order(launches)  # a graph is built of one stream
 
     def current(self) -> int:

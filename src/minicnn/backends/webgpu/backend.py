@@ -82,9 +82,9 @@ class WebGpuBackend(GpuBackend):
     def owns(self, array: Any) -> bool:
         return isinstance(array, Array)
 
-    def compile(self, program: Program, *, lanes: bool = True) -> Executable:
+    def compile(self, program: Program, *, second_stream: bool = True) -> Executable:
         """See `Backend.compile`; references run on the host, and what they give goes to the adapter."""
-        run = super().compile(program, lanes=lanes)
+        run = super().compile(program, second_stream=second_stream)
         if not self.reference_only:
             return run
 

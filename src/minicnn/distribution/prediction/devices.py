@@ -104,7 +104,7 @@ class PlannedGpu:
 
         # A launch's own time does not shrink with the batch.
         least = costs_on(self.gpu).launches.launch / self.gpu.clock
-        one_after_the_other = Options(lanes=False)  # as those of a rank's parts are
+        one_after_the_other = Options(second_stream=False)  # as those of a rank's parts are
         return [
             Timed(node, share * launch.seconds, share * min(least, launch.seconds))
             for launch in planned(program, self.gpu, generate, one_after_the_other).launches

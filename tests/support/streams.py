@@ -15,7 +15,7 @@ def conflicts(plan: Plan, placement: Placement | None = None) -> list[tuple[int,
     found = []
     for aside, waiting in plan.beside.items():
         for other in range(aside + 1, waiting):
-            if other in plan.beside:  # in one lane they come one after the other
+            if other in plan.beside:  # in one stream they come one after the other
                 continue
             (reads, writes), (other_reads, other_writes) = (_regions(plan, placement, k) for k in (aside, other))
             if _meet(writes, other_reads + other_writes) or _meet(other_writes, reads):

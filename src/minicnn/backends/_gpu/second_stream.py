@@ -1,4 +1,4 @@
-"""Lanes of a step: weight gradients, which only updates wait for, run beside the gradients of images."""
+"""Second stream of a step: weight gradients, which only updates wait for, go on beside the gradients of images."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def _in_order(plan: Plan, rounds: Mapping[int, int], readers: Mapping[int, Seque
 
 
 def is_aside(launch: Sequence[FusionGroup]) -> bool:
-    """True if a launch is long enough to be worth a lane of its own, and nothing but updates waits for it."""
+    """True if a launch is long enough to be worth a stream of its own, and nothing but updates waits for it."""
     return all(group.aside for group in launch) and not all(group.is_plain for group in launch)
 
 
-def in_lanes(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[list[FusionGroup]], dict[int, int]]:
+def put_aside(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[list[FusionGroup]], dict[int, int]]:
     """Launches in another order, and which of them run beside others.
 
     Returns:
@@ -111,7 +111,7 @@ def in_lanes(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[li
     for at in [k for k, launch in enumerate(launches[:-1]) if all(group.aside for group in launch)]:
         first = next((k for k in range(at + 1, len(launches)) if at in before[k]), len(launches))
         last = max((start.get(k, k) for k in before[at]), default=-1)
-        # A lane pays where something goes on in the other one.
+        # A second stream pays where something goes on in the first.
         if last >= 0 and any(k != at and k not in start for k in range(last + 1, first)):
             start[at] = last
     order = sorted(range(len(launches)), key=lambda k: (start.get(k, k), k in start, k))
@@ -127,13 +127,13 @@ def in_lanes(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[li
     return [launches[k] for k in order], beside
 
 
-def with_lanes(launches: Sequence[Launch], beside: Mapping[int, int], runtime: Runtime) -> list[Launch]:
-    """Launches of a plan, and what follows them, of which some go on beside others: see `in_lanes`."""
+def with_second_stream(launches: Sequence[Launch], beside: Mapping[int, int], runtime: Runtime) -> list[Launch]:
+    """Launches of a plan, and what follows them, of which some go on beside others: see `put_aside`."""
     result: list[Launch] = []
     waits: dict[int, Launch] = {}  # by the launch that comes behind; who waits for one waits for those before it, too
     for at, launch in enumerate(launches):
         if at in beside:
-            begin, waits[beside[at]] = runtime.beside([launch], lane="gradients")
+            begin, waits[beside[at]] = runtime.beside([launch], kind="gradients")
             result.append(begin)
         else:
             result += [waits[at], launch] if at in waits else [launch]

@@ -9,19 +9,19 @@ import pytest
 from backends.cupy.emulated import EmulatedBackend
 from minicnn.backends._gpu.device import H200
 from minicnn.backends._gpu.fusing import Plan
-from minicnn.backends._gpu.lanes import TOGETHER
 from minicnn.backends._gpu.options import Options
 from minicnn.backends._gpu.placement import place
 from minicnn.backends._gpu.planning import tiles_of, tiles_on
+from minicnn.backends._gpu.second_stream import TOGETHER
 from minicnn.backends.cupy.generation import generate
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.measure.cases import network as case_network
 from minicnn.optimizers import SGD, Adam
 from minicnn.zoo import get_model
 from support.campaign import size
-from support.lanes import conflicts, read_before_it_is_there
 from support.plans import plan_of
 from support.random_networks import network
+from support.streams import conflicts, read_before_it_is_there
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -57,7 +57,7 @@ def test_weight_gradients_go_on_beside_the_gradients_of_images(precision: str) -
 
 
 def test_without_lanes_or_graphs_launches_follow_each_other() -> None:
-    for options in (Options(lanes=False), Options(graph=False)):
+    for options in (Options(second_stream=False), Options(graph=False)):
         assert _plan(_resnet(), 32, options).beside == {}
 
 
@@ -66,7 +66,7 @@ def test_what_is_aside_is_waited_for_before_much_more_is() -> None:
     plan = _plan(_resnet(), 32)
     for launch in (k for k in range(len(plan.launches)) if k not in plan.beside):
         assert sum(aside < launch < waiting for aside, waiting in plan.beside.items()) <= 2 * TOGETHER
-    without = _plan(_resnet(), 32, Options(lanes=False))
+    without = _plan(_resnet(), 32, Options(second_stream=False))
     assert place(plan).nbytes <= 1.5 * place(without).nbytes
 
 
