@@ -48,7 +48,7 @@ class TestSteps(EngineSteps):
         return backend
 
 
-# Lanes ----------------------------------------------------------------------------------------------
+# The second stream ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "mixed_float16"])

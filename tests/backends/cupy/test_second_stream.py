@@ -56,7 +56,7 @@ def test_weight_gradients_go_on_beside_the_gradients_of_images(precision: str) -
     assert place(plan).copies == []  # no weight that is still read is overwritten
 
 
-def test_without_lanes_or_graphs_launches_follow_each_other() -> None:
+def test_without_a_second_stream_or_graphs_launches_follow_each_other() -> None:
     for options in (Options(second_stream=False), Options(graph=False)):
         assert _plan(_resnet(), 32, options).beside == {}
 
