@@ -51,7 +51,7 @@ ONCE_WRONG = [(31, "mixed_bfloat16"), (40, "mixed_bfloat16"), (55, "mixed_float1
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("seed", "precision"), product(range(100), ["mixed_bfloat16", "mixed_float16"]) if FULL else ONCE_WRONG
+    ("seed", "precision"), [*product(range(100), ["mixed_bfloat16", "mixed_float16"])] if FULL else ONCE_WRONG
 )
 def test_random_networks(seed: int, precision: str) -> None:
     expected, _ = train(seed, "numpy", "float64")

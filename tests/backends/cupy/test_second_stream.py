@@ -16,11 +16,9 @@ from minicnn.backends._gpu.second_stream import TOGETHER
 from minicnn.backends.cupy.generation import generate
 from minicnn.losses import SparseCategoricalCrossentropy
 from minicnn.measure.cases import network as case_network
-from minicnn.optimizers import SGD, Adam
+from minicnn.optimizers import SGD
 from minicnn.zoo import get_model
-from support.campaign import size
 from support.plans import plan_of
-from support.random_networks import network
 from support.streams import conflicts, read_before_it_is_there
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -90,21 +88,6 @@ def test_what_only_later_launches_wait_for_holds_no_other_up() -> None:
     for aside, waiting in plan.beside.items():
         for value in (v for group in plan.launches[aside] for v in group.stored):
             assert readers.get(id(value), len(plan.launches)) >= waiting
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_random_networks(precision: str) -> None:
-    beside = 0
-    for seed in range(size(600, 20)):
-        model, draw = network(seed, EmulatedBackend())
-        optimizer = draw.one(SGD(0.1), SGD(0.1, momentum=0.9), Adam(), SGD(0.1, global_clipnorm=1.0))
-        model.compile(optimizer, "mse", precision=precision)
-        plan = _plan(model, draw.one(1, 3, 8))
-        assert (seed, conflicts(plan)) == (seed, [])
-        assert (seed, read_before_it_is_there(plan)) == (seed, [])
-        assert (seed, plan.beside.keys() & set(plan.beside.values())) == (seed, set())
-        beside += len(plan.beside)
-    assert beside > 20
 
 
 def test_conflicts_and_early_reads_are_found() -> None:
