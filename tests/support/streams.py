@@ -24,7 +24,7 @@ def conflicts(plan: Plan, placement: Placement | None = None) -> list[tuple[int,
 
 
 def read_before_it_is_there(plan: Plan) -> list[tuple[int, int]]:
-    """Launches, and those that read what they write without having waited for them."""
+    """Pairs of launches, of which the second reads what the first writes, and has not waited for it."""
     found = []
     for reader, launch in enumerate(plan.launches):
         for value in (v for group in launch for v in plan.reads(group)):

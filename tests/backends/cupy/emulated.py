@@ -275,12 +275,8 @@ class EmulatedRuntime:
 
         def give() -> None:
             stream = self._now
-            works = (
-                [partial(launch, stream.ahead)]
-                if kernel.overlaps
-                else [stream.ahead.end, partial(launch, stream.ahead)]
-            )
-            self._in_turn(partial(stream.waiting.extend, works))
+            before = [] if kernel.overlaps else [stream.ahead.end]
+            self._in_turn(partial(stream.waiting.extend, [*before, partial(launch, stream.ahead)]))
 
         return give
 

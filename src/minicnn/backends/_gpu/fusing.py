@@ -58,9 +58,10 @@ class Plan(Inlining):
         if second_stream:
             set_aside(self)
         self._carried = self._in_place()
-        self.launches, self.beside = launches(self), dict[int, int]()
+        self.launches, waited_for = launches(self)
+        self.beside: dict[int, int] = {}
         if second_stream:
-            self.launches, self.beside = put_aside(self, self.launches)
+            self.launches, self.beside = put_aside(self.launches, waited_for)
         self.replaced_by: dict[int, set[int]] = {}
         for name, value in self.program.updates.items():
             self.replaced_by.setdefault(id(self.root(value)), set()).add(id(self.program.value(name)))

@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from minicnn.backends._gpu.fusing import Plan
 
 
-def launches(plan: Plan) -> list[list[FusionGroup]]:
-    """The groups of a plan in order; those that do not wait for each other side by side."""
+def launches(plan: Plan) -> tuple[list[list[FusionGroup]], list[set[int]]]:
+    """The groups of a plan in order, side by side where none waits for another; and what each launch waits for.
+
+    Returns:
+        The launches; for each the numbers of those that write what it reads, or read what it overwrites.
+    """
     read = {id(v) for u in plan.groups for v in plan.reads(u)}
     shared: list[list[FusionGroup]] = []
     written: dict[int, int] = {}  # by value, the launch that writes it, or overwrites it
-    looked_at: dict[int, int] = {}  # the last launch so far that reads it
-    begins: list[int] = []  # by launch, the last that it waits for
-    begun = 0  # launches of all groups that are not closing
+    looked_at: dict[int, set[int]] = {}  # the launches so far that read it
+    waited_for: list[set[int]] = []
+    begun = 0  # launches that there are when groups that are closing begin
     # What is short and nobody reads, at the end.
     ends = len(plan.groups)
     while ends and plan.groups[ends - 1].is_plain and not any(id(v) in read for v in plan.groups[ends - 1].stored):
@@ -29,8 +33,8 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         begun = begun if group.closing else len(shared)
         overwritten = [id(plan.program.value(name)) for name in plan.carried(group)]
         # A group waits for what it reads, and for whoever still reads what it overwrites.
-        before = [written.get(id(v), -1) for v in plan.reads(group)]
-        before += [looked_at.get(value, -1) for value in overwritten]
+        before = {written[id(v)] for v in plan.reads(group) if id(v) in written}
+        before = before.union(*(looked_at.get(value, ()) for value in overwritten))
         begin = max(before, default=-1)
         first = begin + 1
         if number >= ends:  # all of them together
@@ -40,16 +44,18 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
         elif group.late:
             first = max(first, len(shared) - 1)
         # A launch aside begins as soon as it can, which a group that joins it may not put off.
-        open_to = (j for j in range(first, len(shared)) if begin <= begins[j] or not is_aside(shared[j]))
+        open_to = (
+            j for j in range(first, len(shared)) if begin <= max(waited_for[j], default=-1) or not is_aside(shared[j])
+        )
         # The earliest launch that it may join: a launch costs microseconds, which many groups take less than.
         at = next((j for j in open_to if plan.fuse and _beside(plan, group, shared[j])), len(shared))
         if at == len(shared):
             shared.append([])
-            begins.append(begin)
+            waited_for.append(set())
         shared[at].append(group)
-        begins[at] = max(begin, begins[at])
+        waited_for[at] |= before
         for value in plan.reads(group):
-            looked_at[id(value)] = max(at, looked_at.get(id(value), -1))
+            looked_at.setdefault(id(value), set()).add(at)
         for value_id in [*map(id, group.stored), *overwritten]:
             written[value_id] = at
     for launch in shared:
@@ -61,7 +67,7 @@ def launches(plan: Plan) -> list[list[FusionGroup]]:
                 group.tile = group.tile.narrowed(threads)
         for group in launch:
             group.width = width(plan, group, launch)
-    return shared
+    return shared, waited_for
 
 
 def _beside(plan: Plan, group: FusionGroup, launch: list[FusionGroup]) -> bool:

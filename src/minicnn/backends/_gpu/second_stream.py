@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from minicnn.backends._gpu.fusion_groups import FusionGroup
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from minicnn.backends._gpu.fusing import Plan
     from minicnn.program.graph import Value
 
-# Launches aside that are waited for at a time, when as many have begun behind them: what they read, such as images and
-# their gradients, is kept until then.
+# Launches aside that are waited for at a time, when as many have begun behind them. What they read, such as images and
+# their gradients, is kept until then; and a launch that waits is not in place early.
 TOGETHER = 4
 
 
@@ -47,9 +47,9 @@ def set_aside(plan: Plan) -> None:
 
 
 def _in_order(plan: Plan, rounds: Mapping[int, int], readers: Mapping[int, Sequence[FusionGroup]]) -> list[FusionGroup]:
-    """The groups, with those that close a round of longer ones aside where a later round begins.
+    """The groups in order: a short one that closes a round of longer ones aside comes where a later round begins.
 
-    Each is behind all that it waits for, and behind all that read the weights which it overwrites. What is left then,
+    It is behind all that it waits for, and behind all that read the weights which it overwrites. What is left then,
     and what is short and nobody reads, is last.
 
     Args:
@@ -57,16 +57,15 @@ def _in_order(plan: Plan, rounds: Mapping[int, int], readers: Mapping[int, Seque
         rounds: By value the round of longer groups aside that it is of, or the last of the rounds that it is made of.
         readers: By value the groups that read it.
     """
+    makers = {id(v): group for group in plan.groups for v in group.stored}
     replaced: dict[int, list[Value]] = {}
     for name, value in plan.program.updates.items():
         replaced.setdefault(id(plan.root(value)), []).append(plan.program.value(name))
-    waits = {
-        id(group): [id(u) for v in group.stored for old in replaced.get(id(v), ()) for u in readers.get(id(old), ())]
-        for group in plan.groups
-    }
-    makers = {id(v): id(group) for group in plan.groups for v in group.stored}
-    for group in plan.groups:
-        waits[id(group)] += [makers[id(v)] for v in plan.reads(group) if id(v) in makers]
+    waits: dict[int, set[int]] = {}  # by group that is closing, those that it is behind
+    for group in (each for each in plan.groups if each.closing):
+        old = [weight for value in group.stored for weight in replaced.get(id(value), ())]
+        waits[id(group)] = {id(makers[id(v)]) for v in plan.reads(group) if id(v) in makers}
+        waits[id(group)] |= {id(reader) for weight in old for reader in readers.get(id(weight), ())} - {id(group)}
     closing = [group for group in plan.groups if group.closing]
     result: list[FusionGroup] = []
     placed: set[int] = set()
@@ -83,7 +82,7 @@ def _in_order(plan: Plan, rounds: Mapping[int, int], readers: Mapping[int, Seque
         if group.aside and not group.is_plain:
             for one in list(closing) if longer % TOGETHER == 0 else ():
                 early = max(rounds[id(v)] for v in one.stored) < longer // TOGETHER
-                if early and placed.issuperset(k for k in waits[id(one)] if k != id(one)):
+                if early and waits[id(one)] <= placed:
                     closing.remove(one)
                     take(one)
             longer += 1
@@ -98,14 +97,19 @@ def is_aside(launch: Sequence[FusionGroup]) -> bool:
     return all(group.aside for group in launch) and not all(group.is_plain for group in launch)
 
 
-def put_aside(plan: Plan, launches: Sequence[list[FusionGroup]]) -> tuple[list[list[FusionGroup]], dict[int, int]]:
+def put_aside(
+    launches: Sequence[list[FusionGroup]], before: Sequence[Set[int]]
+) -> tuple[list[list[FusionGroup]], dict[int, int]]:
     """Launches in another order, and which of them run beside others.
+
+    Args:
+        launches: The launches.
+        before: For each the numbers of the launches that it waits for.
 
     Returns:
         The launches, each of those aside right behind the last that it waits for; and by the number of each that runs
         beside others the number of the first that waits for it.
     """
-    before = _waited_for(plan, launches)
     start: dict[int, int] = {}  # by launch aside, the one in order behind which it begins
     # The last of all waits for those aside that nobody else waits for.
     for at in [k for k, launch in enumerate(launches[:-1]) if all(group.aside for group in launch)]:
@@ -138,20 +142,3 @@ def with_second_stream(launches: Sequence[Launch], beside: Mapping[int, int], ru
         else:
             result += [waits[at], launch] if at in waits else [launch]
     return result
-
-
-def _waited_for(plan: Plan, launches: Sequence[Sequence[FusionGroup]]) -> list[set[int]]:
-    """Numbers of the launches that each waits for: those that write what it reads, or use what it overwrites."""
-    written: dict[int, int] = {}  # by value, the launch that writes it
-    read: dict[int, set[int]] = {}  # and those that have read it
-    waited_for = []
-    for at, launch in enumerate(launches):
-        reads = {id(v) for group in launch for v in plan.reads(group)}
-        writes = {id(v) for group in launch for v in group.stored}
-        writes |= {id(plan.program.value(name)) for group in launch for name in plan.carried(group)}
-        before = {written[v] for v in reads | writes if v in written}.union(*(read.get(v, ()) for v in writes))
-        waited_for.append(before - {at})
-        for value in reads:
-            read.setdefault(value, set()).add(at)
-        written |= dict.fromkeys(writes, at)
-    return waited_for
